@@ -1,0 +1,1 @@
+"""Benchmarks that anybody can run: `make bench`, or one of them with `python -m benchmarks.NAME`."""

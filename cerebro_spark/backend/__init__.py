@@ -1,0 +1,1 @@
+"""Where units run: one contract (base.py), one file a kind."""

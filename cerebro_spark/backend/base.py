@@ -1,0 +1,54 @@
+"""The contract of a backend: the place where units run. It carries out actions and returns facts; it never decides."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from types import TracebackType
+
+from cerebro_spark.events import Action, Event
+from cerebro_spark.types import Partition
+
+
+class Backend(ABC):
+    """Workers, and the way to talk to them.
+
+    Who calls it: the engine, from one thread: `start` once, then `submit` and `events` in turns, then `close`.
+
+    * `start(partitions, at)` makes workers appear; each is announced by WorkerJoined. It may raise BackendError or
+      ConfigurationError before anything was launched.
+    * `submit(action)` never blocks and never raises for what happens at a worker: that comes back as an event. Orders
+      to one worker are carried out in the order they were given; orders to a worker that is not there are dropped.
+    * `events()` blocks until at least one fact is known and returns all that are, in the order in which they happened.
+      It raises RunStalled when no fact can ever come any more.
+    * `now()` is the backend's clock, which never goes back; every event's `at` is a reading of it.
+    * `close()` stops the workers; it may be called twice, and after a failed start.
+    """
+
+    @abstractmethod
+    def start(self, partitions: Sequence[Partition], at: float = 0.0) -> None:
+        """Launch the workers, and let the clock begin at `at`."""
+
+    @abstractmethod
+    def submit(self, action: Action) -> None:
+        """Order something."""
+
+    @abstractmethod
+    def events(self) -> list[Event]:
+        """Wait for facts."""
+
+    @abstractmethod
+    def now(self) -> float:
+        """Seconds on the clock of this backend."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop everything that `start` launched."""
+
+    def __enter__(self) -> Backend:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,267 @@
+"""A backend in virtual time: thousands of workers in one process, seeded, with failures. It trains nothing.
+
+The same engine and scheduler run on it as on real workers; only the facts are made up. It must never read a clock, nor
+draw a random number whose place in the sequence depends on the order of scheduling: a unit takes the same time whoever
+schedules it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from cerebro_spark.backend.base import Backend
+from cerebro_spark.errors import ConfigurationError, RunStalled
+from cerebro_spark.events import (
+    Action,
+    DeleteCheckpoint,
+    Event,
+    LoadPartition,
+    PartitionLoaded,
+    RetireWorker,
+    RunUnit,
+    UnitFinished,
+    WorkerJoined,
+    WorkerLost,
+)
+from cerebro_spark.types import Checkpoint, Metrics, Partition, PartitionId, TrialId, Unit, WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedWorker:
+    """A worker and its script: when it comes, how fast it is, and when it dies and returns.
+
+    `deaths` are (dies at, returns at) pairs; a second time of infinity means that it stays away.
+    """
+
+    id: WorkerId
+    speed: float = 1.0
+    host: str = ""
+    joins_at: float = 0.0
+    deaths: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """How things are in the simulated cluster.
+
+    `cost(params)` are the seconds of a unit on a worker of speed 1. `jitter` spreads each unit's time evenly within
+    that fraction up and down. A checkpoint has `checkpoint_bytes(params)`; a worker that did not write it needs their
+    time over `bandwidth` (bytes a second) to fetch it. `failure_rate` is the chance of a worker to die during a unit;
+    it returns after `repair_seconds`, having lost what it held. With `late_results` a worker given up for dead still
+    reports, too late.
+    """
+
+    cost: Callable[[Mapping[str, Any]], float]
+    checkpoint_bytes: Callable[[Mapping[str, Any]], int] = lambda params: 0
+    jitter: float = 0.0
+    bandwidth: float = float("inf")
+    load_seconds: float = 0.0
+    evaluation_cost: float = 1 / 3
+    failure_rate: float = 0.0
+    repair_seconds: float = 0.0
+    late_results: bool = False
+    speeds_known: bool = False
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Checkpoint bytes, counted as they move. `hopped` were written by one worker and read by another."""
+
+    written: int = 0
+    read: int = 0
+    hopped: int = 0
+    hops: int = 0
+    units: int = 0
+
+
+@dataclass(slots=True)
+class _Seat:
+    """A worker at work: `life` counts its lives, so that what an earlier life began is known to be void."""
+
+    spec: SimulatedWorker
+    life: int = 0
+    up: bool = False
+    queue: deque[RunUnit] = field(default_factory=deque)
+
+
+class SimulatedBackend(Backend):
+    """Virtual workers that take as long as `world` says.
+
+    >>> world = World(cost=lambda params: 2.0)
+    >>> backend = SimulatedBackend([SimulatedWorker("w0")], world)
+    >>> backend.start([])
+    >>> backend.events()
+    [WorkerJoined(at=0.0, worker='w0', host='w0', speed=None, holds=())]
+    """
+
+    def __init__(self, workers: Sequence[SimulatedWorker], world: World, seed: int = 0) -> None:
+        _check(workers, world)
+        self._seats = {worker.id: _Seat(worker) for worker in workers}
+        self._world = world
+        self._seed = seed
+        self._now = 0.0
+        self._serial = 0
+        self._heap: list[tuple[float, int, Callable[[], list[Event]]]] = []
+        self._noise: dict[tuple[TrialId, int, str], np.ndarray[tuple[int], np.dtype[np.float64]]] = {}
+        self._columns: dict[PartitionId, int] = {}
+        self._writer: dict[int, WorkerId] = {}
+        self._luck = np.random.default_rng([seed, 1])
+        self.traffic = Traffic()
+
+    def start(self, partitions: Sequence[Partition], at: float = 0.0) -> None:
+        self._now = at
+        self._columns = {partition.id: index for index, partition in enumerate(partitions)}
+        for seat in self._seats.values():
+            self._at(at + seat.spec.joins_at, partial(self._join, seat))
+            for dies, returns in seat.spec.deaths:
+                self._at(at + dies, partial(self._die, seat, "killed by script"))
+                if returns < float("inf"):
+                    self._at(at + returns, partial(self._join, seat))
+
+    def submit(self, action: Action) -> None:
+        if isinstance(action, RunUnit):
+            self._enqueue(self._seats[action.worker], action)
+        elif isinstance(action, LoadPartition):
+            seat = self._seats[action.worker]
+            self._at(self._now + self._world.load_seconds, partial(self._load, seat, seat.life, action.partition))
+        elif isinstance(action, DeleteCheckpoint):
+            self._writer.pop(action.checkpoint.attempt, None)
+        elif isinstance(action, RetireWorker):
+            self._seats[action.worker].up = False
+
+    def events(self) -> list[Event]:
+        while self._heap:
+            self._now, _, happen = heapq.heappop(self._heap)
+            facts = happen()
+            if facts:
+                return facts
+        raise RunStalled("work is left, but nothing is under way and no worker will come: give the run a worker")
+
+    def now(self) -> float:
+        return self._now
+
+    def close(self) -> None:
+        self._heap.clear()
+
+    # -- what happens
+
+    def _at(self, time: float, happen: Callable[[], list[Event]]) -> None:
+        self._serial += 1
+        heapq.heappush(self._heap, (time, self._serial, happen))
+
+    def _join(self, seat: _Seat) -> list[Event]:
+        seat.up = True
+        speed = seat.spec.speed if self._world.speeds_known else None
+        return [WorkerJoined(self._now, seat.spec.id, seat.spec.host or seat.spec.id, speed)]
+
+    def _die(self, seat: _Seat, reason: str) -> list[Event]:
+        if not seat.up:
+            return []
+        seat.up, seat.life = False, seat.life + 1
+        ghosts = [*seat.queue] if self._world.late_results else []
+        seat.queue.clear()
+        for ghost in ghosts:
+            self._at(self._now + self._seconds(ghost, seat), partial(self._finish, ghost, seat))
+        return [WorkerLost(self._now, seat.spec.id, reason)]
+
+    def _load(self, seat: _Seat, life: int, partition: PartitionId) -> list[Event]:
+        return [PartitionLoaded(self._now, seat.spec.id, partition)] if seat.up and seat.life == life else []
+
+    def _enqueue(self, seat: _Seat, order: RunUnit) -> None:
+        if seat.up:
+            seat.queue.append(order)
+            if len(seat.queue) == 1:
+                self._begin(seat)
+
+    def _begin(self, seat: _Seat) -> None:
+        order, life = seat.queue[0], seat.life
+        seconds = self._read_seconds(order) + self._seconds(order, seat)
+        if self._world.failure_rate and self._luck.random() < self._world.failure_rate:
+            self._at(self._now + seconds * self._luck.random(), lambda: self._fall(seat, life))
+            return
+        self._at(self._now + seconds, lambda: self._end(order, seat, life))
+
+    def _end(self, order: RunUnit, seat: _Seat, life: int) -> list[Event]:
+        if seat.life != life:
+            return []
+        seat.queue.popleft()
+        facts = self._finish(order, seat)
+        if seat.queue:
+            self._begin(seat)
+        return facts
+
+    def _finish(self, order: RunUnit, seat: _Seat) -> list[Event]:
+        unit, seconds = order.unit, self._seconds(order, seat)
+        self.traffic.units += 1
+        checkpoint = None
+        if unit.kind == "train":
+            size = self._world.checkpoint_bytes(order.params)
+            checkpoint = Checkpoint(unit.trial, unit.epoch, order.step, order.attempt, size)
+            self._writer[checkpoint.attempt] = seat.spec.id
+            self.traffic.written += size
+        metrics = Metrics({"loss": 1.0 / unit.epoch}, {"loss": 1.0})
+        return [UnitFinished(self._now, seat.spec.id, unit, order.attempt, seconds, checkpoint, metrics)]
+
+    def _fall(self, seat: _Seat, life: int) -> list[Event]:
+        if seat.life != life:
+            return []
+        self._at(self._now + self._world.repair_seconds, lambda: self._join(seat))
+        return self._die(seat, "died by chance")
+
+    # -- how long it takes
+
+    def _seconds(self, order: RunUnit, seat: _Seat) -> float:
+        cost = self._world.cost(order.params) * self._factor(order.unit)
+        if order.unit.kind == "eval":
+            cost *= self._world.evaluation_cost
+        return cost / seat.spec.speed
+
+    def _factor(self, unit: Unit) -> float:
+        """The unit's own deviation from the expected time, drawn by its name alone."""
+        if not self._world.jitter:
+            return 1.0
+        key = (unit.trial, unit.epoch, unit.kind)
+        noise = self._noise.get(key)
+        if noise is None:
+            noise = jitter_of(self._seed, unit, len(self._columns), self._world.jitter)
+            self._noise[key] = noise
+        return float(noise[self._columns[unit.partition]])
+
+    def _read_seconds(self, order: RunUnit) -> float:
+        """Fetching the parent checkpoint takes time unless the worker wrote it itself; it is read in either case."""
+        if order.parent is None:
+            return 0.0
+        self.traffic.read += order.parent.bytes
+        if self._writer.get(order.parent.attempt) == order.worker:
+            return 0.0
+        self.traffic.hopped += order.parent.bytes
+        self.traffic.hops += 1
+        return order.parent.bytes / self._world.bandwidth
+
+
+def jitter_of(seed: int, unit: Unit, columns: int, jitter: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """The factors of all units of one trial and epoch, by partition."""
+    name = f"{unit.trial}/{unit.epoch}/{unit.kind}".encode()
+    rng = np.random.default_rng([seed, 2, *name])
+    return 1.0 + jitter * rng.uniform(-1.0, 1.0, columns)
+
+
+def _check(workers: Sequence[SimulatedWorker], world: World) -> None:
+    for worker in workers:
+        if not worker.speed > 0:
+            raise ConfigurationError(f"worker {worker.id} has speed {worker.speed}, but speeds must be above 0")
+    if not workers:
+        raise ConfigurationError("there are 0 workers, but at least 1 is needed")
+    if not 0 <= world.jitter < 1:
+        raise ConfigurationError(f"`jitter` is {world.jitter}, but must be at least 0 and below 1")
+    if not 0 <= world.failure_rate < 1:
+        raise ConfigurationError(f"`failure_rate` is {world.failure_rate}, but must be at least 0 and below 1")
+    if world.bandwidth <= 0 or world.load_seconds < 0 or world.repair_seconds < 0 or world.evaluation_cost <= 0:
+        raise ConfigurationError("bandwidth and evaluation cost must be above 0, load and repair seconds at least 0")

@@ -1,0 +1,164 @@
+"""The `cerebro-spark` command. It only translates: options into calls, results into text, errors into one line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from cerebro_spark._version import __version__
+from cerebro_spark.dispatch import POLICIES
+from cerebro_spark.errors import CerebroError, ConfigurationError
+from cerebro_spark.simulation import Outcome, Scenario, simulate
+
+MEGABYTE = 1_000_000
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    options = _parser().parse_args(arguments)
+    command: Callable[[argparse.Namespace], None] = options.command
+    try:
+        command(options)
+    except CerebroError as error:
+        print(f"cerebro-spark: error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="cerebro-spark", description="Model Hopper Parallelism on Spark.")
+    parser.add_argument("--version", action="version", version=f"cerebro-spark {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_simulate(commands)
+    _add_demo(commands)
+    return parser
+
+
+def _add_simulate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "simulate",
+        help="what the scheduler would do on a made-up cluster",
+        description="Run the real scheduler on a made-up cluster in virtual time, and compare with what is possible.",
+    )
+    number: dict[str, Any] = {"type": int, "metavar": "N"}
+    parser.add_argument("--trials", **number, default=16, help="training configurations (16)")
+    parser.add_argument("--workers", **number, default=8, help="workers (8)")
+    parser.add_argument("--partitions", **number, default=None, help="training partitions (as many as workers)")
+    parser.add_argument("--epochs", **number, default=5, help="epochs of every trial (5)")
+    parser.add_argument("--replicas", **number, default=1, help="workers that hold each partition (1)")
+    parser.add_argument("--validation", **number, default=0, help="validation partitions, evaluated every epoch (0)")
+    parser.add_argument("--policy", default="hopper", metavar="NAME", help=f"one of {', '.join(POLICIES)} (hopper)")
+    parser.add_argument(
+        "--heterogeneous", action="store_true", help="trial costs and worker speeds as in the Cerebro paper's Figure 6"
+    )
+    parser.add_argument("--cost", type=float, default=1.0, metavar="S", help="mean seconds of a unit (1)")
+    parser.add_argument("--jitter", type=float, default=0.0, metavar="X", help="unit times vary evenly by up to X (0)")
+    parser.add_argument("--known-costs", action="store_true", help="tell the scheduler costs and speeds beforehand")
+    parser.add_argument(
+        "--failure-rate", type=float, default=0.0, metavar="X", help="chance of a worker to die during a unit (0)"
+    )
+    parser.add_argument("--model-mb", type=float, default=100.0, metavar="MB", help="size of a checkpoint (100)")
+    parser.add_argument(
+        "--bandwidth-mb", type=float, default=float("inf"), metavar="MB", help="MB a second at which a model hops (inf)"
+    )
+    parser.add_argument("--seeds", **number, default=1, help="run with the seeds 0 to N-1 (1)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object with a value a seed")
+    parser.add_argument("--gantt", metavar="FILE.png", help="draw the run with the first seed")
+    parser.set_defaults(command=_simulate)
+
+
+def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("demo", help="see it work", description="Compare the policies and draw a run.")
+    parser.add_argument("--out", default="out", metavar="FOLDER", help="where the pictures go (out)")
+    parser.set_defaults(command=_demo)
+
+
+def _simulate(options: argparse.Namespace) -> None:
+    if options.seeds < 1:
+        raise ConfigurationError(f"`seeds` is {options.seeds}, but must be at least 1")
+    if not options.bandwidth_mb > 0:
+        raise ConfigurationError(f"`bandwidth-mb` is {options.bandwidth_mb}, but must be above 0")
+    scenario = Scenario(
+        trials=options.trials,
+        workers=options.workers,
+        partitions=options.partitions,
+        epochs=options.epochs,
+        replicas=options.replicas,
+        validation=options.validation,
+        policy=options.policy,
+        heterogeneous=options.heterogeneous,
+        cost=options.cost,
+        jitter=options.jitter,
+        known_costs=options.known_costs,
+        failure_rate=options.failure_rate,
+        model_bytes=int(options.model_mb * MEGABYTE),
+        bandwidth=options.bandwidth_mb * MEGABYTE,
+    )
+    if options.gantt:
+        from cerebro_spark.gantt import check_writable
+
+        check_writable(options.gantt)
+    outcomes = [simulate(scenario, seed, keep_bars=bool(options.gantt) and seed == 0) for seed in range(options.seeds)]
+    print(json.dumps(_as_json(outcomes)) if options.json else _as_table(scenario, outcomes))
+    if options.gantt:
+        _draw(scenario, outcomes[0], options.gantt)
+
+
+def _demo(options: argparse.Namespace) -> None:
+    folder = Path(options.out)
+    folder.mkdir(parents=True, exist_ok=True)
+    print("8 trials hop over 8 workers, 5 epochs, unit times vary by 5 %: every worker should be busy all the time.\n")
+    print(f"{'policy':<16}{'makespan':>10}{'x bound':>10}{'busy':>8}")
+    for policy in POLICIES:
+        scenario = Scenario(trials=8, workers=8, epochs=5, jitter=0.05, policy=policy)
+        outcome = simulate(scenario, seed=1, keep_bars=True)
+        print(f"{policy:<16}{outcome.makespan:>9.1f}s{outcome.ratio:>10.3f}{outcome.utilisation:>8.1%}")
+        _draw(scenario, outcome, folder / f"gantt-{policy}.png")
+    failing = Scenario(
+        trials=16, workers=8, epochs=5, replicas=3, jitter=0.05, deaths={2: ((20.0, 45.0),), 5: ((24.0, 52.0),)}
+    )
+    outcome = simulate(failing, seed=1, keep_bars=True)
+    print(f"\n16 trials, 3 replicas, two workers die and return: {outcome.ratio:.3f} x what those alive could do,")
+    print(f"{outcome.units_rerun} units run again, none lost.")
+    _draw(failing, outcome, folder / "gantt-failures.png")
+    print(f"\nPictures: {folder}/gantt-*.png")
+    print("Next: `cerebro-spark simulate --help` plays with your own numbers of trials, workers and partitions.")
+
+
+def _draw(scenario: Scenario, outcome: Outcome, path: str | Path) -> None:
+    from cerebro_spark.gantt import draw
+
+    shape = f"{scenario.trials} trials on {scenario.workers} workers, {scenario.epochs} epochs"
+    draw(outcome.timeline, path, f"{shape}, {scenario.policy}: {outcome.ratio:.3f} x the lower bound")
+
+
+def _as_json(outcomes: Sequence[Outcome]) -> dict[str, list[float]]:
+    keys = ("makespan", "lower_bound", "ratio", "utilisation", "units_rerun", "bytes_hopped")
+    return {key: [getattr(outcome, key) for outcome in outcomes] for key in keys}
+
+
+def _as_table(scenario: Scenario, outcomes: Sequence[Outcome]) -> str:
+    values = {key: sum(column) / len(column) for key, column in _as_json(outcomes).items()}
+    kind = "heterogeneous" if scenario.heterogeneous else "homogeneous"
+    seeds = f", mean of {len(outcomes)} seeds" if len(outcomes) > 1 else ""
+    lines = [
+        f"{scenario.trials} trials x {scenario.workers} workers x {scenario.columns} partitions"
+        f" x {scenario.epochs} epochs, {scenario.replicas} replica(s), {kind}, policy {scenario.policy}{seeds}",
+        f"  makespan      {values['makespan']:.2f} s",
+        f"  lower bound   {values['lower_bound']:.2f} s",
+        f"  ratio         {values['ratio']:.4f}",
+        f"  utilisation   {values['utilisation']:.1%}",
+        f"  units re-run  {values['units_rerun']:g}",
+        f"  bytes hopped  {values['bytes_hopped'] / MEGABYTE:,.0f} MB",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

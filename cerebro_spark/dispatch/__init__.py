@@ -1,0 +1,30 @@
+"""Dispatch policies: plain functions with one signature, in a table by name."""
+
+from __future__ import annotations
+
+from cerebro_spark.dispatch.base import Choice, News, Policy, View
+from cerebro_spark.dispatch.greedy import longest_first, random_choice
+from cerebro_spark.dispatch.hopper import hopper
+from cerebro_spark.dispatch.rearrangement import rearrangement
+from cerebro_spark.errors import ConfigurationError
+
+POLICIES: dict[str, Policy] = {
+    "hopper": hopper,
+    "longest-first": longest_first,
+    "random": random_choice,
+    "rearrangement": rearrangement,
+}
+
+
+def policy_named(name: str) -> Policy:
+    """The policy of that name.
+
+    >>> policy_named("random") is random_choice
+    True
+    """
+    if name not in POLICIES:
+        raise ConfigurationError(f"policy {name!r} is unknown: use one of {', '.join(POLICIES)}")
+    return POLICIES[name]
+
+
+__all__ = ["POLICIES", "Choice", "News", "Policy", "View", "policy_named"]

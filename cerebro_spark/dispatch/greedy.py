@@ -1,0 +1,70 @@
+"""The simple policies, kept to compare with: longest remaining trial first, and the paper's random choice.
+
+Neither ever leaves a worker idle on purpose.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cerebro_spark.dispatch.base import Choice, News, View
+from cerebro_spark.scheduling.board import Board, Bools
+
+
+def longest_first(view: View, news: News) -> list[Choice]:
+    """Give each idle worker the free trial with most left to train, the most loaded worker first."""
+    board = view.board
+    idle = np.flatnonzero(board.idle)
+    if not idle.size or not board.free.any():
+        return []
+    left = board.remaining(view.now)
+    left += left * view.rng.random(left.size) * 1e-9
+    free = board.free.copy()
+    choices = []
+    for worker in by_load(view, idle):
+        rows = candidates(board, free, worker)
+        if rows.size:
+            trial = int(rows[np.argmax(left[rows])])
+            free[trial] = False
+            choices.append(Choice(worker, trial, pressing_column(view, worker, trial)))
+    return choices
+
+
+def random_choice(view: View, news: News) -> list[Choice]:
+    """Give each idle worker any unit it can run, all equally likely: Algorithm 1 of the Cerebro paper."""
+    board = view.board
+    free = board.free.copy()
+    choices = []
+    for worker in np.flatnonzero(board.idle):
+        rows, columns = np.nonzero(board.todo & free[:, None] & board.holds[worker])
+        if rows.size:
+            pick = int(view.rng.integers(rows.size))
+            free[rows[pick]] = False
+            choices.append(Choice(int(worker), int(rows[pick]), int(columns[pick])))
+    return choices
+
+
+def candidates(board: Board, free: Bools, worker: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    """The free trials that have something to train on a partition of this worker."""
+    columns = np.flatnonzero(board.holds[worker])
+    if columns.size == 1:
+        return np.flatnonzero(free & board.todo[:, columns[0]])
+    return np.flatnonzero(free & board.todo[:, columns].any(axis=1))
+
+
+def by_load(view: View, workers: np.ndarray[tuple[int], np.dtype[np.intp]]) -> list[int]:
+    """These workers, those with most work before them first."""
+    if workers.size == 1:
+        return [int(workers[0])]
+    loads = view.board.loads(view.now)
+    return sorted((int(w) for w in workers), key=lambda w: (-loads[w], w))
+
+
+def pressing_column(view: View, worker: int, trial: int) -> int:
+    """Of the partitions that the trial could train on here, the one with most units left for each of its holders."""
+    board = view.board
+    columns = np.flatnonzero(board.todo[trial] & board.holds[worker])
+    if columns.size == 1:
+        return int(columns[0])
+    waiting = board.todo[:, columns].sum(axis=0) / board.holders[columns]
+    return int(columns[np.argmax(waiting + view.rng.random(columns.size) * 1e-6)])

@@ -1,0 +1,38 @@
+"""The default policy: rotation where trials are about as many as workers and much alike, reserve everywhere else."""
+
+from __future__ import annotations
+
+from cerebro_spark.dispatch.base import Choice, News, View
+from cerebro_spark.dispatch.reserve import reserve
+from cerebro_spark.dispatch.rotation import rotation
+from cerebro_spark.scheduling.board import Board
+
+# With a quarter more trials than workers a greedy choice wastes as much as a rotation does (benchmarks/scheduler.py).
+_MANY = 1.25
+# Where costs differ more than this, a rotation would slow the short trials down to the pace of the long ones.
+_ALIKE = 2.0
+
+
+# How many decisions may pass before the regime is looked at again, while the layout stays as it is.
+_STEADY = 64
+
+
+def hopper(view: View, news: News) -> list[Choice]:
+    """Start what brings the whole run to its end soonest, waiting on purpose where that helps."""
+    tight, layout, age = view.memo.get("regime", (None, -1, 0))
+    if layout != view.board.layout or age >= _STEADY:
+        before, tight, age = tight, _is_tight(view.board), 0
+        if tight != before:
+            news = News(everything=True)
+            view.memo.pop("ring", None)
+    view.memo["regime"] = (tight, view.board.layout, age + 1)
+    return rotation(view, news) if tight else reserve(view, news)
+
+
+def _is_tight(board: Board) -> bool:
+    live = int(board.live.sum())
+    active = int(board.active.sum())
+    if active > _MANY * live or board.holders.max() > 1:
+        return False
+    costs = board.costs.cost[: board.active.size][board.active]
+    return bool(costs.size and costs.max() <= _ALIKE * costs.min())

@@ -1,0 +1,156 @@
+"""The one loop: search <-> scheduler <-> backend. It logs every event before it acts on it, and decides nothing."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from cerebro_spark.backend.base import Backend
+from cerebro_spark.errors import BackendError, EventLogError
+from cerebro_spark.eventlog import EventLog
+from cerebro_spark.events import (
+    Action,
+    Event,
+    FailRun,
+    FinishRun,
+    RunStarted,
+    SearchEnded,
+    Settings,
+    TellSearch,
+    WorkAdded,
+    WorkerLost,
+)
+from cerebro_spark.scheduler import MopScheduler
+from cerebro_spark.search import Done, Search, Wait
+from cerebro_spark.types import Work
+
+Observer = Callable[[Event], None]
+CostOf = Callable[[Mapping[str, Any]], float]
+
+
+class Engine:
+    """Runs one search to its end on one backend.
+
+    `observers` are told every event after it was logged: progress bars, trackers, charts. `cost_of` says the expected
+    cost of a configuration, where anybody knows it beforehand.
+    """
+
+    def __init__(
+        self,
+        search: Search,
+        settings: Settings,
+        backend: Backend,
+        log: EventLog,
+        run: str = "run",
+        observers: Sequence[Observer] = (),
+        cost_of: CostOf | None = None,
+    ) -> None:
+        self._search = search
+        self._backend = backend
+        self._log = log
+        self._run = run
+        self._observers = tuple(observers)
+        self._cost_of = cost_of
+        self._settings = settings
+        self._asking = True
+        self._over = False
+        self.scheduler = MopScheduler(settings)
+
+    def run(self) -> None:
+        """Start the run and stay until all that the search asked for is done.
+
+        Raises BackendError when the run cannot go on; its log then allows to resume it.
+        """
+        self._go([RunStarted(0.0, self._run, self._settings), *self._ask(0.0)])
+
+    def resume(self) -> None:
+        """Go on with a run whose driver died: repeat what the log says, then treat its workers as lost."""
+        events = list(self._log.read())
+        unlogged = self._repeat(events)
+        if self.scheduler.finished:
+            return
+        at = events[-1].at
+        alive = [worker.id for worker in self.scheduler.state.workers.values() if worker.live]
+        lost = [WorkerLost(at, worker, "the driver died", blames_unit=False) for worker in alive]
+        self._go([*unlogged, *lost], at)
+
+    def _go(self, opening: list[Event], at: float = 0.0) -> None:
+        try:
+            self._backend.start(self._settings.partitions, at)
+            self._turn(opening)
+            while not self._over:
+                self._turn(self._backend.events())
+        finally:
+            self._backend.close()
+
+    def _turn(self, facts: Iterable[Event]) -> None:
+        """Take in facts and what the search makes of them; log them all; only then act."""
+        events, actions = self._decide(facts)
+        self._log.append(events)
+        for event in events:
+            for observer in self._observers:
+                observer(event)
+        for action in actions:
+            self._act(action)
+
+    def _decide(self, facts: Iterable[Event]) -> tuple[list[Event], list[Action]]:
+        pending = deque(facts)
+        events: list[Event] = []
+        actions: list[Action] = []
+        while pending:
+            event = pending.popleft()
+            events.append(event)
+            for action in self.scheduler.handle(event):
+                if isinstance(action, TellSearch):
+                    self._search.tell(action.report)
+                    pending.extend(self._ask(action.report.at))
+                else:
+                    actions.append(action)
+        return events, actions
+
+    def _ask(self, at: float) -> list[Event]:
+        """Ask until the search has nothing more to say for now."""
+        asked: list[Event] = []
+        while self._asking:
+            answer = self._search.ask()
+            if isinstance(answer, Work):
+                cost = self._cost_of(answer.params) if self._cost_of else None
+                asked.append(WorkAdded(at, answer, cost))
+                continue
+            if isinstance(answer, Done):
+                self._asking = False
+                asked.append(SearchEnded(at))
+            assert isinstance(answer, (Done, Wait))
+            break
+        return asked
+
+    def _act(self, action: Action) -> None:
+        if isinstance(action, FinishRun):
+            self._over = True
+        elif isinstance(action, FailRun):
+            raise BackendError(f"run {self._run} cannot go on: {action.reason}. Once that is mended, resume it")
+        else:
+            self._backend.submit(action)
+
+    def _repeat(self, events: list[Event]) -> list[Event]:
+        """Feed logged facts to search and scheduler, and check that the search says again what it said before.
+
+        Returns what the search said and the log, cut off by the driver's death, does not hold.
+        """
+        if not events or not isinstance(events[0], RunStarted):
+            raise EventLogError("the log does not begin with the start of a run: there is nothing to resume")
+        answers = deque(self._ask(events[0].at))
+        for event in events:
+            if isinstance(event, (WorkAdded, SearchEnded)):
+                said = answers.popleft() if answers else None
+                if said != event:
+                    raise EventLogError(
+                        f"the search now says {said}, but the log has {event}:"
+                        " resume with the search, space and seed of that run"
+                    )
+            for action in self.scheduler.handle(event):
+                if isinstance(action, TellSearch):
+                    self._search.tell(action.report)
+                    answers.extend(self._ask(action.report.at))
+        return list(answers)

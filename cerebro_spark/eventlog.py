@@ -1,0 +1,129 @@
+"""The event log: append-only, write-once segments of JSON lines in a store. It never rewrites what was written.
+
+A segment holds all events of one turn of the engine and is named by the number of its first event. The log may be cut
+at any byte and still reads up to the last whole event: each line carries its number, and a line that was cut does not
+parse. Two drivers that believe they own the same run collide on a segment's name, and the second one stops.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+from cerebro_spark.codec import decode, encode
+from cerebro_spark.errors import AlreadyInStore, EventLogError
+from cerebro_spark.events import Event
+from cerebro_spark.store.base import Store
+
+_SEGMENTS_BEFORE_COMPACTION = 256
+
+
+class EventLog:
+    """The log of one run, under `folder` of a store.
+
+    >>> import tempfile
+    >>> from cerebro_spark.events import WorkerLost
+    >>> from cerebro_spark.store.local import LocalStore
+    >>> log = EventLog(LocalStore(tempfile.mkdtemp()), "runs/r1/log")
+    >>> log.append([WorkerLost(1.0, "w0"), WorkerLost(2.0, "w1")])
+    >>> [event.worker for event in log.read()]
+    ['w0', 'w1']
+    """
+
+    def __init__(self, store: Store, folder: str) -> None:
+        self._store = store
+        self._folder = folder
+        self._next: int | None = None
+        self._segments: list[str] = []
+
+    def append(self, events: Sequence[Event]) -> None:
+        """Make these events last before anybody acts on them; one write for all of them."""
+        if not events:
+            return
+        if self._next is None:
+            self._find_end()
+        assert self._next is not None
+        lines = [_numbered(self._next + index, event) for index, event in enumerate(events)]
+        name = f"{self._folder}/{self._next:012d}.jsonl"
+        try:
+            self._store.write(name, "".join(lines).encode())
+        except AlreadyInStore as error:
+            raise EventLogError(
+                f"{name} was written by somebody else: another driver goes on with this run; let only one do so"
+            ) from error
+        self._next += len(events)
+        self._segments.append(name)
+        if len(self._segments) >= _SEGMENTS_BEFORE_COMPACTION:
+            self._compact()
+
+    def read(self) -> Iterator[Event]:
+        """All whole events from the first on.
+
+        Raises EventLogError where an event is missing or damaged before the end.
+        """
+        for line in self._lines():
+            yield decode(line)
+
+    def _lines(self) -> Iterator[str]:
+        expected = 0
+        for name in sorted(self._store.list(self._folder), key=_first_number):
+            for raw in self._store.read(name).split(b"\n"):
+                number = _number(raw)
+                if number is None or number < expected:
+                    continue
+                if number > expected:
+                    raise EventLogError(f"the log {self._folder} lacks event {expected}: {name} goes on with {number}")
+                expected += 1
+                yield raw.decode()
+
+    def _find_end(self) -> None:
+        """Count what is there. A segment cut within its first event holds nothing, and only blocks the next name."""
+        self._next = sum(1 for _ in self._lines())
+        blocking = f"{self._folder}/{self._next:012d}.jsonl"
+        if self._store.exists(blocking):
+            self._store.delete(blocking)
+
+    def _compact(self) -> None:
+        """Join many small segments into one, which is readable beside them until they are gone."""
+        first, last = _first_number(self._segments[0])[0], _first_number(self._segments[-1])[0]
+        joined = b"".join(self._store.read(name) for name in self._segments)
+        name = f"{self._folder}/{first:012d}-{last:012d}.jsonl"
+        self._store.write(name, joined)
+        for segment in self._segments:
+            self._store.delete(segment)
+        self._segments = []
+
+
+class DiscardingLog(EventLog):
+    """A log that keeps nothing, for runs that nobody will ever resume, such as simulations."""
+
+    def __init__(self) -> None:
+        """It needs no store."""
+
+    def append(self, events: Sequence[Event]) -> None:
+        """Forget them."""
+
+    def read(self) -> Iterator[Event]:
+        return iter(())
+
+
+def _numbered(number: int, event: Event) -> str:
+    return f'{{"n":{number},{encode(event)[1:]}\n'
+
+
+def _number(raw: bytes) -> int | None:
+    """The number of a whole line; None for an empty or cut one."""
+    try:
+        body = json.loads(raw)
+    except (ValueError, UnicodeDecodeError):
+        return None
+    return body["n"] if isinstance(body, dict) and isinstance(body.get("n"), int) else None
+
+
+def _first_number(name: str) -> tuple[int, int]:
+    """Sort key: by first event; of segments that start alike, the joined one first."""
+    stem = name.rsplit("/", 1)[-1].removesuffix(".jsonl")
+    first, _, last = stem.partition("-")
+    if not first.isdigit() or (last and not last.isdigit()):
+        raise EventLogError(f"{name} does not belong into an event log")
+    return int(first), 0 if last else 1

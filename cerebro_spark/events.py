@@ -1,0 +1,241 @@
+"""The vocabulary between engine, scheduler and backend: facts that came back, and orders that go out.
+
+It must never decide anything: these are values. Every event has a JSON form (see `codec.py`), because the event log is
+made of them; actions are derived from events and are never stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from cerebro_spark.types import (
+    Checkpoint,
+    Metrics,
+    Objective,
+    Partition,
+    PartitionId,
+    Report,
+    TrialId,
+    Unit,
+    Work,
+    WorkerId,
+)
+
+Blame = Literal["trial", "worker"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a scheduler is made from: a run's fixed facts, the first thing in its log."""
+
+    partitions: tuple[Partition, ...]
+    workers: int
+    replicas: int = 1
+    policy: str = "hopper"
+    seed: int = 0
+    queue_ahead: int = 0
+    max_kills: int = 2
+    max_failures: int = 3
+    serial_evaluation: bool = False
+    objective: Objective | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A fact, with the time at which it became known, in seconds of the backend's clock."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted(Event):
+    """The run exists; nothing has happened yet."""
+
+    run: str
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class WorkAdded(Event):
+    """The search asked for work. `cost` is its expected seconds a unit on a worker of speed 1, if anybody knows."""
+
+    work: Work
+    cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrialStopped(Event):
+    """A trial is to train no further: its running unit ends, nothing new starts."""
+
+    trial: TrialId
+
+
+@dataclass(frozen=True, slots=True)
+class SearchEnded(Event):
+    """No more work will be asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerJoined(Event):
+    """A worker is there, with nothing loaded but what `holds` says. A second join of one name is a restart."""
+
+    worker: WorkerId
+    host: str = ""
+    speed: float | None = None
+    holds: tuple[PartitionId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost(Event):
+    """A worker is given up for dead. It may not know, and still report: that comes too late.
+
+    `blames_unit` is False where the unit it ran cannot be the cause, as when the driver died.
+    """
+
+    worker: WorkerId
+    reason: str = ""
+    blames_unit: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRetiring(Event):
+    """A worker shall leave once its running unit has ended."""
+
+    worker: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class GatheringEnded(Event):
+    """Start with the workers that are there, although fewer came than expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLoaded(Event):
+    """A worker can now train on a partition."""
+
+    worker: WorkerId
+    partition: PartitionId
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLost(Event):
+    """A worker could not load a partition, or has it no more."""
+
+    worker: WorkerId
+    partition: PartitionId
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFinished(Event):
+    """A unit ran to its end. A training unit left `checkpoint`; `seconds` is what it took the worker."""
+
+    worker: WorkerId
+    unit: Unit
+    attempt: int
+    seconds: float
+    checkpoint: Checkpoint | None = None
+    metrics: Metrics = field(default_factory=Metrics)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFailed(Event):
+    """A unit raised. `blame` says who is at fault: the trial (its code, its numbers) or the worker (disk, network)."""
+
+    worker: WorkerId
+    unit: Unit
+    attempt: int
+    error: str
+    blame: Blame = "trial"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """An order."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPartition(Action):
+    """Worker: make this partition ready to train on, then say PartitionLoaded or PartitionLost."""
+
+    worker: WorkerId
+    partition: PartitionId
+
+
+@dataclass(frozen=True, slots=True)
+class DropPartition(Action):
+    """Worker: forget this partition once no unit of yours uses it."""
+
+    worker: WorkerId
+    partition: PartitionId
+
+
+@dataclass(frozen=True, slots=True)
+class RunUnit(Action):
+    """Worker: run this unit after those you were given before, starting from `parent` (None: a fresh model).
+
+    `step` is the number of training units of this epoch that the result will contain. `carry` is what the partitions
+    evaluated before measured, for metrics that can only be updated, when evaluation goes in series.
+    """
+
+    worker: WorkerId
+    unit: Unit
+    attempt: int
+    params: Mapping[str, Any]
+    parent: Checkpoint | None = None
+    step: int = 0
+    carry: Metrics | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetireWorker(Action):
+    """Worker: you are done, go."""
+
+    worker: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class TellSearch(Action):
+    """Engine: this is news for the search."""
+
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteCheckpoint(Action):
+    """Engine: nobody can need this checkpoint any more."""
+
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class FinishRun(Action):
+    """Engine: all that was asked for is done, and no more will be."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailRun(Action):
+    """Engine: the run cannot go on, for this reason."""
+
+    reason: str
+
+
+EVENTS: dict[str, type[Event]] = {
+    kind.__name__: kind
+    for kind in (
+        RunStarted,
+        WorkAdded,
+        TrialStopped,
+        SearchEnded,
+        WorkerJoined,
+        WorkerLost,
+        WorkerRetiring,
+        GatheringEnded,
+        PartitionLoaded,
+        PartitionLost,
+        UnitFinished,
+        UnitFailed,
+    )
+}

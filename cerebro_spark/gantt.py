@@ -1,0 +1,120 @@
+"""Draws a run: a lane a worker, a colour a trial, failures marked. It reads nothing but a timeline."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from cerebro_spark.errors import ConfigurationError, MissingDependency
+from cerebro_spark.timeline import Timeline
+
+_MOST_NAMES = 20
+_MOST_LABELS = 240
+
+
+def draw(timeline: Timeline, path: str | os.PathLike[str], title: str) -> None:
+    """Write the chart to `path`; the ending of its name chooses the format (png, svg, pdf)."""
+    figure_class, rectangle = _matplotlib()
+    lanes = {worker: index for index, worker in enumerate(timeline.joined)}
+    trials = {trial: index for index, trial in enumerate(sorted({bar.unit.trial for bar in timeline.bars}))}
+    height = max(2.6, min(0.42 * len(lanes), 14.0) + 1.6)
+    figure = figure_class(figsize=(12, height), dpi=160, layout="constrained")
+    axes = figure.add_subplot()
+    _draw_bars(axes, timeline, lanes, trials)
+    _draw_absences(axes, timeline, lanes)
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("worker")
+    axes.set_xlim(0, timeline.end * 1.002 if timeline.end else 1)
+    axes.set_ylim(len(lanes) - 0.45, -0.55)
+    every = max(1, len(lanes) // 32)
+    axes.set_yticks([i for i in lanes.values() if i % every == 0], [w for w, i in lanes.items() if i % every == 0])
+    axes.tick_params(length=0, labelsize=9)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    if len(trials) <= _MOST_NAMES:
+        handles = [rectangle((0, 0), 1, 1, color=_colour(index, len(trials))) for index in trials.values()]
+        figure.legend(handles, list(trials), loc="outside right center", frameon=False, fontsize=8, title="trial")
+    figure.savefig(path)
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise ConfigurationError before any work is done if a chart could not be written there."""
+    _matplotlib()
+    target = Path(path)
+    known = {".png", ".svg", ".pdf"}
+    if target.suffix.lower() not in known:
+        raise ConfigurationError(f"{str(path)!r} does not name a picture: use an ending of {', '.join(sorted(known))}")
+    new = not target.exists()
+    try:
+        with open(target, "ab"):
+            pass
+    except OSError as error:
+        raise ConfigurationError(f"{str(path)!r} cannot be written ({error.strerror}): choose another path") from error
+    if new:
+        target.unlink()
+
+
+def _draw_bars(axes: Any, timeline: Timeline, lanes: dict[str, int], trials: dict[str, int]) -> None:
+    labelled = len(timeline.bars) <= _MOST_LABELS
+    edge = 0.6 if len(timeline.bars) <= 4000 else 0.0
+    for trial, index in trials.items():
+        bars = [bar for bar in timeline.bars if bar.unit.trial == trial]
+        for bar in bars:
+            evaluates = bar.unit.kind == "eval"
+            axes.broken_barh(
+                [(bar.start, bar.end - bar.start)],
+                (lanes[bar.worker] - 0.38, 0.76),
+                facecolor=_colour(index, len(trials)),
+                edgecolor="white",
+                linewidth=edge,
+                alpha=0.55 if evaluates else 1.0,
+            )
+            if labelled:
+                middle = (bar.start + bar.end) / 2
+                axes.text(
+                    middle,
+                    lanes[bar.worker],
+                    trial,
+                    ha="center",
+                    va="center",
+                    fontsize=6.5,
+                    color="white",
+                    clip_on=True,
+                )
+
+
+def _draw_absences(axes: Any, timeline: Timeline, lanes: dict[str, int]) -> None:
+    for worker, start, end in timeline.absences:
+        until = timeline.end if end is None else min(end, timeline.end)
+        axes.broken_barh(
+            [(start, until - start)],
+            (lanes[worker] - 0.38, 0.76),
+            facecolor="#f4f4f4",
+            edgecolor="#b9b9b9",
+            hatch="////",
+            linewidth=0.4,
+            zorder=2,
+        )
+        axes.plot(
+            [start], [lanes[worker]], marker="X", color="#d62728", markersize=9, markeredgecolor="white", zorder=4
+        )
+
+
+def _colour(index: int, count: int) -> tuple[float, float, float]:
+    """Neighbouring trials get hues far apart; lightness varies too, for those who do not see hues."""
+    import colorsys
+
+    hue = (index * 0.61803398875) % 1.0
+    lightness = 0.40 + 0.16 * ((index * 7) % 3) / 2
+    return colorsys.hls_to_rgb(hue, lightness, 0.55 if count > 1 else 0.4)
+
+
+def _matplotlib() -> tuple[Any, Any]:
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.patches import Rectangle
+    except ImportError as error:
+        raise MissingDependency("charts need matplotlib: pip install 'cerebro-spark[plot]'") from error
+    return Figure, Rectangle

@@ -1,0 +1,227 @@
+"""The heart: a state machine that turns events into actions. PURE: no I/O, no clock, no thread, no global randomness.
+
+`handle` is the only mutator. Time comes in on the events, randomness from the seed in the settings: the same events
+always give the same actions, which is what makes a run replayable from its log. How units are chosen is up to a policy
+(see `dispatch/`), who holds which partition to `placement`; here are the rules of the game.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cerebro_spark.dispatch import News, View, policy_named
+from cerebro_spark.errors import ConfigurationError, SchedulingError
+from cerebro_spark.events import (
+    Action,
+    DeleteCheckpoint,
+    Event,
+    FinishRun,
+    GatheringEnded,
+    PartitionLoaded,
+    PartitionLost,
+    RunStarted,
+    SearchEnded,
+    Settings,
+    TrialStopped,
+    UnitFailed,
+    UnitFinished,
+    WorkAdded,
+    WorkerJoined,
+    WorkerLost,
+    WorkerRetiring,
+)
+from cerebro_spark.scheduling import inspection
+from cerebro_spark.scheduling.crew import CrewRules
+from cerebro_spark.scheduling.roster import WorkerRecord
+from cerebro_spark.scheduling.state import empty_state
+from cerebro_spark.scheduling.trials import TrialRules
+from cerebro_spark.types import Checkpoint, Metrics, Unit
+
+
+class MopScheduler:
+    """Assigns units to workers so that every trial trains on every partition exactly once an epoch.
+
+    >>> from cerebro_spark.types import Partition, Work
+    >>> scheduler = MopScheduler(Settings((Partition("p0", rows=10),), workers=1))
+    >>> scheduler.handle(WorkAdded(0.0, Work("t0", {}, until_epoch=1)))
+    []
+    >>> scheduler.handle(WorkerJoined(0.0, "w0"))
+    [LoadPartition(worker='w0', partition='p0')]
+    >>> [action.unit for action in scheduler.handle(PartitionLoaded(1.0, "w0", "p0"))]
+    [Unit(trial='t0', epoch=1, partition='p0', kind='train')]
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        check_settings(settings)
+        self.settings = settings
+        self.state = empty_state(settings)
+        self.finished = False
+        self._trials = TrialRules(self.state)
+        self._crew = CrewRules(self.state, self._trials)
+        self._train = [p.id for p in settings.partitions if p.split == "train"]
+        self._policy = policy_named(settings.policy)
+        self.view = View(self.state.board, np.random.default_rng(settings.seed))
+        self._handlers: dict[type[Event], Callable[[Any], None]] = {
+            RunStarted: self._run_started,
+            WorkAdded: self._trials.ask,
+            TrialStopped: lambda event: self._trials.stop(event.trial),
+            SearchEnded: lambda event: self._trials.end_search(),
+            WorkerJoined: self._crew.join,
+            WorkerLost: self._crew.lose,
+            WorkerRetiring: lambda event: self._crew.retire(event.worker),
+            GatheringEnded: self._gathering_ended,
+            PartitionLoaded: lambda event: self._crew.loaded(event.worker, event.partition),
+            PartitionLost: lambda event: self._crew.unloaded(event.worker, event.partition, event.reason),
+            UnitFinished: self._unit_finished,
+            UnitFailed: self._unit_failed,
+        }
+
+    def handle(self, event: Event) -> list[Action]:
+        """Take in one fact and say what to do about it."""
+        state = self.state
+        state.now = max(state.now, event.at)
+        state.actions = []
+        self._handlers[type(event)](event)
+        self._dispatch()
+        if not self.finished and self._is_over():
+            self.finished = True
+            state.actions.append(FinishRun())
+        return state.actions
+
+    @property
+    def units_given_up(self) -> int:
+        """How many assignments came to nothing, through lost workers and failures."""
+        return len(self.state.given_up)
+
+    def check_invariants(self) -> None:
+        """Raise SchedulingError if the books do not balance; for tests, after every event."""
+        inspection.audit(self.state)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The whole state as plain values: two schedulers with equal snapshots will always act alike."""
+        return {"finished": self.finished, **inspection.snapshot(self.state, self.view)}
+
+    # -- facts that are not about trials or workers alone
+
+    def _run_started(self, event: RunStarted) -> None:
+        if event.settings != self.settings:
+            raise SchedulingError(f"run {event.run} was started with other settings than this scheduler's")
+
+    def _gathering_ended(self, event: GatheringEnded) -> None:
+        self.state.actions += self.state.holdings.gather()
+
+    def _unit_finished(self, event: UnitFinished) -> None:
+        worker = self._assignee(event)
+        if worker is None:
+            self._ignore(event.attempt, event.checkpoint)
+            return
+        self._crew.take_off(event.attempt, worker)
+        trial = self.state.trials[event.unit.trial]
+        if event.unit.kind == "eval":
+            self._trials.evaluated(trial, event)
+        else:
+            column = self.state.columns[event.unit.partition]
+            self.state.board.costs.observe(trial.row, worker.row, column, event.seconds)
+            self._trials.trained(trial, event)
+        self._crew.dismiss(worker)
+
+    def _unit_failed(self, event: UnitFailed) -> None:
+        worker = self._assignee(event)
+        if worker is not None:
+            self._crew.give_up(event.attempt, worker)
+            self._trials.failed(self.state.trials[event.unit.trial], event)
+            self._crew.dismiss(worker)
+
+    def _assignee(self, event: UnitFinished | UnitFailed) -> WorkerRecord | None:
+        """The worker that reports, if it reports what it was last told to do; None if that is too late, or twice."""
+        assignment = self.state.assignments.get(event.attempt)
+        if assignment is None or assignment.worker != event.worker or assignment.unit != event.unit:
+            return None
+        return self.state.workers[event.worker]
+
+    def _ignore(self, attempt: int, checkpoint: Checkpoint | None) -> None:
+        """What a given-up attempt wrote is rubbish; what a finished one wrote, and reports twice, is not."""
+        if attempt in self.state.given_up and checkpoint is not None:
+            self.state.actions.append(DeleteCheckpoint(checkpoint))
+
+    def _is_over(self) -> bool:
+        state = self.state
+        return (
+            state.search_ended
+            and not state.assignments
+            and not state.board.active.any()
+            and not any(trial.evaluations for trial in state.trials.values())
+        )
+
+    # -- what to run next
+
+    def _dispatch(self) -> None:
+        state = self.state
+        self._start_evaluations()
+        changed = state.look_at_all or state.fresh_workers or state.fresh_trials
+        if changed and state.board.idle.any():
+            self.view.now = state.now
+            for choice in self._policy(self.view, News(state.fresh_workers, state.fresh_trials, state.look_at_all)):
+                self._start_training(choice.trial, choice.worker, choice.column)
+        state.fresh_workers, state.fresh_trials, state.look_at_all = [], [], False
+        if self.settings.queue_ahead:
+            self._queue_ahead()
+
+    def _queue_ahead(self) -> None:
+        """Let busy workers know their next unit, so that they fetch its checkpoint while they train."""
+        board = self.state.board
+        seated = (worker for worker in self.state.workers.values() if worker.live and not worker.retiring)
+        room = [worker.row for worker in seated if 1 <= len(worker.queue) <= self.settings.queue_ahead]
+        if not room or not board.free.any():
+            return
+        idle = board.idle.copy()
+        board.idle[:] = False
+        board.idle[room] = True
+        self.view.now = self.state.now
+        choices = self._policy(self.view, News(everything=True))
+        board.idle[:] = idle
+        for choice in choices:
+            self._start_training(choice.trial, choice.worker, choice.column)
+
+    def _start_training(self, trial_row: int, worker_row: int, column: int) -> None:
+        trial = self.state.trials[self._trials.rows[trial_row]]
+        worker = self.state.workers[self._crew.seats[worker_row]]
+        self.state.board.start(worker_row, trial_row, column, self.state.now)
+        unit = Unit(trial.id, trial.epoch, self._train[column])
+        trial.attempt = self._crew.assign(unit, trial, worker, trial.latest, step=trial.step + 1)
+
+    def _start_evaluations(self) -> None:
+        state, serial = self.state, self.settings.serial_evaluation
+        for worker in state.evaluations.takers(state.workers, state.board.idle):
+            taken = state.evaluations.take(worker.holds, serial)
+            if taken is not None:
+                trial_id, evaluation, partition = taken
+                carry = Metrics.merge(evaluation.measured.values()) if serial else None
+                unit = Unit(trial_id, evaluation.epoch, partition, "eval")
+                self._crew.assign(unit, state.trials[trial_id], worker, evaluation.checkpoint, carry=carry)
+                state.board.idle[worker.row] = False
+                state.board.ready_at[worker.row] = state.now
+
+
+def check_settings(settings: Settings) -> None:
+    """Raise ConfigurationError for settings with which no run could work."""
+    rules = [
+        (
+            "partitions",
+            len(settings.partitions),
+            any(p.split == "train" for p in settings.partitions),
+            "1, one for training",
+        ),
+        ("workers", settings.workers, settings.workers >= 1, "1"),
+        ("replicas", settings.replicas, settings.replicas >= 1, "1"),
+        ("queue_ahead", settings.queue_ahead, settings.queue_ahead >= 0, "0"),
+        ("max_kills", settings.max_kills, settings.max_kills >= 1, "1"),
+        ("max_failures", settings.max_failures, settings.max_failures >= 1, "1"),
+    ]
+    for name, value, holds, least in rules:
+        if not holds:
+            raise ConfigurationError(f"`{name}` is {value}, but must be at least {least}")
+    policy_named(settings.policy)

@@ -1,0 +1,136 @@
+"""The rules for workers: how they come, what they have to do, how they go. PURE."""
+
+from __future__ import annotations
+
+from cerebro_spark.events import RetireWorker, RunUnit, WorkerJoined, WorkerLost
+from cerebro_spark.scheduling.roster import Assignment, TrialRecord, WorkerRecord
+from cerebro_spark.scheduling.state import State
+from cerebro_spark.scheduling.trials import TrialRules
+from cerebro_spark.types import Checkpoint, Metrics, PartitionId, Unit, WorkerId
+
+
+class CrewRules:
+    """Changes the state of workers as facts come in. `seats` are the workers by their number on the board."""
+
+    def __init__(self, state: State, trials: TrialRules) -> None:
+        self._state = state
+        self._trials = trials
+        self.seats: list[WorkerId] = []
+
+    # -- coming and going
+
+    def join(self, event: WorkerJoined) -> None:
+        """A worker is there; if it was there before, that one is gone."""
+        state = self._state
+        worker = state.workers.get(event.worker)
+        if worker is not None and worker.live:
+            self._lose(worker, "it restarted", blames_unit=True)
+        if worker is None:
+            worker = WorkerRecord(event.worker, state.board.add_worker())
+            state.workers[event.worker] = worker
+            self.seats.append(event.worker)
+        worker.host, worker.live, worker.retiring = event.host, True, False
+        state.board.live[worker.row] = state.board.idle[worker.row] = True
+        state.board.ready_at[worker.row] = state.now
+        state.board.costs.add_worker(worker.row, event.speed)
+        state.actions += state.holdings.joined(worker, event.holds)
+        state.look_at_all = True
+
+    def lose(self, event: WorkerLost) -> None:
+        """A worker is given up for dead; what it held is found a new holder."""
+        worker = self._state.workers.get(event.worker)
+        if worker is not None and worker.live:
+            self._lose(worker, event.reason, event.blames_unit)
+            self._state.actions += self._state.holdings.settle()
+            self._state.look_at_all = True
+
+    def retire(self, worker_id: WorkerId) -> None:
+        """A worker shall leave; it gets nothing new, and goes when its queue is empty."""
+        state = self._state
+        worker = state.workers.get(worker_id)
+        if worker is None or not worker.live or worker.retiring:
+            return
+        worker.retiring = True
+        state.board.idle[worker.row] = False
+        state.holdings.forget(worker)
+        state.actions += state.holdings.settle()
+        self.dismiss(worker)
+        state.look_at_all = True
+
+    def dismiss(self, worker: WorkerRecord) -> None:
+        """Let a retiring worker go if it has nothing left to do."""
+        if worker.retiring and worker.live and not worker.queue:
+            worker.live = False
+            self._state.board.live[worker.row] = False
+            self._state.actions.append(RetireWorker(worker.id))
+
+    def _lose(self, worker: WorkerRecord, reason: str, blames_unit: bool) -> None:
+        """Take back what a dead worker had to do. Only the unit it was running can have killed it."""
+        worker.live = False
+        self._state.board.live[worker.row] = self._state.board.idle[worker.row] = False
+        for place, attempt in enumerate(list(worker.queue)):
+            assignment = self.give_up(attempt, worker)
+            if blames_unit and place == 0:
+                self._trials.killed(assignment, worker, reason)
+        self._state.holdings.forget(worker)
+
+    # -- partitions
+
+    def loaded(self, worker_id: WorkerId, partition: PartitionId) -> None:
+        worker = self._state.workers.get(worker_id)
+        if worker is not None and worker.live and not worker.retiring:
+            self._state.actions += self._state.holdings.loaded(worker, partition)
+            self._state.look_at_all = True
+
+    def unloaded(self, worker_id: WorkerId, partition: PartitionId, reason: str) -> None:
+        worker = self._state.workers.get(worker_id)
+        if worker is not None and worker.live and not worker.retiring:
+            self._state.actions += self._state.holdings.lost(worker, partition, reason)
+            self._state.look_at_all = True
+
+    # -- assignments
+
+    def assign(
+        self,
+        unit: Unit,
+        trial: TrialRecord,
+        worker: WorkerRecord,
+        parent: Checkpoint | None,
+        step: int = 0,
+        carry: Metrics | None = None,
+    ) -> int:
+        """Give a unit to a worker; returns the number under which its result must come back."""
+        state = self._state
+        state.attempts += 1
+        state.assignments[state.attempts] = Assignment(unit, worker.id, parent)
+        worker.queue.append(state.attempts)
+        state.actions.append(RunUnit(worker.id, unit, state.attempts, trial.params, parent, step, carry))
+        return state.attempts
+
+    def take_off(self, attempt: int, worker: WorkerRecord) -> Assignment:
+        """An assignment is over, well or badly."""
+        state = self._state
+        worker.queue.remove(attempt)
+        if worker.live and not worker.retiring and not worker.queue:
+            state.board.idle[worker.row] = True
+            state.board.ready_at[worker.row] = state.now
+            state.fresh_workers.append(worker.row)
+        return state.assignments.pop(attempt)
+
+    def give_up(self, attempt: int, worker: WorkerRecord) -> Assignment:
+        """An assignment did not happen: its unit is open again, from the checkpoint it started with."""
+        state = self._state
+        assignment = self.take_off(attempt, worker)
+        unit = assignment.unit
+        state.given_up.add(attempt)
+        trial = state.trials[unit.trial]
+        if unit.kind == "train":
+            trial.attempt = None
+            state.board.take_back(trial.row, state.columns[unit.partition])
+            if trial.status in ("stopped", "failed"):
+                self._trials.rest(trial)
+            else:
+                state.fresh_trials.append(trial.row)
+        elif unit.epoch in trial.evaluations:
+            state.evaluations.put_back(trial.id, trial.evaluations[unit.epoch], unit.partition)
+        return assignment

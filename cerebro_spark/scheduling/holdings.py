@@ -1,0 +1,150 @@
+"""Keeps what workers hold in line with what placement says, as orders to load and to drop. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cerebro_spark.events import Action, DropPartition, FailRun, LoadPartition, Settings
+from cerebro_spark.placement import Holders, Seat, place
+from cerebro_spark.scheduling.board import Board
+from cerebro_spark.scheduling.roster import WorkerRecord
+from cerebro_spark.types import PartitionId, WorkerId
+
+# How many units a worker must have been measured on before partitions move because of its speed.
+_MEASUREMENTS = 8
+# Speeds that differ less than this are noise, and not worth moving data for.
+_NOTICEABLE = 1.25
+
+
+class Holdings:
+    """Who holds what, and who shall.
+
+    Nothing is placed before the expected number of workers has come (or nobody waits any longer), so that the first
+    worker is not told to load everything. A partition is dropped only when all who shall hold it do.
+    """
+
+    def __init__(
+        self, settings: Settings, workers: dict[WorkerId, WorkerRecord], board: Board, columns: dict[PartitionId, int]
+    ) -> None:
+        self._settings = settings
+        self._workers = workers
+        self._board = board
+        self._columns = columns
+        self._gathered = False
+        self._failed_loads: dict[PartitionId, int] = {}
+        self._speeds: dict[WorkerId, float] = {}
+        self._copies: dict[PartitionId, int] = {}
+        self.target: Holders = {}
+
+    def joined(self, worker: WorkerRecord, holds: Iterable[PartitionId]) -> list[Action]:
+        for partition in holds:
+            self._take(worker, partition)
+        if not self._gathered and len(self._seated()) < self._settings.workers:
+            return []
+        return self.gather()
+
+    def gather(self) -> list[Action]:
+        """Place partitions on whoever is there, from now on."""
+        self._gathered = True
+        return self.follow_speeds() or self.settle()
+
+    def loaded(self, worker: WorkerRecord, partition: PartitionId) -> list[Action]:
+        self._failed_loads.pop(partition, None)
+        self._take(worker, partition)
+        return self._drop_surplus(partition)
+
+    def lost(self, worker: WorkerRecord, partition: PartitionId, reason: str) -> list[Action]:
+        """A worker could not load a partition or lost it: try again, there or elsewhere, but not for ever."""
+        self._release(worker, partition)
+        failures = self._failed_loads.get(partition, 0) + 1
+        self._failed_loads[partition] = failures
+        if failures >= self._settings.max_failures:
+            return [
+                FailRun(f"partition {partition} could not be loaded {failures} times in a row; the last time: {reason}")
+            ]
+        return self.settle()
+
+    def forget(self, worker: WorkerRecord) -> None:
+        """The worker is gone, and with it all it held."""
+        for partition in list(worker.holds | worker.loading):
+            self._release(worker, partition)
+
+    def settle(self) -> list[Action]:
+        """Work out anew who shall hold what, and order what is missing."""
+        if not self._gathered:
+            return []
+        seats = [Seat(w.id, w.host, self._speeds.get(w.id, 1.0)) for w in self._seated()]
+        self.target = {}
+        for split in ("train", "validation"):
+            partitions = [p for p in self._settings.partitions if p.split == split]
+            self.target |= place(partitions, seats, self._settings.replicas, self._current())
+        surplus = [action for partition in self.target for action in self._drop_surplus(partition)]
+        return self._load_missing() + surplus
+
+    def follow_speeds(self) -> list[Action]:
+        """Move partitions to faster workers, if there are partitions to spare and speeds are known well enough."""
+        seated = self._seated()
+        if len(self._columns) * self._settings.replicas <= len(seated) or not self._gathered:
+            return []
+        if not all(self._board.costs.speed_is_sure(worker.row, _MEASUREMENTS) for worker in seated):
+            return []
+        speeds = self._board.costs.worker_speeds([worker.row for worker in seated])
+        changed = [
+            max(speed, old) / min(speed, old)
+            for worker, speed in zip(seated, speeds, strict=True)
+            for old in (self._speeds.get(worker.id, 1.0),)
+        ]
+        if max(changed, default=1.0) < _NOTICEABLE:
+            return []
+        self._speeds = {worker.id: speed for worker, speed in zip(seated, speeds, strict=True)}
+        return self.settle()
+
+    def _seated(self) -> list[WorkerRecord]:
+        return [worker for worker in self._workers.values() if worker.live and not worker.retiring]
+
+    def _current(self) -> dict[PartitionId, list[WorkerId]]:
+        current: dict[PartitionId, list[WorkerId]] = {}
+        for worker in self._seated():
+            for partition in worker.holds | worker.loading:
+                current.setdefault(partition, []).append(worker.id)
+        return current
+
+    def _load_missing(self) -> list[Action]:
+        actions: list[Action] = []
+        for partition, holders in self.target.items():
+            for name in holders:
+                worker = self._workers[name]
+                if partition not in worker.holds and partition not in worker.loading:
+                    worker.loading.add(partition)
+                    actions.append(LoadPartition(name, partition))
+        return actions
+
+    def _drop_surplus(self, partition: PartitionId) -> list[Action]:
+        """Who holds a partition without need lets it go, once those who shall hold it do."""
+        holders = self.target.get(partition, ())
+        actions: list[Action] = []
+        if self._copies.get(partition, 0) <= len(holders) or not all(
+            partition in self._workers[n].holds for n in holders
+        ):
+            return actions
+        for worker in self._seated():
+            if partition in worker.holds and worker.id not in holders:
+                self._release(worker, partition)
+                actions.append(DropPartition(worker.id, partition))
+        return actions
+
+    def _take(self, worker: WorkerRecord, partition: PartitionId) -> None:
+        worker.loading.discard(partition)
+        if partition not in worker.holds:
+            worker.holds.add(partition)
+            self._copies[partition] = self._copies.get(partition, 0) + 1
+            if partition in self._columns:
+                self._board.hold(worker.row, self._columns[partition], True)
+
+    def _release(self, worker: WorkerRecord, partition: PartitionId) -> None:
+        worker.loading.discard(partition)
+        if partition in worker.holds:
+            worker.holds.discard(partition)
+            self._copies[partition] -= 1
+            if partition in self._columns:
+                self._board.hold(worker.row, self._columns[partition], False)

@@ -1,0 +1,96 @@
+"""Looks into a scheduler from outside: whether its books balance, and what they say. It never changes them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cerebro_spark.errors import SchedulingError
+from cerebro_spark.scheduling.roster import TrialRecord, WorkerRecord
+from cerebro_spark.scheduling.state import State
+
+if TYPE_CHECKING:
+    from cerebro_spark.dispatch.base import View
+
+
+def audit(state: State) -> None:
+    """Raise SchedulingError where two books disagree."""
+    queued = [attempt for worker in state.workers.values() for attempt in worker.queue]
+    _demand(sorted(queued) == sorted(state.assignments), "every assignment is in exactly one worker's queue")
+    for trial in state.trials.values():
+        _audit_trial(state, trial)
+    for worker in state.workers.values():
+        _audit_worker(state, worker)
+    holders = state.board.holds.sum(axis=0)
+    _demand(bool((holders == state.board.holders).all()), "holders are counted right")
+
+
+def _audit_trial(state: State, trial: TrialRecord) -> None:
+    board, row = state.board, trial.row
+    training = [a for a in state.assignments.values() if a.unit.trial == trial.id and a.unit.kind == "train"]
+    _demand(len(training) <= 1, f"{trial.id} is in at most one training unit")
+    _demand((trial.attempt is None) == (not training), f"{trial.id} knows whether it trains")
+    _demand(bool(board.free[row]) == (bool(board.active[row]) and trial.attempt is None), f"{trial.id} is free or not")
+    if board.active[row] and trial.status == "training":
+        counted = int(board.todo[row].sum()) + trial.step + len(training)
+        _demand(counted == board.columns, f"{trial.id}: done, running and open units make up its epoch")
+        _demand(trial.until - trial.epoch == board.later[row], f"{trial.id} has the right number of epochs left")
+        _demand(len(trial.trained) == trial.step, f"{trial.id} was measured once for each unit")
+    kept = state.retention
+    _demand(all(c is None or c in kept for c in (trial.latest, trial.best, trial.reported)), f"{trial.id} is kept")
+    _demand(all(e.checkpoint in kept for e in trial.evaluations.values()), f"{trial.id}'s evaluated epochs are kept")
+    if training:
+        _demand(training[0].parent == trial.latest, f"{trial.id} trains from its latest checkpoint")
+
+
+def _audit_worker(state: State, worker: WorkerRecord) -> None:
+    board = state.board
+    idle = worker.live and not worker.retiring and not worker.queue
+    _demand(bool(board.idle[worker.row]) == idle, f"{worker.id} is idle or not")
+    _demand(len(worker.queue) <= 1 + state.settings.queue_ahead, f"{worker.id} runs one unit at a time")
+    _demand(
+        worker.live or not (worker.queue or worker.holds or worker.loading), f"{worker.id} is dead and holds nothing"
+    )
+    _demand(all(state.assignments[a].worker == worker.id for a in worker.queue), f"{worker.id} has its own units")
+
+
+def _demand(holds: bool, rule: str) -> None:
+    if not holds:
+        raise SchedulingError(f"an invariant is broken: {rule}")
+
+
+def snapshot(state: State, view: View) -> dict[str, Any]:
+    """Everything that later actions depend on, as plain values that compare with `==` (NaN written out)."""
+    return {
+        "now": state.now,
+        "attempts": state.attempts,
+        "given_up": sorted(state.given_up),
+        "search_ended": state.search_ended,
+        "trials": {name: _plain(dataclasses.asdict(trial)) for name, trial in state.trials.items()},
+        "workers": {name: _plain(dataclasses.asdict(worker)) for name, worker in state.workers.items()},
+        "assignments": {attempt: repr(a) for attempt, a in state.assignments.items()},
+        "kept": {c.name: reasons for c, reasons in state.retention.kept().items()},
+        "waiting": state.evaluations.snapshot(),
+        "target": state.holdings.target,
+        "board": _arrays(state.board),
+        "costs": _arrays(state.board.costs),
+        "random": _plain(view.rng.bit_generator.state),
+    }
+
+
+def _arrays(owner: object) -> dict[str, Any]:
+    return {k: _plain(v.tolist()) for k, v in vars(owner).items() if isinstance(v, np.ndarray)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and value != value:
+        return "nan"
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if isinstance(value, (list, tuple)) or type(value).__name__ == "deque":
+        return [_plain(item) for item in value]
+    return value

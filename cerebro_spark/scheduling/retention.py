@@ -1,0 +1,51 @@
+"""Which checkpoints may be needed again. PURE: it counts reasons to keep, and names what has none left."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from cerebro_spark.errors import SchedulingError
+from cerebro_spark.types import Checkpoint
+
+
+class Retention:
+    """Reasons are counted: the next unit, a pending evaluation, what the search was last told of, the best epoch.
+
+    >>> keep = Retention()
+    >>> one = Checkpoint("t0", 1, 1, 0)
+    >>> keep.hold(one); keep.hold(one)
+    >>> keep.release(one), keep.release(one)
+    ([], [Checkpoint(trial='t0', epoch=1, step=1, attempt=0, bytes=0, digest='')])
+    """
+
+    def __init__(self) -> None:
+        self._reasons: Counter[Checkpoint] = Counter()
+
+    def __contains__(self, checkpoint: Checkpoint) -> bool:
+        return checkpoint in self._reasons
+
+    def hold(self, checkpoint: Checkpoint | None) -> None:
+        """One more reason to keep it."""
+        if checkpoint is not None:
+            self._reasons[checkpoint] += 1
+
+    def release(self, checkpoint: Checkpoint | None) -> list[Checkpoint]:
+        """One reason less; returns the checkpoint if that was the last."""
+        if checkpoint is None:
+            return []
+        if checkpoint not in self._reasons:
+            raise SchedulingError(f"checkpoint {checkpoint.name} was released more often than it was held")
+        self._reasons[checkpoint] -= 1
+        if self._reasons[checkpoint]:
+            return []
+        del self._reasons[checkpoint]
+        return [checkpoint]
+
+    def exchange(self, old: Checkpoint | None, new: Checkpoint | None) -> list[Checkpoint]:
+        """Hold the new one in place of the old one."""
+        self.hold(new)
+        return self.release(old)
+
+    def kept(self) -> dict[Checkpoint, int]:
+        """All that is kept, with the number of reasons."""
+        return dict(self._reasons)

@@ -1,0 +1,72 @@
+"""What a scheduler remembers of each trial, worker and assignment. PURE records; the rules are in scheduler.py."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from cerebro_spark.types import Checkpoint, Metrics, PartitionId, TrialId, Unit, WorkerId
+
+Status = Literal["training", "paused", "stopped", "failed"]
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """One trained epoch on its way to the search: what is still to evaluate, and what was measured so far."""
+
+    epoch: int
+    checkpoint: Checkpoint
+    todo: list[PartitionId]
+    running: int = 0
+    trained: dict[PartitionId, Metrics] = field(default_factory=dict)
+    measured: dict[PartitionId, Metrics] = field(default_factory=dict)
+    failures: dict[PartitionId, int] = field(default_factory=dict)
+    kills: dict[PartitionId, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class TrialRecord:
+    """A trial: `epoch` is the one it trains, or would train next; `step` of its units are done."""
+
+    id: TrialId
+    row: int
+    params: Mapping[str, Any]
+    until: int
+    epoch: int = 1
+    step: int = 0
+    status: Status = "training"
+    attempt: int | None = None
+    latest: Checkpoint | None = None
+    reported: Checkpoint | None = None
+    best: Checkpoint | None = None
+    best_value: float = float("nan")
+    kills: int = 0
+    failures: int = 0
+    trained: dict[PartitionId, Metrics] = field(default_factory=dict)
+    evaluations: dict[int, Evaluation] = field(default_factory=dict)
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class WorkerRecord:
+    """A worker: the first attempt in `queue` is the unit it runs, the others wait behind it."""
+
+    id: WorkerId
+    row: int
+    host: str = ""
+    live: bool = True
+    retiring: bool = False
+    holds: set[PartitionId] = field(default_factory=set)
+    loading: set[PartitionId] = field(default_factory=set)
+    queue: deque[int] = field(default_factory=deque)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A unit given to a worker, known by its attempt number."""
+
+    unit: Unit
+    worker: WorkerId
+    parent: Checkpoint | None

@@ -1,0 +1,68 @@
+"""Everything a scheduler knows, in one place that its parts share. PURE; it applies no rule of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cerebro_spark.events import Action, DeleteCheckpoint, Settings
+from cerebro_spark.scheduling.board import Board
+from cerebro_spark.scheduling.costs import CostModel
+from cerebro_spark.scheduling.evaluations import Evaluations
+from cerebro_spark.scheduling.holdings import Holdings
+from cerebro_spark.scheduling.retention import Retention
+from cerebro_spark.scheduling.roster import Assignment, TrialRecord, WorkerRecord
+from cerebro_spark.types import Checkpoint, PartitionId, TrialId, WorkerId
+
+
+@dataclass(slots=True)
+class State:
+    """The books. `actions` collects what is ordered while one event is handled.
+
+    `fresh_workers` and `fresh_trials` are the rows that became available since the policy was last asked, and
+    `look_at_all` says that more than that has changed. `given_up` are the attempts that came to nothing.
+    """
+
+    settings: Settings
+    board: Board
+    columns: dict[PartitionId, int]
+    holdings: Holdings
+    evaluations: Evaluations
+    trials: dict[TrialId, TrialRecord]
+    workers: dict[WorkerId, WorkerRecord]
+    assignments: dict[int, Assignment] = field(default_factory=dict)
+    retention: Retention = field(default_factory=Retention)
+    now: float = 0.0
+    attempts: int = 0
+    given_up: set[int] = field(default_factory=set)
+    search_ended: bool = False
+    actions: list[Action] = field(default_factory=list)
+    fresh_workers: list[int] = field(default_factory=list)
+    fresh_trials: list[int] = field(default_factory=list)
+    look_at_all: bool = True
+
+    def delete(self, checkpoints: list[Checkpoint]) -> None:
+        """Order checkpoints that nobody needs any more to be removed."""
+        self.actions.extend(DeleteCheckpoint(checkpoint) for checkpoint in checkpoints)
+
+
+def empty_state(settings: Settings) -> State:
+    """The state before anything has happened."""
+    train = [partition for partition in settings.partitions if partition.split == "train"]
+    columns = {partition.id: column for column, partition in enumerate(train)}
+    board = Board(len(train), CostModel(_relative_sizes([partition.rows for partition in train])))
+    workers: dict[WorkerId, WorkerRecord] = {}
+    return State(
+        settings,
+        board,
+        columns,
+        Holdings(settings, workers, board, columns),
+        Evaluations([partition.id for partition in settings.partitions if partition.split == "validation"]),
+        trials={},
+        workers=workers,
+    )
+
+
+def _relative_sizes(rows: list[int]) -> list[float]:
+    """Sizes of partitions, 1 on average; 1 where the rows are not known."""
+    total = sum(rows)
+    return [count * len(rows) / total if total and count else 1.0 for count in rows]

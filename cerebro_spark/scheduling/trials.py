@@ -1,0 +1,211 @@
+"""The rules for trials: what they are asked for, how their epochs go by, when they end. PURE."""
+
+from __future__ import annotations
+
+from cerebro_spark.errors import SchedulingError
+from cerebro_spark.events import TellSearch, UnitFailed, UnitFinished, WorkAdded
+from cerebro_spark.scheduling.roster import Assignment, Evaluation, TrialRecord, WorkerRecord
+from cerebro_spark.scheduling.state import State
+from cerebro_spark.types import Checkpoint, Report, TrialId, Unit, Work
+
+
+class TrialRules:
+    """Changes the state of trials as facts come in. `rows` are the trials by their number on the board."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.rows: list[TrialId] = []
+
+    # -- what the search wants
+
+    def ask(self, event: WorkAdded) -> None:
+        """Train a trial, new or known, up to an epoch."""
+        state, work = self._state, event.work
+        trial = state.trials.get(work.trial)
+        if trial is None:
+            trial = self._new(work, event.cost)
+        elif trial.status == "stopped":
+            self._tell(Report(trial.id, trial.epoch - 1, at=state.now, error="the trial was stopped"))
+            return
+        self._check(work, trial)
+        if work.warm_start is not None:
+            state.delete(state.retention.exchange(trial.latest, work.warm_start))
+            trial.latest = work.warm_start
+        trial.params = work.params
+        trial.until = work.until_epoch
+        trial.status = "training"
+        state.board.activate(trial.row, later=trial.until - trial.epoch)
+        state.look_at_all = True
+
+    def stop(self, trial_id: TrialId) -> None:
+        """Let the running unit end, then train no further."""
+        trial = self._state.trials.get(trial_id)
+        if trial is None or trial.status in ("failed", "stopped"):
+            return
+        trial.status = "stopped"
+        if trial.attempt is None:
+            self.rest(trial)
+
+    def end_search(self) -> None:
+        """Nobody will ask any more: paused trials have come to their end."""
+        self._state.search_ended = True
+        for trial in self._state.trials.values():
+            self._let_go(trial)
+
+    def _new(self, work: Work, cost: float | None) -> TrialRecord:
+        board = self._state.board
+        trial = TrialRecord(work.trial, board.add_trial(), work.params, work.until_epoch, status="paused")
+        self._state.trials[work.trial] = trial
+        self.rows.append(work.trial)
+        board.costs.add_trial(trial.row, cost)
+        return trial
+
+    def _check(self, work: Work, trial: TrialRecord) -> None:
+        if trial.status == "failed":
+            raise SchedulingError(f"work was asked for trial {trial.id}, which has failed: {trial.error}")
+        if work.until_epoch < trial.epoch:
+            raise SchedulingError(
+                f"trial {trial.id} was asked for until epoch {work.until_epoch}, but has trained {trial.epoch - 1}:"
+                " ask for a later one"
+            )
+        if work.warm_start is not None and trial.status == "training":
+            raise SchedulingError(f"trial {trial.id} cannot be warm-started while it trains: wait for its report")
+        if work.warm_start is not None and work.warm_start not in self._state.retention:
+            raise SchedulingError(f"trial {trial.id} was to start from {work.warm_start.name}, which is not kept")
+
+    # -- units that went well
+
+    def trained(self, trial: TrialRecord, event: UnitFinished) -> None:
+        """A training unit left a checkpoint: the trial is free again, or its epoch is over."""
+        state = self._state
+        if event.checkpoint is None:
+            raise SchedulingError(f"training unit {event.unit} finished without a checkpoint")
+        trial.attempt = None
+        trial.kills = trial.failures = 0
+        trial.step += 1
+        trial.trained[event.unit.partition] = event.metrics
+        state.delete(state.retention.exchange(trial.latest, event.checkpoint))
+        trial.latest = event.checkpoint
+        if trial.step == state.board.columns:
+            self._end_epoch(trial, event.checkpoint)
+        elif trial.status == "stopped":
+            self.rest(trial)
+        else:
+            self._set_free(trial)
+
+    def evaluated(self, trial: TrialRecord, event: UnitFinished) -> None:
+        """An evaluation unit measured something; after the last one the search is told."""
+        evaluation = trial.evaluations.get(event.unit.epoch)
+        if evaluation is None:
+            return
+        if self._state.evaluations.measured(evaluation, event.unit.partition, event.metrics):
+            self._report(trial, evaluation)
+
+    def _end_epoch(self, trial: TrialRecord, checkpoint: Checkpoint) -> None:
+        state = self._state
+        state.retention.hold(checkpoint)
+        evaluation = state.evaluations.begin(trial.epoch, checkpoint, trial.trained)
+        trial.evaluations[trial.epoch] = evaluation
+        trial.trained = {}
+        trial.epoch, trial.step = trial.epoch + 1, 0
+        state.evaluations.queue(trial.id, evaluation)
+        state.actions += state.holdings.follow_speeds()
+        if trial.status == "training" and trial.epoch <= trial.until:
+            state.board.next_epoch(trial.row)
+            self._set_free(trial)
+        else:
+            trial.status = "paused" if trial.status == "training" else trial.status
+            self.rest(trial)
+        if not evaluation.todo:
+            self._report(trial, evaluation)
+
+    def _set_free(self, trial: TrialRecord) -> None:
+        self._state.board.free[trial.row] = True
+        self._state.fresh_trials.append(trial.row)
+
+    def _report(self, trial: TrialRecord, evaluation: Evaluation) -> None:
+        """An epoch is trained and evaluated: remember it if it is the best, and let the search know."""
+        state = self._state
+        del trial.evaluations[evaluation.epoch]
+        values = state.evaluations.values(evaluation)
+        objective = state.settings.objective
+        value = values.get(objective.metric, float("nan")) if objective else float("nan")
+        if trial.best is None or objective is None or objective.better(value, than=trial.best_value):
+            state.delete(state.retention.exchange(trial.best, evaluation.checkpoint))
+            trial.best, trial.best_value = evaluation.checkpoint, value
+        state.delete(state.retention.exchange(trial.reported, evaluation.checkpoint))
+        trial.reported = evaluation.checkpoint
+        state.delete(state.retention.release(evaluation.checkpoint))
+        self._tell(Report(trial.id, evaluation.epoch, values, state.now, evaluation.checkpoint))
+        self._let_go(trial)
+
+    # -- units that did not
+
+    def failed(self, trial: TrialRecord, event: UnitFailed) -> None:
+        """A unit raised: the trial's fault ends the trial, the worker's only if it happens again and again."""
+        if trial.status == "failed":
+            return
+        if event.blame == "trial":
+            self._fail(trial, event.error)
+            return
+        failures = self._count_failure(trial, event.unit)
+        if failures >= self._state.settings.max_failures:
+            self._fail(trial, f"unit {event.unit} failed {failures} times in a row; the last time: {event.error}")
+
+    def killed(self, assignment: Assignment, worker: WorkerRecord, reason: str) -> None:
+        """A worker died while it ran this unit: once may be chance, again and again is not."""
+        trial = self._state.trials[assignment.unit.trial]
+        if trial.status == "failed":
+            return
+        kills = self._count_kill(trial, assignment.unit)
+        if kills >= self._state.settings.max_kills:
+            where = f"the last on {worker.host or worker.id}"
+            self._fail(trial, f"unit {assignment.unit} lost its worker {kills} times in a row, {where}: {reason}")
+
+    def _count_failure(self, trial: TrialRecord, unit: Unit) -> int:
+        if unit.kind == "train":
+            trial.failures += 1
+            return trial.failures
+        failures = trial.evaluations[unit.epoch].failures
+        failures[unit.partition] = failures.get(unit.partition, 0) + 1
+        return failures[unit.partition]
+
+    def _count_kill(self, trial: TrialRecord, unit: Unit) -> int:
+        if unit.kind == "train":
+            trial.kills += 1
+            return trial.kills
+        kills = trial.evaluations[unit.epoch].kills
+        kills[unit.partition] = kills.get(unit.partition, 0) + 1
+        return kills[unit.partition]
+
+    def _fail(self, trial: TrialRecord, error: str) -> None:
+        state = self._state
+        trial.status, trial.error = "failed", error
+        for evaluation in trial.evaluations.values():
+            state.evaluations.cancel(trial.id, evaluation)
+            state.delete(state.retention.release(evaluation.checkpoint))
+        trial.evaluations = {}
+        if trial.attempt is None:
+            self.rest(trial)
+        self._tell(Report(trial.id, trial.epoch, at=state.now, error=error))
+        self._let_go(trial)
+
+    # -- the end
+
+    def rest(self, trial: TrialRecord) -> None:
+        """The trial has nothing to train for now."""
+        self._state.board.deactivate(trial.row)
+        self._state.look_at_all = True
+        self._let_go(trial)
+
+    def _let_go(self, trial: TrialRecord) -> None:
+        """Drop what no unit, no evaluation and no search can need; the best epoch stays."""
+        state = self._state
+        over = trial.status in ("failed", "stopped") or (state.search_ended and trial.status == "paused")
+        if over and trial.attempt is None and not trial.evaluations:
+            state.delete(state.retention.exchange(trial.latest, None))
+            state.delete(state.retention.exchange(trial.reported, None))
+            trial.latest = trial.reported = None
+
+    def _tell(self, report: Report) -> None:
+        self._state.actions.append(TellSearch(report))

@@ -1,0 +1,83 @@
+"""The protocol between a search algorithm and the engine: ask and tell. It never sees a scheduler, backend or clock."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.types import Report, Work
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do until another report has come in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Nothing to do any more, whatever is reported."""
+
+
+class Search(ABC):
+    """Decides which trials to train, and how far.
+
+    Who calls it: the engine, from one thread. It asks until the answer is Wait or Done, tells one report, and asks
+    again. A search is deterministic: the same seed and the same order of reports give the same answers, because a run
+    whose driver died is taken up again by repeating them. It takes the time from `report.at`, never from a clock.
+
+    A trial is dropped by not asking for it again. Asking again for a trial, with a later `until_epoch`, lets it go on;
+    with a `warm_start` it goes on from that checkpoint instead of its own. After Done, `ask` is not called again.
+    """
+
+    @abstractmethod
+    def ask(self) -> Work | Wait | Done:
+        """What to do next."""
+
+    @abstractmethod
+    def tell(self, report: Report) -> None:
+        """An epoch of a trial was trained and evaluated, or a trial failed."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Everything that later answers depend on, as JSON-friendly values."""
+
+    @abstractmethod
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go back to what `state` returned."""
+
+
+class FixedSearch(Search):
+    """Train these configurations, all of them, for the same number of epochs.
+
+    >>> search = FixedSearch([{"lr": 0.1}, {"lr": 0.2}], epochs=3)
+    >>> search.ask()
+    Work(trial='t0', params={'lr': 0.1}, until_epoch=3, warm_start=None)
+    """
+
+    def __init__(self, configurations: Sequence[Mapping[str, Any]], epochs: int) -> None:
+        if epochs < 1:
+            raise ConfigurationError(f"`epochs` is {epochs}, but must be at least 1")
+        if not configurations:
+            raise ConfigurationError("there is no configuration to train: give at least one")
+        self._configurations = list(configurations)
+        self._epochs = epochs
+        self._asked = 0
+
+    def ask(self) -> Work | Wait | Done:
+        if self._asked == len(self._configurations):
+            return Done()
+        number, self._asked = self._asked, self._asked + 1
+        width = len(str(len(self._configurations) - 1))
+        return Work(f"t{number:0{width}d}", self._configurations[number], self._epochs)
+
+    def tell(self, report: Report) -> None:
+        """Nothing depends on results here."""
+
+    def state(self) -> dict[str, Any]:
+        return {"asked": self._asked}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._asked = int(state["asked"])

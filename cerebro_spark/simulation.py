@@ -1,0 +1,251 @@
+"""The real engine and scheduler on made-up clusters: what a policy would do, in milliseconds. It trains nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, Traffic, World, jitter_of
+from cerebro_spark.dispatch import policy_named
+from cerebro_spark.engine import Engine
+from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.eventlog import DiscardingLog
+from cerebro_spark.events import Action, Event, Settings
+from cerebro_spark.placement import Seat, place
+from cerebro_spark.search import FixedSearch
+from cerebro_spark.timeline import Timeline
+from cerebro_spark.types import Partition, Unit
+
+# The 35 CNNs (MFLOP) and four GPUs (TFLOP/s) from which the Cerebro paper draws the settings of its Figure 6.
+CNN_COSTS = (
+    (360, 579, 724, 727, 727, 837)
+    + (2000,) * 7
+    + (3000,) * 3
+    + (4000,) * 6
+    + (6000,)
+    + (8000,) * 5
+    + (11000,) * 2
+    + (16000,) * 3
+    + (20000, 21000)
+)
+GPU_SPEEDS = (12.1, 5.6, 11.3, 18.7)
+MOST_DEATHS_IN_A_ROW = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A workload and a cluster.
+
+    `known_costs` tells the scheduler trial costs and worker speeds beforehand. `deaths` maps a worker's number to
+    (dies at, returns at) pairs.
+    """
+
+    trials: int = 16
+    workers: int = 8
+    partitions: int | None = None
+    epochs: int = 5
+    replicas: int = 1
+    policy: str = "hopper"
+    heterogeneous: bool = False
+    cost: float = 1.0
+    jitter: float = 0.0
+    known_costs: bool = False
+    failure_rate: float = 0.0
+    validation: int = 0
+    model_bytes: int = 0
+    bandwidth: float = float("inf")
+    queue_ahead: int = 0
+    deaths: Mapping[int, tuple[tuple[float, float], ...]] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> int:
+        return self.workers if self.partitions is None else self.partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a scenario with one seed."""
+
+    makespan: float
+    lower_bound: float
+    utilisation: float
+    units_rerun: int
+    traffic: Traffic
+    scheduling_seconds: float
+    timeline: Timeline
+
+    @property
+    def ratio(self) -> float:
+        return self.makespan / self.lower_bound
+
+    @property
+    def bytes_hopped(self) -> int:
+        return self.traffic.hopped
+
+
+def simulate(scenario: Scenario, seed: int = 0, keep_bars: bool = False) -> Outcome:
+    """Run a scenario to its end in virtual time.
+
+    >>> simulate(Scenario(trials=4, workers=2, epochs=1)).ratio
+    1.0
+    """
+    check(scenario)
+    costs, speeds = draw_workload(scenario, seed)
+    world = World(
+        cost=_cost,
+        checkpoint_bytes=lambda params: scenario.model_bytes,
+        jitter=scenario.jitter,
+        bandwidth=scenario.bandwidth,
+        failure_rate=scenario.failure_rate,
+        repair_seconds=5 * float(np.mean(costs)) / float(np.mean(speeds)),
+        speeds_known=scenario.known_costs,
+    )
+    workers = [
+        SimulatedWorker(f"w{i}", speed, deaths=tuple(scenario.deaths.get(i, ()))) for i, speed in enumerate(speeds)
+    ]
+    backend = SimulatedBackend(workers, world, seed)
+    timeline = Timeline(keep_bars)
+    engine = Engine(
+        FixedSearch([{"cost": cost} for cost in costs], scenario.epochs),
+        _settings(scenario, seed),
+        backend,
+        DiscardingLog(),
+        observers=[timeline],
+        cost_of=_cost if scenario.known_costs else None,
+    )
+    stopwatch = _Stopwatch(engine)
+    engine.run()
+    return Outcome(
+        makespan=timeline.end,
+        lower_bound=lower_bound(scenario, costs, speeds, seed, timeline),
+        utilisation=timeline.utilisation(),
+        units_rerun=engine.scheduler.units_given_up,
+        traffic=backend.traffic,
+        scheduling_seconds=stopwatch.seconds,
+        timeline=timeline,
+    )
+
+
+def draw_workload(scenario: Scenario, seed: int) -> tuple[list[float], list[float]]:
+    """Trial costs and worker speeds: all alike, or drawn with replacement from the paper's lists."""
+    if not scenario.heterogeneous:
+        return [scenario.cost] * scenario.trials, [1.0] * scenario.workers
+    rng = np.random.default_rng([seed, 0])
+    costs = rng.choice(CNN_COSTS, scenario.trials) / np.mean(CNN_COSTS) * scenario.cost
+    speeds = rng.choice(GPU_SPEEDS, scenario.workers) / np.mean(GPU_SPEEDS)
+    return costs.tolist(), speeds.tolist()
+
+
+def lower_bound(
+    scenario: Scenario, costs: Sequence[float], speeds: Sequence[float], seed: int, timeline: Timeline
+) -> float:
+    """No schedule can be shorter than the busiest worker or the longest trial, with the unit times as they came out.
+
+    Where partitions may be on several workers, or move, the busiest worker is the average one; where workers die, time
+    counts only while they live.
+    """
+    work = _unit_work(scenario, costs, seed)
+    fixed = scenario.replicas == 1 and scenario.columns == scenario.workers and not timeline.absences
+    if fixed:
+        slow = 1.0 / np.asarray(_speeds_by_column(scenario, speeds))
+        times = work * slow
+        return float(max(times.sum(axis=(0, 1)).max(), times.sum(axis=(1, 2)).max()))
+    longest = float(work.sum(axis=(1, 2)).max()) / max(speeds)
+    return max(longest, _time_for(float(work.sum()), speeds, timeline))
+
+
+def check(scenario: Scenario) -> None:
+    """Raise ConfigurationError for a scenario that cannot be."""
+    least = {"trials": 1, "workers": 1, "columns": 1, "epochs": 1, "replicas": 1, "validation": 0, "model_bytes": 0}
+    for name, minimum in least.items():
+        value = getattr(scenario, name)
+        if value < minimum:
+            shown = "partitions" if name == "columns" else name
+            raise ConfigurationError(f"`{shown}` is {value}, but must be at least {minimum}")
+    if not scenario.cost > 0:
+        raise ConfigurationError(f"`cost` is {scenario.cost}, but a unit must cost more than 0 seconds")
+    if scenario.replicas > scenario.workers:
+        raise ConfigurationError(
+            f"`replicas` is {scenario.replicas}, but there are only {scenario.workers} workers to hold them"
+        )
+    if scenario.columns < scenario.workers:
+        raise ConfigurationError(
+            f"`partitions` is {scenario.columns}, but there are {scenario.workers} workers:"
+            " have at least one partition for each"
+        )
+    policy_named(scenario.policy)
+
+
+def _cost(params: Mapping[str, Any]) -> float:
+    return float(params["cost"])
+
+
+def _settings(scenario: Scenario, seed: int) -> Settings:
+    width = len(str(scenario.columns - 1))
+    train = tuple(Partition(f"p{i:0{width}d}") for i in range(scenario.columns))
+    validation = tuple(Partition(f"v{i:0{width}d}", "validation") for i in range(scenario.validation))
+    return Settings(
+        train + validation,
+        workers=scenario.workers,
+        replicas=scenario.replicas,
+        policy=scenario.policy,
+        seed=seed,
+        queue_ahead=scenario.queue_ahead,
+        max_kills=MOST_DEATHS_IN_A_ROW,
+    )
+
+
+def _unit_work(scenario: Scenario, costs: Sequence[float], seed: int) -> np.ndarray[tuple[int, int, int], Any]:
+    """By trial, epoch and partition: the seconds a unit takes on a worker of speed 1."""
+    search = FixedSearch([{}] * scenario.trials, scenario.epochs)
+    work = np.empty((scenario.trials, scenario.epochs, scenario.columns))
+    for row, cost in enumerate(costs):
+        trial = search.ask().trial  # type: ignore[union-attr]
+        for epoch in range(scenario.epochs):
+            unit = Unit(trial, epoch + 1, "")
+            total = scenario.columns + scenario.validation
+            factors = jitter_of(seed, unit, total, scenario.jitter)[: scenario.columns] if scenario.jitter else 1.0
+            work[row, epoch] = cost * factors
+    return work
+
+
+def _speeds_by_column(scenario: Scenario, speeds: Sequence[float]) -> list[float]:
+    seats = [Seat(f"w{i}") for i in range(scenario.workers)]
+    train = [p for p in _settings(scenario, 0).partitions if p.split == "train"]
+    return [speeds[int(holders[0][1:])] for holders in place(train, seats).values()]
+
+
+def _time_for(work: float, speeds: Sequence[float], timeline: Timeline) -> float:
+    """When the workers present would have done so much work, had none of them ever been idle."""
+    changes = [(0.0, sum(speeds))]
+    for absence in timeline.absences:
+        speed = speeds[int(absence.worker[1:])]
+        changes.append((absence.start, -speed))
+        if absence.end is not None:
+            changes.append((absence.end, speed))
+    capacity, since = 0.0, 0.0
+    for at, change in sorted(changes):
+        if capacity * (at - since) >= work:
+            break
+        work -= capacity * (at - since)
+        capacity, since = capacity + change, at
+    return since + work / capacity if capacity > 0 else float("inf")
+
+
+class _Stopwatch:
+    """Adds up the real time that a scheduler takes to decide."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.seconds = 0.0
+        self._handle = engine.scheduler.handle
+        engine.scheduler.handle = self  # type: ignore[method-assign]
+
+    def __call__(self, event: Event) -> list[Action]:
+        began = time.perf_counter()
+        actions = self._handle(event)
+        self.seconds += time.perf_counter() - began
+        return actions

@@ -1,0 +1,181 @@
+"""The frozen values that every other module speaks in. It holds no behaviour beyond what a value knows of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+TrialId = str
+WorkerId = str
+PartitionId = str
+
+Split = Literal["train", "validation"]
+UnitKind = Literal["train", "eval"]
+Mode = Literal["min", "max"]
+TrialStatus = Literal["running", "paused", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A fixed, seeded-shuffled, equal share of the training or the validation rows.
+
+    `files` are names inside the store, `hosts` the machines from which they are cheap to read (HDFS blocks).
+
+    >>> Partition("train-00000", rows=1000).split
+    'train'
+    """
+
+    id: PartitionId
+    split: Split = "train"
+    rows: int = 0
+    bytes: int = 0
+    files: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+
+
+class Unit(NamedTuple):
+    """One (trial, epoch, partition) of training or of evaluation; the smallest thing that runs. Never pre-empted.
+
+    Epochs count from 1.
+
+    >>> str(Unit("t3", 1, "train-00000"))
+    't3/1/train-00000'
+    >>> str(Unit("t3", 1, "validation-00000", "eval"))
+    't3/1/validation-00000 (eval)'
+    """
+
+    trial: TrialId
+    epoch: int
+    partition: PartitionId
+    kind: UnitKind = "train"
+
+    def __str__(self) -> str:
+        suffix = "" if self.kind == "train" else f" ({self.kind})"
+        return f"{self.trial}/{self.epoch}/{self.partition}{suffix}"
+
+
+class Checkpoint(NamedTuple):
+    """The name of a trial's whole training state after `step` training units of `epoch`.
+
+    `attempt` is the number of the assignment that wrote it, unique in a run: a worker that was given up for dead and
+    comes back writes under another name than the one that replaced it.
+
+    >>> Checkpoint("t3", epoch=1, step=4, attempt=17).name
+    't3/e0001-s00004-a17'
+    """
+
+    trial: TrialId
+    epoch: int
+    step: int
+    attempt: int
+    bytes: int = 0
+    digest: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.trial}/e{self.epoch:04d}-s{self.step:05d}-a{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Sums and weights of what was measured, so that they add up exactly over partitions.
+
+    A metric whose value is no average (an AUC) has instead a state that adds up, in `states`; one that can only be
+    updated row after row has its JSON-able state in `carried`, handed from partition to partition in series. A trainer
+    turns both into values (`Trainer.finish`).
+
+    >>> a = Metrics({"loss": 6.0}, {"loss": 3.0})
+    >>> b = Metrics({"loss": 2.0}, {"loss": 1.0})
+    >>> Metrics.merge([a, b]).values()
+    {'loss': 2.0}
+    """
+
+    sums: Mapping[str, float] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
+    states: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    carried: Mapping[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def merge(parts: Iterable[Metrics]) -> Metrics:
+        """Add sums, weights and states name by name; of a carried state the last one stands."""
+        sums: dict[str, float] = {}
+        weights: dict[str, float] = {}
+        states: dict[str, tuple[float, ...]] = {}
+        carried: dict[str, Any] = {}
+        for part in parts:
+            for name, value in part.sums.items():
+                sums[name] = sums.get(name, 0.0) + value
+                weights[name] = weights.get(name, 0.0) + part.weights[name]
+            for name, state in part.states.items():
+                before = states.get(name, (0.0,) * len(state))
+                states[name] = tuple(a + b for a, b in zip(before, state, strict=True))
+            carried.update(part.carried)
+        return Metrics(sums, weights, states, carried)
+
+    def values(self, prefix: str = "") -> dict[str, float]:
+        """The averages by name; NaN where nothing was counted."""
+        return {
+            prefix + name: total / self.weights[name] if self.weights[name] else float("nan")
+            for name, total in self.sums.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """Which metric of an epoch matters, and whether more or less of it is better.
+
+    >>> Objective("val_auc", "max").better(0.9, than=0.8)
+    True
+    """
+
+    metric: str
+    mode: Mode
+
+    def better(self, value: float, than: float) -> bool:
+        """Whether `value` beats `than`; NaN never does and is always beaten."""
+        if value != value:
+            return False
+        if than != than:
+            return True
+        return value > than if self.mode == "max" else value < than
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One training configuration and where it stands."""
+
+    id: TrialId
+    params: Mapping[str, Any]
+    epoch: int = 0
+    status: TrialStatus = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a search asks for: train `trial` up to and including `until_epoch`.
+
+    A promotion is another Work for the same trial with a later `until_epoch`; a `warm_start` makes the trial go on from
+    that checkpoint (of any trial) instead of its own, its epochs counting on.
+    """
+
+    trial: TrialId
+    params: Mapping[str, Any]
+    until_epoch: int
+    warm_start: Checkpoint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a search is told: an epoch of a trial was trained and evaluated, or the trial failed."""
+
+    trial: TrialId
+    epoch: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    at: float = 0.0
+    checkpoint: Checkpoint | None = None
+    error: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None

@@ -1,0 +1,133 @@
+"""Watches a scheduler from outside, by its events and actions alone, and objects when a rule of the game is broken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cerebro_spark.events import (
+    Action,
+    DeleteCheckpoint,
+    DropPartition,
+    Event,
+    LoadPartition,
+    PartitionLost,
+    RunUnit,
+    Settings,
+    TellSearch,
+    UnitFailed,
+    UnitFinished,
+    WorkAdded,
+    WorkerJoined,
+    WorkerLost,
+)
+from cerebro_spark.types import Checkpoint, Unit
+
+
+@dataclass
+class Auditor:
+    """The six invariants of the design, checked with books that share nothing with the scheduler's."""
+
+    settings: Settings
+    outstanding: dict[int, RunUnit] = field(default_factory=dict)
+    finished: dict[Unit, int] = field(default_factory=dict)
+    latest: dict[str, Checkpoint | None] = field(default_factory=dict)
+    told: set[tuple[str, int]] = field(default_factory=set)
+    failed: set[str] = field(default_factory=set)
+    held: dict[str, set[str]] = field(default_factory=dict)
+    live: set[str] = field(default_factory=set)
+    deleted: set[Checkpoint] = field(default_factory=set)
+    attempts: set[int] = field(default_factory=set)
+    until: dict[str, int] = field(default_factory=dict)
+
+    def before(self, event: Event) -> None:
+        """Note a fact just before the scheduler sees it."""
+        if isinstance(event, WorkAdded):
+            if event.work.warm_start is not None or event.work.trial not in self.latest:
+                self.latest[event.work.trial] = event.work.warm_start
+            self.until[event.work.trial] = event.work.until_epoch
+        elif isinstance(event, WorkerJoined):
+            self._gone(event.worker)
+            self.live.add(event.worker)
+            self.held[event.worker] = set(event.holds)
+        elif isinstance(event, WorkerLost):
+            self._gone(event.worker)
+        elif isinstance(event, PartitionLost):
+            self.held.get(event.worker, set()).discard(event.partition)
+        elif isinstance(event, UnitFinished) and self._current(event):
+            self._finish(event)
+        elif isinstance(event, UnitFailed) and self._current(event):
+            del self.outstanding[event.attempt]
+
+    def after(self, actions: list[Action]) -> None:
+        """Judge what the scheduler ordered."""
+        for action in actions:
+            if isinstance(action, RunUnit):
+                self._ordered(action)
+            elif isinstance(action, LoadPartition):
+                assert action.worker in self.live, f"{action} goes to a dead worker"
+                self.held[action.worker].add(action.partition)
+            elif isinstance(action, DropPartition):
+                self.held[action.worker].discard(action.partition)
+            elif isinstance(action, DeleteCheckpoint):
+                self._deleted(action.checkpoint)
+            elif isinstance(action, TellSearch):
+                self._told(action)
+
+    def complete(self, trials: dict[str, int]) -> None:
+        """After the end: every partition exactly once an epoch, every epoch told."""
+        train = [p.id for p in self.settings.partitions if p.split == "train"]
+        validation = [p.id for p in self.settings.partitions if p.split == "validation"]
+        for trial, epochs in trials.items():
+            for epoch in range(1, epochs + 1):
+                assert (trial, epoch) in self.told
+                assert all(self.finished.get(Unit(trial, epoch, p)) == 1 for p in train)
+                assert all(self.finished.get(Unit(trial, epoch, p, "eval")) == 1 for p in validation)
+
+    def _current(self, event: UnitFinished | UnitFailed) -> bool:
+        order = self.outstanding.get(event.attempt)
+        return order is not None and order.worker == event.worker and order.unit == event.unit
+
+    def _finish(self, event: UnitFinished) -> None:
+        del self.outstanding[event.attempt]
+        self.finished[event.unit] = self.finished.get(event.unit, 0) + 1
+        if event.unit.kind == "train":
+            self.latest[event.unit.trial] = event.checkpoint
+
+    def _gone(self, worker: str) -> None:
+        self.live.discard(worker)
+        self.held.pop(worker, None)
+        self.outstanding = {a: order for a, order in self.outstanding.items() if order.worker != worker}
+
+    def _ordered(self, order: RunUnit) -> None:
+        unit = order.unit
+        assert order.attempt not in self.attempts, "attempt numbers are never used twice"
+        assert order.worker in self.live, f"{order} goes to a dead worker"
+        assert unit.partition in self.held[order.worker], f"locality: {order.worker} does not hold {unit.partition}"
+        assert unit not in self.finished, f"completeness: {unit} runs again"
+        assert all(other.unit != unit for other in self.outstanding.values()), f"{unit} runs twice at once"
+        queued = [other for other in self.outstanding.values() if other.worker == order.worker]
+        assert len(queued) <= self.settings.queue_ahead, f"exclusiveness: {order.worker} has {queued}"
+        assert order.parent not in self.deleted, f"{unit} starts from a deleted checkpoint"
+        if unit.kind == "train":
+            running = [o for o in self.outstanding.values() if o.unit.trial == unit.trial and o.unit.kind == "train"]
+            assert not running, f"isolation: {unit.trial} trains in {running}"
+            assert order.parent == self.latest[unit.trial], f"one chain: {unit} starts from {order.parent}"
+            assert unit.epoch <= self.until[unit.trial], f"{unit} was never asked for"
+        assert unit.trial not in self.failed, f"{unit} belongs to a failed trial"
+        self.attempts.add(order.attempt)
+        self.outstanding[order.attempt] = order
+
+    def _deleted(self, checkpoint: Checkpoint) -> None:
+        assert checkpoint not in self.deleted, f"{checkpoint.name} is deleted twice"
+        assert all(o.parent != checkpoint for o in self.outstanding.values()), f"{checkpoint.name} is in use"
+        self.deleted.add(checkpoint)
+
+    def _told(self, action: TellSearch) -> None:
+        report = action.report
+        if report.failed:
+            assert report.trial not in self.failed, f"{report.trial} failed twice"
+            self.failed.add(report.trial)
+            return
+        assert (report.trial, report.epoch) not in self.told, f"{report.trial} told epoch {report.epoch} twice"
+        assert report.checkpoint not in self.deleted, "the search is told of a checkpoint that is gone"
+        self.told.add((report.trial, report.epoch))

@@ -1,0 +1,126 @@
+"""Who may import whom, and what `import cerebro_spark` must not load."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "cerebro_spark"
+
+# From the bottom up. A module may import its own layer's part (same name) and any layer below, never one above;
+# parts of one layer do not import each other.
+LAYERS = [
+    {"_version", "types", "errors"},
+    {"events", "search", "store", "trainer"},
+    {"codec", "placement", "timeline"},
+    {"scheduling", "data"},
+    {"dispatch", "eventlog", "gantt"},
+    {"scheduler"},
+    {"backend"},
+    {"engine"},
+    {"simulation", "result"},
+    {"tune"},
+    {"cli"},
+]
+HOMES = {
+    "pyspark": {"backend.spark", "data.prepare", "result", "tune.estimator"},
+    "petastorm": {"data.petastorm"},
+    "tensorflow": {"trainer.keras"},
+    "keras": {"trainer.keras"},
+    "torch": {"trainer.torch", "trainer.keras"},
+    "hyperopt": {"tune.hyperopt", "tune.tpe"},
+    "optuna": {"tune.optuna"},
+    "hdfs_native": {"store.hdfs"},
+    "fsspec": {"store.fsspec"},
+    "s3fs": {"store.fsspec"},
+    "ortools": {"dispatch.exact"},
+    "matplotlib": {"gantt", "result"},
+    "mlflow": {"tune.trackers"},
+    "tensorboard": {"tune.trackers"},
+}
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def dotted(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path, typing_too: bool = False) -> set[str]:
+    """All modules a file imports, anywhere in it; what only type checkers see does not count."""
+    tree = ast.parse(path.read_text())
+    skipped: set[int] = set()
+    if not typing_too:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+                skipped |= {id(inner) for inner in ast.walk(node)}
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module)
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def layer_of(name: str) -> int:
+    top = name.split(".")[0]
+    return next((level for level, names in enumerate(LAYERS) if top in names), -1)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=dotted)
+def test_nothing_imports_upwards(path: Path) -> None:
+    name = dotted(path)
+    if not name:
+        return
+    level = layer_of(name)
+    assert level >= 0, f"cerebro_spark.{name} has no layer: give it one in docs/design.md and here"
+    for target in imports(path):
+        if target.startswith("cerebro_spark."):
+            other = target.removeprefix("cerebro_spark.")
+            if layer_of(other) < 0:
+                continue
+            same = other.split(".")[0] == name.split(".")[0]
+            assert same or layer_of(other) < level, f"cerebro_spark.{name} imports {target}, which is not below it"
+
+
+def test_the_layers_name_every_module() -> None:
+    tops = {dotted(path).split(".")[0] for path in MODULES} - {""}
+    assert tops <= set().union(*LAYERS)
+
+
+@pytest.mark.parametrize("library", sorted(HOMES))
+def test_heavy_libraries_have_one_home(library: str) -> None:
+    for path in MODULES:
+        if any(target.split(".")[0] == library for target in imports(path)):
+            name = dotted(path)
+            homes = HOMES[library]
+            assert any(name == home or name.startswith((home + "_", home + ".")) for home in homes), (
+                f"cerebro_spark.{name} imports {library}, whose home is {sorted(homes)}"
+            )
+
+
+def test_importing_the_package_is_light() -> None:
+    code = (
+        "import sys, time; began = time.perf_counter(); import cerebro_spark as cs; took = time.perf_counter() - began;"
+        "heavy = {'pyspark', 'tensorflow', 'keras', 'torch', 'petastorm', 'hyperopt'} & set(sys.modules);"
+        "assert not heavy, heavy; assert took < 0.5, took; cs.SimulatedBackend"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=ROOT)
+
+
+def test_every_public_name_is_there() -> None:
+    import cerebro_spark
+
+    for name in cerebro_spark.__all__:
+        assert getattr(cerebro_spark, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        _ = cerebro_spark.Nonsense

@@ -1,0 +1,261 @@
+"""Any order of events: the scheduler keeps the rules, repeats itself, and comes to an end."""
+
+from __future__ import annotations
+
+import os
+
+from auditor import Auditor
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from cerebro_spark.dispatch import POLICIES
+from cerebro_spark.events import (
+    Action,
+    Event,
+    GatheringEnded,
+    LoadPartition,
+    PartitionLoaded,
+    PartitionLost,
+    RetireWorker,
+    RunUnit,
+    SearchEnded,
+    Settings,
+    TrialStopped,
+    UnitFailed,
+    UnitFinished,
+    WorkAdded,
+    WorkerJoined,
+    WorkerLost,
+    WorkerRetiring,
+)
+from cerebro_spark.scheduler import MopScheduler
+from cerebro_spark.types import Checkpoint, Metrics, Objective, Partition, Work
+
+EXAMPLES = int(os.environ.get("CEREBRO_STATEFUL_EXAMPLES", "100"))
+WORKERS = [f"w{i}" for i in range(4)]
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Plays search and backend against a scheduler, fairly and unfairly."""
+
+    @initialize(
+        train=st.integers(1, 4),
+        validation=st.integers(0, 2),
+        workers=st.integers(1, 3),
+        replicas=st.integers(1, 2),
+        policy=st.sampled_from(list(POLICIES)),
+        queue_ahead=st.integers(0, 1),
+        serial=st.booleans(),
+        seed=st.integers(0, 3),
+    )
+    def begin(self, train, validation, workers, replicas, policy, queue_ahead, serial, seed):
+        parts = [Partition(f"p{i}", rows=10 + i) for i in range(train)]
+        parts += [Partition(f"v{i}", "validation") for i in range(validation)]
+        self.settings = Settings(
+            tuple(parts),
+            workers,
+            replicas,
+            policy,
+            seed,
+            queue_ahead,
+            serial_evaluation=serial,
+            objective=Objective("loss", "min"),
+        )
+        self.scheduler = MopScheduler(self.settings)
+        self.auditor = Auditor(self.settings)
+        self.events: list[Event] = []
+        self.actions: list[list[Action]] = []
+        self.orders: dict[int, RunUnit] = {}
+        self.loads: list[LoadPartition] = []
+        self.works: dict[str, int] = {}
+        self.stopped: set[str] = set()
+        self.past: list[UnitFinished] = []
+        self.lost_orders: list[RunUnit] = []
+        self.reports: dict[str, Checkpoint] = {}
+        self.ended = False
+        self.now = 0.0
+        self.failed_load_streak = 0
+
+    # -- the search
+
+    @precondition(lambda self: not self.ended and len(self.works) < 6)
+    @rule(epochs=st.integers(1, 3))
+    def ask_for_new_trial(self, epochs):
+        trial = f"t{len(self.works)}"
+        self.works[trial] = epochs
+        self.feed(WorkAdded(self.now, Work(trial, {"lr": 0.1}, epochs)))
+
+    @precondition(lambda self: not self.ended and self.works)
+    @rule(data=st.data(), more=st.integers(1, 2))
+    def ask_for_more(self, data, more):
+        trial = data.draw(st.sampled_from(sorted(self.works)))
+        if trial not in self.auditor.failed and trial not in self.stopped:
+            self.works[trial] += more
+            self.feed(WorkAdded(self.now, Work(trial, {"lr": 0.2}, self.works[trial])))
+
+    @precondition(lambda self: not self.ended and len(self.reports) >= 2)
+    @rule(data=st.data())
+    def exploit_another_trial(self, data):
+        trial = data.draw(st.sampled_from(sorted(self.reports)))
+        source = data.draw(st.sampled_from(sorted(self.reports)))
+        record = self.scheduler.state.trials[trial]
+        if record.status == "paused" and source not in self.auditor.failed and source not in self.stopped:
+            self.works[trial] += 1
+            self.feed(WorkAdded(self.now, Work(trial, {}, self.works[trial], self.reports[source])))
+
+    @precondition(lambda self: self.works)
+    @rule(data=st.data())
+    def stop_trial(self, data):
+        trial = data.draw(st.sampled_from(sorted(self.works)))
+        self.stopped.add(trial)
+        self.feed(TrialStopped(self.now, trial))
+
+    @precondition(lambda self: not self.ended)
+    @rule()
+    def end_search(self):
+        self.ended = True
+        self.feed(SearchEnded(self.now))
+
+    # -- the workers
+
+    @rule(worker=st.sampled_from(WORKERS), keeps=st.booleans(), speed=st.sampled_from([None, 1.0, 3.0]))
+    def join(self, worker, keeps, speed):
+        holds = (self.settings.partitions[0].id,) if keeps else ()
+        self.forget(worker)
+        self.feed(WorkerJoined(self.now, worker, host=worker, speed=speed, holds=holds))
+
+    @rule(worker=st.sampled_from(WORKERS))
+    def lose(self, worker):
+        self.forget(worker)
+        self.feed(WorkerLost(self.now, worker, "killed"))
+
+    @rule(worker=st.sampled_from(WORKERS))
+    def retire(self, worker):
+        self.feed(WorkerRetiring(self.now, worker))
+
+    @rule()
+    def stop_waiting_for_workers(self):
+        self.feed(GatheringEnded(self.now))
+
+    @precondition(lambda self: self.loads)
+    @rule(data=st.data())
+    def load(self, data):
+        order = self.loads.pop(data.draw(st.integers(0, len(self.loads) - 1)))
+        self.failed_load_streak = 0
+        self.feed(PartitionLoaded(self.now, order.worker, order.partition))
+
+    @precondition(lambda self: self.loads and self.failed_load_streak < 2)
+    @rule(data=st.data())
+    def fail_to_load(self, data):
+        order = self.loads.pop(data.draw(st.integers(0, len(self.loads) - 1)))
+        self.failed_load_streak += 1
+        self.feed(PartitionLost(self.now, order.worker, order.partition, "disk"))
+
+    # -- units
+
+    @precondition(lambda self: self.orders)
+    @rule(data=st.data(), seconds=st.sampled_from([0.5, 1.0, 4.0]))
+    def finish(self, data, seconds):
+        self.feed(self.finished(self.orders.pop(self.draw_running(data)), seconds))
+
+    @precondition(lambda self: self.orders)
+    @rule(data=st.data(), blame=st.sampled_from(["trial", "worker"]))
+    def fail(self, data, blame):
+        order = self.orders.pop(self.draw_running(data))
+        self.feed(UnitFailed(self.now, order.worker, order.unit, order.attempt, "boom", blame))
+
+    @precondition(lambda self: self.past)
+    @rule(data=st.data())
+    def report_twice(self, data):
+        self.feed(data.draw(st.sampled_from(self.past)))
+
+    @precondition(lambda self: self.lost_orders)
+    @rule(data=st.data())
+    def report_from_the_dead(self, data):
+        order = self.lost_orders.pop(data.draw(st.integers(0, len(self.lost_orders) - 1)))
+        self.feed(self.finished(order, 1.0))
+
+    @invariant()
+    def books_balance(self):
+        if hasattr(self, "scheduler"):
+            self.scheduler.check_invariants()
+
+    # -- the end
+
+    def teardown(self):
+        if not hasattr(self, "scheduler"):
+            return
+        self.drain()
+        again = MopScheduler(self.settings)
+        assert [again.handle(event) for event in self.events] == self.actions, "same events, same actions"
+        assert again.snapshot() == self.scheduler.snapshot()
+
+    def drain(self):
+        """Play fair from now on: all that was asked for is trained, once, and the run ends."""
+        self.feed(GatheringEnded(self.now))
+        if not any(w.live and not w.retiring for w in self.scheduler.state.workers.values()):
+            self.forget("w9")
+            self.feed(WorkerJoined(self.now, "w9", host="w9"))
+        if not self.ended:
+            self.ended = True
+            self.feed(SearchEnded(self.now))
+        for _ in range(2000):
+            if self.loads:
+                order = self.loads.pop(0)
+                self.feed(PartitionLoaded(self.now, order.worker, order.partition))
+            elif self.orders:
+                self.feed(self.finished(self.orders.pop(min(self.orders)), 1.0))
+            else:
+                break
+            self.scheduler.check_invariants()
+        assert self.scheduler.finished, "the run comes to an end"
+        whole = {t: n for t, n in self.works.items() if t not in self.auditor.failed | self.stopped}
+        self.auditor.complete(whole)
+
+    # -- tools
+
+    def feed(self, event: Event) -> None:
+        self.now += 0.25
+        self.auditor.before(event)
+        actions = self.scheduler.handle(event)
+        self.auditor.after(actions)
+        self.events.append(event)
+        self.actions.append(list(actions))
+        for action in actions:
+            if isinstance(action, RunUnit):
+                self.orders[action.attempt] = action
+            elif isinstance(action, LoadPartition):
+                self.loads.append(action)
+            elif isinstance(action, RetireWorker):
+                self.loads = [load for load in self.loads if load.worker != action.worker]
+            elif type(action).__name__ == "TellSearch" and action.report.checkpoint:
+                self.reports[action.report.trial] = action.report.checkpoint
+
+    def draw_running(self, data) -> int:
+        """A worker runs its orders in turn: only the first of each can end."""
+        first: dict[str, int] = {}
+        for attempt, order in sorted(self.orders.items()):
+            first.setdefault(order.worker, attempt)
+        return data.draw(st.sampled_from(sorted(first.values())))
+
+    def finished(self, order: RunUnit, seconds: float) -> UnitFinished:
+        unit = order.unit
+        train = unit.kind == "train"
+        checkpoint = Checkpoint(unit.trial, unit.epoch, order.step, order.attempt, 8) if train else None
+        metrics = Metrics({"loss": float(order.attempt % 7)}, {"loss": 1.0})
+        event = UnitFinished(self.now, order.worker, unit, order.attempt, seconds, checkpoint, metrics)
+        if order.attempt in self.auditor.outstanding:
+            self.past.append(event)
+        return event
+
+    def forget(self, worker: str) -> None:
+        self.lost_orders += [order for order in self.orders.values() if order.worker == worker]
+        self.orders = {a: order for a, order in self.orders.items() if order.worker != worker}
+        self.loads = [load for load in self.loads if load.worker != worker]
+
+
+TestScheduler = SchedulerMachine.TestCase
+TestScheduler.settings = settings(
+    max_examples=EXAMPLES, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)

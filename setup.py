@@ -1,0 +1,5 @@
+"""The build entry point: everything it needs to know is in setup.cfg."""
+
+from setuptools import setup
+
+setup()
