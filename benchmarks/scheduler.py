@@ -126,24 +126,31 @@ def table_2(options: argparse.Namespace) -> dict[str, Any]:
     outcome = simulate(Scenario(trials=trials, workers=workers, epochs=epochs, model_bytes=size))
     traffic = outcome.traffic
     kmps = epochs * size * workers * trials
-    print("\n## Table 2: k = 20 epochs, |S| = 20 trials, p = 10 workers, m = 1 GB, D = 1 TB, |D|/b = 100,000\n")
+    print("\n## Table 2: k = 20 epochs, S = 20 trials, p = 10 workers, m = 1 GB, D = 1 TB, B = 100,000 batches\n")
     print("| what | formula | formula TB | counted TB |")
     print("|---|---|---|---|")
+    models = trials * size
+    every_batch = -(-batches // workers)
     counted = [
-        ("checkpoints written to the store, one a unit", "kmp|S|", kmps, traffic.written),
-        ("checkpoints read from it: all units but a trial's first, which builds its model", "kmp|S| - m|S|", kmps - trials * size, traffic.read),
-        ("of these, hops: written by one worker, read by another", "at most kmp|S| - m|S|", kmps - trials * size, traffic.hopped),
-        ("final models read by the driver", "m|S|", trials * size, None),
-        ("shared store, writes and reads and final models", "2kmp|S|", 2 * kmps, traffic.written + traffic.read + trials * size),
-        ("direct hops and final models (the paper's MOP row)", "kmp|S| + m|S|", kmps + trials * size, None),
-    ]  # fmt: skip
+        ("checkpoints written to the store, one a unit", "kmSp", kmps, traffic.written),
+        (
+            "checkpoints read: all units but a trial's first, which builds its model",
+            "kmSp - mS",
+            kmps - models,
+            traffic.read,
+        ),
+        ("of these, hops: written by one worker, read by another", "at most kmSp - mS", kmps - models, traffic.hopped),
+        ("final models read by the driver", "mS", models, models),
+        ("in all, through a shared store", "2kmSp", 2 * kmps, traffic.written + traffic.read + models),
+        ("the paper's row: direct hops and final models", "kmSp + mS", kmps + models, traffic.hopped + models),
+    ]
     others = [
-        ("task parallelism, full replication", "p<D> + m|S|", workers * data + trials * size),
-        ("task parallelism, remote reads", "k|S|<D> + m|S|", epochs * trials * data + trials * size),
-        ("bulk synchronous parallelism", "2kmp|S|", 2 * kmps),
-        ("centralized fine-grained", "2kmp|S| ceil(|D|/bp)", 2 * kmps * -(-batches // workers)),
-        ("decentralized fine-grained", "2km(p-1)|S| ceil(|D|/bp)", 2 * epochs * size * (workers - 1) * trials * -(-batches // workers)),
-    ]  # fmt: skip
+        ("task parallelism, full replication", "pD + mS", workers * data + models),
+        ("task parallelism, remote reads", "kSD + mS", epochs * trials * data + models),
+        ("bulk synchronous parallelism", "2kmSp", 2 * kmps),
+        ("centralized, fine-grained", "2kmSp B/p", 2 * kmps * every_batch),
+        ("decentralized, fine-grained", "2kmS(p-1) B/p", 2 * kmps // workers * (workers - 1) * every_batch),
+    ]
     for name, formula, bytes_, count in counted:
         print(f"| {name} | {formula} | {bytes_ / 1e12:.3f} | {'-' if count is None else f'{count / 1e12:.3f}'} |")
     for name, formula, bytes_ in others:

@@ -39,7 +39,7 @@ def solve(times: Floats, epochs: int = 1, seconds: float = 60.0, threads: int = 
     cp_model = _solver()
     scale = _TICKS / float(times.max())
     ticks = np.maximum(np.rint(times * scale).astype(int), 1)
-    model, starts, end = _model(cp_model, ticks, epochs)
+    model, starts = _model(cp_model, ticks, epochs)
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.num_workers = threads
@@ -67,7 +67,7 @@ def planned(solution: Solution) -> Policy:
     return policy
 
 
-def _model(cp_model: Any, ticks: Any, epochs: int) -> tuple[Any, Any, Any]:
+def _model(cp_model: Any, ticks: Any, epochs: int) -> tuple[Any, Any]:
     trials, workers = ticks.shape
     model = cp_model.CpModel()
     horizon = int(ticks.sum()) * epochs
@@ -87,7 +87,7 @@ def _model(cp_model: Any, ticks: Any, epochs: int) -> tuple[Any, Any, Any]:
             if epoch:
                 _after(model, starts, ticks, trial, epoch)
     model.Minimize(end)
-    return model, starts, end
+    return model, starts
 
 
 def _after(model: Any, starts: Any, ticks: Any, trial: int, epoch: int) -> None:

@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cerebro_spark.dispatch.base import Choice, News, View
-from cerebro_spark.scheduling.board import Board
+from cerebro_spark.scheduling.board import NEVER, Board
 
 Ints = NDArray[np.int64]
-_NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(slots=True)
@@ -33,6 +32,7 @@ class Ring:
     place: Ints
     start: Ints
     columns: dict[int, list[int]]
+    steps: dict[int, Ints] = field(default_factory=dict)
     next_trial_unit: dict[int, tuple[int, int]] = field(default_factory=dict)
     next_worker_unit: dict[int, tuple[int, int]] = field(default_factory=dict)
 
@@ -63,13 +63,15 @@ class Ring:
         return int(self.home[column]), column
 
     def _seek_for_worker(self, board: Board, worker: int) -> tuple[int, int]:
-        best, found = _NEVER, (-1, -1)
+        best, found = NEVER, (-1, -1)
         for column in self.columns.get(worker, ()):
-            todo = board.todo[:, column]
-            due = board.turn + ~todo
+            steps = self.steps.get(column)
+            if steps is None:
+                steps = self.steps[column] = (self.start - self.place[column]) % self.size
+            due = ~board.todo[:, column] * board.skip
+            due += board.turn
             due *= self.size
-            due += (self.start - self.place[column]) % self.size
-            due[~(todo | (board.later > 0))] = _NEVER
+            due += steps
             trial = int(due.argmin())
             if due[trial] < best:
                 best, found = int(due[trial]), (trial, column)

@@ -16,6 +16,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
+# A number of turns that no run will ever see.
+NEVER = 2**40
 # Boards of up to so many cells get exact loads at every decision.
 _FRESH_CELLS = 4096
 
@@ -25,7 +27,8 @@ class Board:
 
     Trials: `todo[t, c]` the unit of its current epoch is neither done nor assigned; `open[t]` how many such there are;
     `active[t]` it has training units left, running ones included; `free[t]` it could start one now; `later[t]` whole
-    epochs to come after the current one; `turn[t]` epochs on the common clock of a rotation; `slot[t]` its place in the
+    epochs to come after the current one; `skip[t]` the turns until it comes back to a partition it has
+    done, 1 or never; `turn[t]` epochs on the common clock of a rotation; `slot[t]` its place in the
     rotation; `weight[t]` the remaining units, each weighed by the slowness of the partition's holders; `until[t]` when
     its unit is expected to end.
 
@@ -45,6 +48,7 @@ class Board:
         self.free: Bools = np.zeros(16, dtype=np.bool_)
         self.open: Ints = np.zeros(16, dtype=np.int64)
         self.later: Ints = np.zeros(16, dtype=np.int64)
+        self.skip: Ints = np.full(16, NEVER)
         self.turn: Ints = np.zeros(16, dtype=np.int64)
         self.slot: Ints = np.zeros(16, dtype=np.int64)
         self.weight: Floats = np.zeros(16)
@@ -69,6 +73,7 @@ class Board:
         if row >= self.active.size:
             for name in ("todo", "active", "free", "open", "later", "turn", "slot", "weight", "until"):
                 setattr(self, name, _doubled(getattr(self, name)))
+            self.skip = np.concatenate([self.skip, np.full(self.skip.size, NEVER)])
         return row
 
     def activate(self, row: int, later: int) -> None:
@@ -82,6 +87,7 @@ class Board:
             self.todo[row] = True
             self.open[row] = self.columns
         self.later[row] = later
+        self.skip[row] = 1 if later else NEVER
         self.layout += 1
         self._weigh(row)
 
@@ -94,12 +100,14 @@ class Board:
             self.active[row] = self.free[row] = False
             self.todo[row] = False
             self.open[row] = self.later[row] = 0
+            self.skip[row] = NEVER
             self.weight[row] = 0.0
 
     def next_epoch(self, row: int) -> None:
         self.todo[row] = True
         self.open[row] = self.columns
         self.later[row] -= 1
+        self.skip[row] = 1 if self.later[row] else NEVER
         self.turn[row] += 1
 
     def _turn_for_newcomer(self) -> int:

@@ -81,7 +81,8 @@ def snapshot(state: State, view: View) -> dict[str, Any]:
 
 
 def _arrays(owner: object) -> dict[str, Any]:
-    return {k: _plain(v.tolist()) for k, v in vars(owner).items() if isinstance(v, np.ndarray)}
+    listed = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in vars(owner).items()}
+    return {k: _plain(v) for k, v in listed.items() if isinstance(v, (int, float, list, set))}
 
 
 def _plain(value: Any) -> Any:
