@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import colorsys
 import os
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ def draw(timeline: Timeline, path: str | os.PathLike[str], title: str) -> None:
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     if len(trials) <= _MOST_NAMES:
-        handles = [rectangle((0, 0), 1, 1, color=_colour(index, len(trials))) for index in trials.values()]
+        handles = [rectangle((0, 0), 1, 1, color=_colour(index)) for index in trials.values()]
         figure.legend(handles, list(trials), loc="outside right center", frameon=False, fontsize=8, title="trial")
     figure.savefig(path)
 
@@ -57,32 +58,17 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def _draw_bars(axes: Any, timeline: Timeline, lanes: dict[str, int], trials: dict[str, int]) -> None:
-    labelled = len(timeline.bars) <= _MOST_LABELS
+    """One collection a lane: thousands of bars as single shapes would take minutes."""
     edge = 0.6 if len(timeline.bars) <= 4000 else 0.0
-    for trial, index in trials.items():
-        bars = [bar for bar in timeline.bars if bar.unit.trial == trial]
-        for bar in bars:
-            evaluates = bar.unit.kind == "eval"
-            axes.broken_barh(
-                [(bar.start, bar.end - bar.start)],
-                (lanes[bar.worker] - 0.38, 0.76),
-                facecolor=_colour(index, len(trials)),
-                edgecolor="white",
-                linewidth=edge,
-                alpha=0.55 if evaluates else 1.0,
-            )
-            if labelled:
-                middle = (bar.start + bar.end) / 2
-                axes.text(
-                    middle,
-                    lanes[bar.worker],
-                    trial,
-                    ha="center",
-                    va="center",
-                    fontsize=6.5,
-                    color="white",
-                    clip_on=True,
-                )
+    for worker, lane in lanes.items():
+        bars = [bar for bar in timeline.bars if bar.worker == worker]
+        spans = [(bar.start, bar.end - bar.start) for bar in bars]
+        colours = [(*_colour(trials[b.unit.trial]), 1.0 if b.unit.kind == "train" else 0.5) for b in bars]
+        axes.broken_barh(spans, (lane - 0.38, 0.76), facecolors=colours, edgecolor="white", linewidth=edge)
+        if len(timeline.bars) <= _MOST_LABELS:
+            for bar in bars:
+                style = {"ha": "center", "va": "center", "fontsize": 6.5, "color": "white", "clip_on": True}
+                axes.text((bar.start + bar.end) / 2, lane, bar.unit.trial, **style)
 
 
 def _draw_absences(axes: Any, timeline: Timeline, lanes: dict[str, int]) -> None:
@@ -102,13 +88,11 @@ def _draw_absences(axes: Any, timeline: Timeline, lanes: dict[str, int]) -> None
         )
 
 
-def _colour(index: int, count: int) -> tuple[float, float, float]:
+def _colour(index: int) -> tuple[float, float, float]:
     """Neighbouring trials get hues far apart; lightness varies too, for those who do not see hues."""
-    import colorsys
-
     hue = (index * 0.61803398875) % 1.0
     lightness = 0.40 + 0.16 * ((index * 7) % 3) / 2
-    return colorsys.hls_to_rgb(hue, lightness, 0.55 if count > 1 else 0.4)
+    return colorsys.hls_to_rgb(hue, lightness, 0.55)
 
 
 def _matplotlib() -> tuple[Any, Any]:
