@@ -18,8 +18,11 @@ _NEVER = np.iinfo(np.int64).max
 
 
 def rearrangement(view: View, news: News) -> list[Choice]:
-    """Start on each idle worker the trial whose turn it is there, if it is free; else let the worker wait."""
-    if not view.board.active.any():
+    """Start on each idle worker the trial whose turn it is there, if it is free; else let the worker wait.
+
+    There is no plan, and nothing starts, while some partition has no holder.
+    """
+    if not view.board.active.any() or not view.board.holders.all():
         return []
     known = view.memo.get("rearrangement")
     if known is None or known[0] != view.board.layout:
@@ -71,7 +74,8 @@ def circular_orders(times: Floats) -> list[Ints]:
     load = times.sum(axis=0)
     longest = float(times.max())
     padded = np.vstack([times, *_padding(load.max() - load, longest)])
-    order = steinitz_order(padded[:, :-1] - padded[:, 1:]) if workers > 1 else np.arange(len(padded))
+    differences = padded[:, :-1] - padded[:, 1:]
+    order = steinitz_order(differences) if np.abs(differences).max(initial=0.0) > _TINY else np.arange(len(padded))
     shift = min(workers * longest, float(load.max()) / workers)
     orders = []
     for worker in range(workers):
@@ -83,15 +87,9 @@ def circular_orders(times: Floats) -> list[Ints]:
 
 
 def _padding(missing: Floats, longest: float) -> list[Floats]:
-    """Dummy trials, each for one worker and none longer than a real one, that make all workers equally loaded."""
-    rows = []
-    for worker, gap in enumerate(missing):
-        pieces = int(np.ceil(gap / longest - _TINY))
-        for _ in range(pieces):
-            row = np.zeros(missing.size)
-            row[worker] = gap / pieces
-            rows.append(row)
-    return rows
+    """Dummy trials, none longer than a real one on any worker, that make all workers equally loaded."""
+    pieces = int(np.ceil(missing.max() / longest - _TINY))
+    return [missing / pieces] * pieces
 
 
 def steinitz_order(vectors: NDArray[np.float64]) -> Ints:
@@ -116,6 +114,17 @@ def steinitz_order(vectors: NDArray[np.float64]) -> Ints:
     return order
 
 
+def _null_vector(system: Floats) -> Floats:
+    """A direction, not zero, that a matrix with one column more than rows maps to zero."""
+    try:
+        found = np.append(np.linalg.solve(system[:, :-1], -system[:, -1]), 1.0)
+        if np.isfinite(found).all() and np.abs(system @ found).max() < _TINY * np.abs(found).max():
+            return np.asarray(found / np.abs(found).max())
+    except np.linalg.LinAlgError:
+        pass  # the first columns depend on each other: the costlier way below always works
+    return np.asarray(np.linalg.svd(system)[2][-1])
+
+
 def _to_vertex(vectors: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """Move within the polytope, along directions that change neither sum, until too few weights are fractional."""
     weights = weights.copy()
@@ -126,7 +135,7 @@ def _to_vertex(vectors: NDArray[np.float64], weights: NDArray[np.float64]) -> ND
             break
         chosen = fractional[: dimension + 2]
         system = np.vstack([vectors[chosen].T, np.ones(chosen.size)])
-        direction = np.linalg.svd(system)[2][-1]
+        direction = _null_vector(system)
         with np.errstate(divide="ignore", invalid="ignore"):
             up = np.where(direction > _TINY, (1 - weights[chosen]) / direction, np.inf)
             down = np.where(direction < -_TINY, -weights[chosen] / direction, np.inf)
