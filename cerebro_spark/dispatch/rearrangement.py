@@ -87,9 +87,15 @@ def circular_orders(times: Floats) -> list[Ints]:
 
 
 def _padding(missing: Floats, longest: float) -> list[Floats]:
-    """Dummy trials, none longer than a real one on any worker, that make all workers equally loaded."""
-    pieces = int(np.ceil(missing.max() / longest - _TINY))
-    return [missing / pieces] * pieces
+    """Dummy trials, each for one worker and none longer than a real one, that make all workers equally loaded."""
+    rows = []
+    for worker, gap in enumerate(missing):
+        pieces = int(np.ceil(gap / longest - _TINY))
+        for _ in range(pieces):
+            row = np.zeros(missing.size)
+            row[worker] = gap / pieces
+            rows.append(row)
+    return rows
 
 
 def steinitz_order(vectors: NDArray[np.float64]) -> Ints:
