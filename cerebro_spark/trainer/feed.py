@@ -1,0 +1,76 @@
+"""What a unit is fed with: whole arrays and an order of their rows. It never reads a file or chooses an order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cerebro_spark.errors import ConfigurationError
+
+Array = np.ndarray[Any, Any]
+Batch = dict[str, Array]
+
+
+class ColumnSpec(NamedTuple):
+    """The dtype of a column and the shape of one row of it."""
+
+    dtype: str
+    shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which columns of a batch are inputs, labels and the sample weight, with what one row of each looks like.
+
+    >>> Columns({"features": ColumnSpec("float32", (64,))}, {"churned": ColumnSpec("int64")}).names
+    ('features', 'churned')
+    """
+
+    inputs: Mapping[str, ColumnSpec]
+    labels: Mapping[str, ColumnSpec]
+    weight: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.inputs, *self.labels, *([self.weight] if self.weight else []))
+
+    def zeros(self, rows: int) -> Batch:
+        """A batch of zeros that looks like the data, to build models with."""
+        specs = {**self.inputs, **self.labels, **({self.weight: ColumnSpec("float32")} if self.weight else {})}
+        return {name: np.zeros((rows, *spec.shape), dtype=spec.dtype) for name, spec in specs.items()}
+
+
+class Feed:
+    """One pass over a partition: whole arrays, the order of their rows, and the batch size.
+
+    Iterating gathers batches; the last short one is kept. A trainer that can gather for itself (on a GPU, inside a
+    graph) takes `arrays` and `order` instead. Feeds with the same `key` have the same arrays, so that a trainer may
+    keep them on its device.
+
+    >>> feed = Feed({"x": np.arange(5)}, order=np.array([4, 3, 2, 1, 0]), batch_size=2)
+    >>> [batch["x"].tolist() for batch in feed]
+    [[4, 3], [2, 1], [0]]
+    """
+
+    def __init__(
+        self, arrays: Mapping[str, Array], order: Array | None = None, *, batch_size: int = 32, key: str = ""
+    ) -> None:
+        if batch_size < 1:
+            raise ConfigurationError(f"batch_size is {batch_size}, but must be at least 1")
+        self.arrays = arrays
+        self.rows = len(next(iter(arrays.values())))
+        self.order = np.arange(self.rows) if order is None else np.asarray(order, dtype=np.int64)
+        self.batch_size = batch_size
+        self.key = key
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays.values())
+
+    def __iter__(self) -> Iterator[Batch]:
+        for start in range(0, len(self.order), self.batch_size):
+            rows = self.order[start : start + self.batch_size]
+            yield {name: np.take(array, rows, axis=0) for name, array in self.arrays.items()}

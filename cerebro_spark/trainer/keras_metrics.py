@@ -1,0 +1,97 @@
+"""Keras metrics as sums and states that add up over partitions. It never imports Keras itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from cerebro_spark.types import Metrics
+
+
+def named_metrics(model: Any) -> dict[str, Any]:
+    """The metrics of a compiled and built model by the names that `fit` would log them under."""
+    named: dict[str, Any] = {}
+    for metric in model.metrics:
+        parts = getattr(metric, "metrics", None)
+        if parts is None:
+            named[metric.name] = metric
+        elif parts:
+            # CompileMetrics: its results come in the order of its parts, under names that hold the output's.
+            named.update(zip(metric.result(), parts, strict=True))
+    return named
+
+
+def read_metrics(named: Mapping[str, Any]) -> Metrics:
+    """What the metrics hold now: averages as sum and weight, others as a state that adds up or is carried."""
+    sums: dict[str, float] = {}
+    weights: dict[str, float] = {}
+    states: dict[str, tuple[float, ...]] = {}
+    carried: dict[str, Any] = {}
+    for name, metric in named.items():
+        if is_average(metric):
+            sums[name], weights[name] = float(metric.total), float(metric.count)
+        elif adds_up(metric):
+            states[name] = tuple(float(x) for variable in metric.variables for x in _flat(variable))
+        else:
+            carried[name] = [_flat(variable) for variable in metric.variables]
+    return Metrics(sums, weights, states, carried)
+
+
+def start_metrics(named: Mapping[str, Any], carried: Metrics | None) -> None:
+    """Put carried states back into the metrics, which were reset."""
+    for name, metric in named.items():
+        if carried is not None and name in carried.carried:
+            for variable, values in zip(metric.variables, carried.carried[name], strict=True):
+                _assign(variable, values)
+
+
+def finish_metrics(named: Mapping[str, Any], metrics: Metrics) -> dict[str, float]:
+    """The values of merged states: assigned to the metric, which then computes its result."""
+    values: dict[str, float] = {}
+    for name, metric in named.items():
+        if name in metrics.states:
+            rest = list(metrics.states[name])
+            for variable in metric.variables:
+                size = int(np.prod(variable.shape))
+                _assign(variable, rest[:size])
+                rest = rest[size:]
+        elif name in metrics.carried:
+            start_metrics({name: metric}, metrics)
+        else:
+            continue
+        result = np.asarray(metric.result())
+        if result.ndim == 0:
+            values[name] = float(result)
+        else:
+            values.update({f"{name}_{index}": float(value) for index, value in enumerate(result.reshape(-1))})
+        metric.reset_state()
+    return values
+
+
+def is_average(metric: Any) -> bool:
+    """Whether the value is plainly total / count, as of Mean, the accuracies, and losses used as metrics."""
+    return _definer(metric, "result") == "Mean" and adds_up(metric) and len(metric.variables) == 2
+
+
+def adds_up(metric: Any) -> bool:
+    """Whether states of parts add up to the state of the whole: Keras' own, and subclasses that leave updates alone."""
+    return all(_module(metric, name).startswith("keras.") for name in ("update_state", "reset_state"))
+
+
+def _definer(metric: Any, method: str) -> str:
+    return next((kind.__name__ for kind in type(metric).__mro__ if method in vars(kind)), "")
+
+
+def _module(metric: Any, method: str) -> str:
+    return next((kind.__module__ for kind in type(metric).__mro__ if method in vars(kind)), "")
+
+
+def _flat(variable: Any) -> list[float]:
+    values: list[float] = np.asarray(variable.numpy(), dtype=np.float64).reshape(-1).tolist()
+    return values
+
+
+def _assign(variable: Any, values: Any) -> None:
+    variable.assign(np.asarray(values, dtype=np.float64).reshape(tuple(variable.shape)).astype(variable.dtype))

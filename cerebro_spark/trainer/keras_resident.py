@@ -1,0 +1,243 @@
+"""A built Keras model that takes on the state of any trial of its architecture. It never calls the user's functions."""
+
+from __future__ import annotations
+
+import gc
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+from keras.src.backend.common import global_state
+from keras.src.random import seed_generator
+
+from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.trainer.checkpoint import ITEM_BYTES, Entry, Source
+from cerebro_spark.trainer.feed import Batch, Columns
+from cerebro_spark.trainer.keras_metrics import named_metrics
+from cerebro_spark.trainer.resident import Resident
+from cerebro_spark.trainer.state import NUMPY_TAGS, check_same, numpy_array, numpy_bytes
+from cerebro_spark.trainer.structure import class_token, signature, unlike_everything
+
+RETURNS = (
+    "model_fn must return a compiled Keras model, for example\n"
+    "    model = keras.Sequential([keras.layers.Dense(1, activation='sigmoid')])\n"
+    "    model.compile(optimizer=keras.optimizers.Adam(params['lr']), loss='binary_crossentropy')\n"
+    "    return model"
+)
+
+_TRACED_GRAPH = 32 << 20
+_default_generator: Any = None
+
+
+class KerasResident(Resident):
+    """A compiled Keras model whose variables all exist, with the graphs that were traced for it."""
+
+    def __init__(self, model: Any, columns: Columns, sample: Batch) -> None:
+        self.model = model
+        self.columns = columns
+        self._dict_inputs = len(columns.inputs) > 1 or _is_dict(model, "input")
+        self._dict_labels = len(columns.labels) > 1 or _is_dict(model, "output")
+        optimizers = [model.optimizer, getattr(model.optimizer, "inner_optimizer", None)]
+        self._rates = [_free_numbers(optimizer) for optimizer in optimizers if optimizer is not None]
+        model._symbolic_build(data_batch=self.pack(sample))
+        self.metrics = named_metrics(model)
+        self.rows: Any = None
+        for tracker in getattr(model._compile_loss, "metrics", []):
+            self._weigh_by_rows(tracker)
+        self.graphs: dict[str, Any] = {}
+        self.default_seed = default_generator().state
+
+    @property
+    def nbytes(self) -> int:
+        return _TRACED_GRAPH + sum(_nbytes(v) for v in (*self.model.variables, *self.model.optimizer.variables))
+
+    def pack(self, batch: Any) -> Any:
+        """(x, y) or (x, y, sample_weight), by name where there are several."""
+        inputs = {name: batch[name] for name in self.columns.inputs}
+        labels = {name: batch[name] for name in self.columns.labels}
+        x = inputs if self._dict_inputs else next(iter(inputs.values()))
+        y = labels if self._dict_labels else next(iter(labels.values()))
+        return (x, y, batch[self.columns.weight]) if self.columns.weight else (x, y)
+
+    def _weigh_by_rows(self, tracker: Any) -> None:
+        """Keras weighs an output's loss by the static batch size, which a graph does not know: give it the real one."""
+        update_state = tracker.update_state
+
+        def weighed(value: Any, sample_weight: Any = None) -> Any:
+            return update_state(value, sample_weight=self.rows if sample_weight is None else sample_weight)
+
+        tracker.update_state = weighed
+
+    def inputs(self, batch: Any) -> Any:
+        """Only x, for predictions."""
+        inputs = {name: batch[name] for name in self.columns.inputs}
+        return inputs if self._dict_inputs else next(iter(inputs.values()))
+
+    def named_variables(self) -> dict[str, Any]:
+        """All training state; the number in front keeps names apart and in order."""
+        groups = {"model": self.model.variables, "optimizer": self.model.optimizer.variables}
+        named = {
+            f"{group}/{index:04d}-{variable.path.replace('/', '.')}": variable
+            for group, variables in groups.items()
+            for index, variable in enumerate(variables)
+        }
+        return {**named, "default_seed": self.default_seed}
+
+    def seeds(self) -> list[Any]:
+        """The states of the seed generators, which `evaluate` puts back."""
+        own = [v for v in self.model.variables if "seed_generator_state" in v.path]
+        return [*own, self.default_seed]
+
+    def state(self) -> Any:
+        return self.named_variables()
+
+    def numbers(self) -> Any:
+        return [{name: float(variable.numpy()) for name, variable in rates.items()} for rates in self._rates]
+
+    def restore(self, source: Source, numbers: Any = None) -> None:
+        for name, variable in self.named_variables().items():
+            path = f"model/{name}"
+            check_same(source, path, NUMPY_TAGS[variable.dtype], variable.shape)
+            variable.assign(numpy_array(source, path))
+        if numbers is not None:
+            for rates, fresh in zip(self._rates, numbers, strict=True):
+                for name, variable in rates.items():
+                    variable.assign(fresh[name])
+
+    def close(self) -> None:
+        traced = bool(self.graphs)
+        self.graphs.clear()
+        del self.model, self.metrics, self._rates
+        if traced:
+            # Models and their graphs hold each other in cycles, and are too large to leave to chance.
+            gc.collect()
+
+
+def check_model(made: Any) -> Any:
+    """Return what `model_fn` made if it can be trained, else raise ConfigurationError that shows what to return."""
+    if not isinstance(made, keras.Model):
+        raise ConfigurationError(f"model_fn returned {made!r} of type {type(made).__name__}. {RETURNS}")
+    if not made.compiled or made.optimizer is None:
+        raise ConfigurationError(f"model_fn returned the Keras model {made.name!r} without compiling it. {RETURNS}")
+    return made
+
+
+def default_generator() -> Any:
+    """The one generator behind `keras.random.*(seed=None)`, put back in place: clear_session, say, takes it away."""
+    global _default_generator
+    if _default_generator is None:
+        _default_generator = seed_generator.global_seed_generator()
+    global_state.set_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR, _default_generator)
+    return _default_generator
+
+
+@contextmanager
+def fresh_build(policy: str | None) -> Iterator[None]:
+    """Names count from the start, as in a new process (the second model's metric is "auc" too, not "auc_1").
+
+    What the user's function changes of Keras' settings (the dtype policy) ends with the block.
+    """
+    outer = keras.config.dtype_policy()
+    # First of all: making it the first time takes a name and draws a number.
+    default_generator()
+    global_state.set_global_attribute("object_name_uids", defaultdict(int))
+    try:
+        if policy is not None:
+            keras.config.set_dtype_policy(policy)
+        yield
+    finally:
+        keras.config.set_dtype_policy(outer)
+
+
+def model_signature(model: Any) -> str:
+    """Equal for models that differ only in variables: weights, optimizer state, learning rate, weight decay."""
+    try:
+        config = model.get_config()
+        compiled = dict(model._compile_config.config)
+    except (AttributeError, NotImplementedError, TypeError, ValueError):
+        return signature(unlike_everything())
+    compiled.pop("optimizer", None)
+    layers = [(class_token(type(layer)), _own_attributes(layer)) for layer in model._flatten_layers()]
+    variables = [(v.path, tuple(v.shape), v.dtype, v.trainable) for v in (*model.variables, *model.optimizer.variables)]
+    return signature(config, compiled, layers, variables, _optimizer(model.optimizer), special=_describe_keras)
+
+
+def _optimizer(optimizer: Any) -> Any:
+    config = optimizer.get_config()
+    config.pop("name", None)
+    if isinstance(optimizer._learning_rate, keras.Variable):
+        config.pop("learning_rate", None)
+    if isinstance(getattr(optimizer, "weight_decay", None), keras.Variable):
+        config["weight_decay"] = "variable"
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None:
+        config["inner_optimizer"] = _optimizer(inner)
+    rate = None if isinstance(optimizer._learning_rate, keras.Variable) else optimizer._learning_rate
+    return (
+        class_token(type(optimizer)),
+        config,
+        rate,
+        list(getattr(optimizer, "_exclude_from_weight_decay", None) or []),
+    )
+
+
+def _own_attributes(layer: Any) -> Any:
+    """What a user's own layer keeps beyond its configuration; Keras' own layers say all in their configuration."""
+    if type(layer).__module__.startswith("keras."):
+        return None
+    return {k: v for k, v in vars(layer).items() if not k.startswith("_") and not _is_tracked(v) and k != "name"}
+
+
+def _is_tracked(value: Any) -> bool:
+    if isinstance(value, list | tuple) and len(value):
+        return all(_is_tracked(item) for item in value)
+    if isinstance(value, dict) and value:
+        return all(_is_tracked(item) for item in value.values())
+    kinds = (keras.layers.Layer, keras.Variable, keras.KerasTensor, keras.random.SeedGenerator, keras.InputSpec)
+    own_parts = isinstance(value, keras.DTypePolicy | keras.metrics.Metric | keras.optimizers.Optimizer)
+    return isinstance(value, kinds) or own_parts or type(value).__module__.startswith("tensorflow.")
+
+
+def _describe_keras(value: Any) -> Any:
+    if not type(value).__module__.startswith("keras.") or isinstance(value, type):
+        return None
+    try:
+        described = (class_token(type(value)), value.get_config())
+    except (AttributeError, NotImplementedError, TypeError, ValueError):
+        return None
+    wrapped = getattr(value, "fn", None) or getattr(value, "_fn", None)
+    return signature(described, wrapped, getattr(value, "_fn_kwargs", None))
+
+
+def _free_numbers(optimizer: Any) -> dict[str, Any]:
+    """Make variables of the numbers that Keras lets be variables, so that trials that differ in them share a graph."""
+    numbers: dict[str, Any] = {}
+    if isinstance(optimizer._learning_rate, keras.Variable):
+        numbers["learning_rate"] = optimizer._learning_rate
+    decay = getattr(optimizer, "weight_decay", None)
+    if isinstance(decay, int | float) and keras.backend.backend() == "tensorflow" and not optimizer.built:
+        # In float64, so that the cast to a weight's dtype rounds just as Keras' constant would.
+        optimizer.weight_decay = keras.Variable(float(decay), dtype="float64", trainable=False, name="weight_decay")
+        numbers["weight_decay"] = optimizer.weight_decay
+    return numbers
+
+
+def keras_entry(name: str, leaf: Any) -> Entry | None:
+    """The entry of a Keras variable; its value is fetched only when asked for."""
+    if not isinstance(leaf, keras.Variable) or leaf.dtype not in NUMPY_TAGS:
+        return None
+    return Entry(name, NUMPY_TAGS[leaf.dtype], tuple(leaf.shape), lambda: numpy_bytes(np.asarray(leaf.numpy())))
+
+
+def _nbytes(variable: Any) -> int:
+    return int(np.prod(variable.shape)) * ITEM_BYTES[NUMPY_TAGS[variable.dtype]]
+
+
+def _is_dict(model: Any, attribute: str) -> bool:
+    try:
+        return isinstance(getattr(model, attribute), dict)
+    except (AttributeError, ValueError):
+        return False

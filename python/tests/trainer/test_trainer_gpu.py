@@ -1,0 +1,91 @@
+"""On a GPU: models and data stay there, mixed precision works, and a hop carries everything. Skipped without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+if not Path("/dev/nvidia0").exists():
+    pytest.skip("needs an NVIDIA GPU, and this machine has none", allow_module_level=True)
+
+import torch
+
+from cerebro_spark.trainer import Columns, ColumnSpec, Feed, Hooks, Resources, TorchModel
+from cerebro_spark.trainer.torch import TorchTrainer
+from cerebro_spark.types import Unit
+
+ROWS = 4096
+COLUMNS = Columns({"x": ColumnSpec("float32", (256,))}, {"y": ColumnSpec("float32")})
+
+
+def model_fn(params: dict[str, float]) -> TorchModel:
+    module = torch.nn.Sequential(
+        torch.nn.Linear(256, 64), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(64, 1), torch.nn.Flatten(0)
+    )
+    return TorchModel(module, torch.optim.Adam(module.parameters(), lr=params["lr"]), torch.nn.MSELoss())
+
+
+def feed(key: str = "p0") -> Feed:
+    rng = np.random.default_rng(0)
+    arrays = {"x": rng.normal(size=(ROWS, 256)).astype("float32"), "y": rng.normal(size=ROWS).astype("float32")}
+    return Feed(arrays, rng.permutation(ROWS), batch_size=256, key=key)
+
+
+def trainer(**resources: object) -> TorchTrainer:
+    return TorchTrainer(Hooks(model_fn), COLUMNS, seed=3, resources=Resources(**resources))  # type: ignore[arg-type]
+
+
+def weights(made: TorchTrainer) -> list[np.ndarray]:
+    return [p.detach().float().cpu().numpy() for p in made.model().module.parameters()]
+
+
+def test_the_model_lives_on_the_gpu() -> None:
+    made = trainer()
+    made.build("t0", {"lr": 0.01})
+    assert all(p.is_cuda for p in made.model().module.parameters())
+
+
+def test_data_is_uploaded_once_and_can_be_forgotten() -> None:
+    made = trainer()
+    made.build("t0", {"lr": 0.01})
+    given = feed()
+    made.train(Unit("t0", 1, "p0"), given)
+    kept = torch.cuda.memory_allocated()
+    made.train(Unit("t0", 2, "p0"), given)
+    assert torch.cuda.memory_allocated() == pytest.approx(kept, abs=1 << 20)
+    made.forget("p0")
+    assert torch.cuda.memory_allocated() <= kept - given.nbytes * 0.9
+
+
+def test_data_that_does_not_fit_is_not_kept() -> None:
+    made = trainer(data_memory=1000)
+    made.build("t0", {"lr": 0.01})
+    before = torch.cuda.memory_allocated()
+    made.train(Unit("t0", 1, "p0"), feed())
+    assert torch.cuda.memory_allocated() - before < feed().nbytes / 2
+
+
+@pytest.mark.parametrize("precision", [None, "bfloat16", "float16"])
+def test_a_hop_carries_everything(tmp_path: Path, precision: str | None) -> None:
+    straight, first, second = trainer(precision=precision), trainer(precision=precision), trainer(precision=precision)
+    straight.build("t0", {"lr": 0.01})
+    first.build("t0", {"lr": 0.01})
+    for epoch in (1, 2):
+        whole = straight.train(Unit("t0", epoch, "p0"), feed())
+    first.train(Unit("t0", 1, "p0"), feed())
+    saved = first.save(tmp_path / "one")
+    second.load("t0", {"lr": 0.01}, tmp_path / "one", digest=saved.digest)
+    assert all((a == b).all() for a, b in zip(weights(first), weights(second), strict=True))
+    hopped = second.train(Unit("t0", 2, "p0"), feed())
+    assert hopped.values()["loss"] == pytest.approx(whole.values()["loss"], rel=1e-3)
+    for a, b in zip(weights(straight), weights(second), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4)
+
+
+def test_mixed_precision_learns() -> None:
+    made = trainer(precision="float16")
+    made.build("t0", {"lr": 0.003})
+    losses = [made.train(Unit("t0", epoch, "p0"), feed()).values()["loss"] for epoch in range(1, 9)]
+    assert losses[-1] < 0.7 * losses[0]
