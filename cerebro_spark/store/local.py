@@ -138,11 +138,9 @@ class _StagedLocalFile:
     def _link(self) -> None:
         for _ in range(100):
             try:
-                self._target.parent.mkdir(parents=True, exist_ok=True)
+                self._make_folder()
                 os.link(self._staged, self._target)
                 return
-            except NotADirectoryError as error:
-                raise FileExistsError(errno.EEXIST, "a blob is in the way", str(self._target)) from error
             except FileNotFoundError:
                 continue  # somebody deleted the folder between the two calls
             except OSError as error:
@@ -153,6 +151,18 @@ class _StagedLocalFile:
                     ) from error
                 raise
         raise StoreError(f"{self._target} in {self._url}: its folder is deleted again and again by somebody else")
+
+    def _make_folder(self) -> None:
+        folder = self._target.parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except NotADirectoryError as error:
+            raise FileExistsError(errno.EEXIST, "a blob is in the way", str(folder)) from error
+        except FileExistsError as error:
+            if not folder.is_file():
+                # It was there for `mkdir`, and gone when `mkdir` looked whether it is a folder.
+                raise FileNotFoundError(errno.ENOENT, "deleted meanwhile", str(folder)) from error
+            raise
 
 
 def _remove(doomed: Path) -> None:

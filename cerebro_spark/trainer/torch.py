@@ -53,7 +53,7 @@ class TorchTrainer(Trainer):
             name = "cuda" if torch.cuda.is_available() else "cpu"
         if name.startswith("cuda") and not torch.cuda.is_available():
             raise ConfigurationError(f"device is {name!r}, but PyTorch sees no GPU here: use device='cpu'")
-        self.device = torch.device(name)
+        self.device = torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         if self.resources.threads is not None and torch.get_num_threads() != self.resources.threads:
