@@ -1,0 +1,233 @@
+"""A store on anything fsspec opens: S3, GCS, Azure, memory, SFTP, ... It never trusts a client's cached listing."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from cerebro_spark.errors import ConfigurationError, MissingDependency
+from cerebro_spark.store.base import STAGING, Store, check_name
+from cerebro_spark.store.connection import PerProcess
+from cerebro_spark.store.failures import already_in_store
+from cerebro_spark.store.fsspec_puts import CONDITIONAL, has_folders, put_new
+from cerebro_spark.store.spool import Spool
+from cerebro_spark.store.streams import guarded_reader
+
+_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure"}
+
+
+class FsspecStore(Store):
+    """Blobs as files or objects of an fsspec file system; `options` go to that file system and travel with the store.
+
+    How a name comes to hold one writer's bytes, whole:
+      * S3, GCS and Azure: an object appears when its upload is complete, and the upload is conditional on the name
+        being free, so of concurrent writers exactly one wins. (Of these the test suite runs S3. An S3 look-alike that
+        ignores `If-None-Match` lets the last writer win.) What a killed writer had uploaded is never visible; a
+        bucket's lifecycle rule for incomplete uploads frees its room;
+      * memory: one atomic step of this process; other processes do not share it;
+      * all others: a staging name, then the file system's own `mv`, after a look whether the name is free. Two writers
+        that commit one name at the same instant may then both succeed, where `mv` overwrites.
+
+    `writer` collects its bytes in a temporary file on local disk and uploads them when the block ends.
+
+    >>> store = FsspecStore("memory://doc/example")
+    >>> store.write("a/b", b"hello")
+    >>> store.list(), store.read("a/b")
+    (['a/b'], b'hello')
+    """
+
+    def __init__(self, url: str, **options: Any) -> None:
+        protocol, separator, path = url.partition("://")
+        if not separator or not protocol:
+            raise ConfigurationError(
+                f"{url!r} is no address of a store: write 'protocol://folder', such as 's3://bucket/me'"
+            )
+        self._protocol = protocol
+        self._url = url.rstrip("/") if path.strip("/") else url
+        self._options = options
+        self._connection: PerProcess[tuple[Any, str]] = PerProcess(self._connect)
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def __repr__(self) -> str:
+        return f"FsspecStore({self.url!r})"
+
+    def __reduce__(self) -> tuple[Any, tuple[str, dict[str, Any]]]:
+        return _reopened, (self._url, self._options)
+
+    def write(self, name: str, data: bytes | memoryview) -> None:
+        check_name(name)
+        with self._errors(name):
+            if self._is_blob(name):
+                raise already_in_store(name, self.url)
+            self._put_new(name, bytes(data))
+
+    def read(self, name: str) -> bytes:
+        path = self._path(name)
+        with self._errors(name):
+            return bytes(self._fs.cat_file(path))
+
+    @contextmanager
+    def reader(self, name: str) -> Iterator[BinaryIO]:
+        path = self._path(name)
+        with self._errors(name):
+            raw = self._open(path)
+        with guarded_reader(raw, lambda: self._errors(name)) as file:
+            yield file
+
+    def size(self, name: str) -> int:
+        path = self._path(name)
+        with self._errors(name):
+            found = self._info(path)
+            if found is None or found["type"] != "file":
+                raise FileNotFoundError(path)
+            return int(found["size"])
+
+    def exists(self, name: str) -> bool:
+        path = self._path(name)
+        with self._errors(name):
+            return self._is_blob(name) or bool(self._files(path))
+
+    def list(self, folder: str = "") -> list[str]:
+        base = self._path(folder) if folder else self._root
+        with self._errors(folder):
+            return sorted(path[len(self._root) + 1 :] for path in self._files(base))
+
+    def delete(self, name: str) -> None:
+        path = self._path(name)
+        with self._errors(name):
+            for doomed in (path,) if self._is_blob(name) else self._files(path):
+                self._remove(doomed)
+            if has_folders(self._protocol):
+                self._remove_folders(path)
+
+    def sweep(self, older_than: float = 86_400.0) -> int:
+        limit = time.time() - older_than
+        with self._errors(STAGING):
+            found = self._find(self._staging_folder)
+            old = [path for path, info in found.items() if _modified(info) <= limit]
+            for path in old:
+                self._remove(path)
+        return len(old)
+
+    def connect(self) -> None:
+        """Load the client now, so that a missing library or a wrong address is heard of before anything is written."""
+        self._connection.get()
+
+    @property
+    def _fs(self) -> Any:
+        return self._connection.get()[0]
+
+    @property
+    def _root(self) -> str:
+        return self._connection.get()[1]
+
+    @property
+    def _staging_folder(self) -> str:
+        return f"{self._root}/{STAGING}"
+
+    def _connect(self) -> tuple[Any, str]:
+        try:
+            from fsspec.core import url_to_fs
+        except ImportError as error:
+            raise MissingDependency(f"{self.url} needs fsspec: {_remedy(self._protocol)}") from error
+        # A listing that the client kept from before does not show what others wrote since.
+        options = {"use_listings_cache": False, **self._options} if self._protocol in CONDITIONAL else self._options
+        try:
+            fs, root = url_to_fs(self._url, **options)
+        except ImportError as error:
+            raise MissingDependency(
+                f"{self.url} needs a client library: {_remedy(self._protocol)} ({error})"
+            ) from error
+        except ValueError as error:
+            raise ConfigurationError(f"{self.url!r} cannot be opened: {error}") from error
+        return fs, root.rstrip("/")
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{check_name(name)}"
+
+    def _info(self, path: str) -> dict[str, Any] | None:
+        self._fs.invalidate_cache()
+        try:
+            return dict(self._fs.info(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _is_blob(self, name: str) -> bool:
+        found = self._info(self._path(name))
+        return found is not None and found["type"] == "file"
+
+    def _find(self, folder: str) -> dict[str, dict[str, Any]]:
+        self._fs.invalidate_cache()
+        try:
+            found = self._fs.find(folder, detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        # `find` of a file is the file itself, and some object stores keep empty objects to stand for folders.
+        prefix = folder + "/"
+        return {path: info for path, info in found.items() if path.startswith(prefix) and not path.endswith("/")}
+
+    def _files(self, folder: str) -> tuple[str, ...]:
+        hidden = self._staging_folder + "/"
+        return tuple(path for path in self._find(folder) if not path.startswith(hidden))
+
+    def _open(self, path: str) -> BinaryIO:
+        if self._protocol == "memory":
+            # Its files are one shared object with one position: give every reader bytes of its own.
+            return io.BytesIO(self._fs.cat_file(path))
+        file = self._fs.open(path, "rb")
+        # Clients of object stores open what is only a prefix of other names as an empty file.
+        if (getattr(file, "details", None) or {}).get("type") == "directory":
+            raise FileNotFoundError(path)
+        return cast(BinaryIO, file)
+
+    def _remove(self, path: str) -> None:
+        # Not `rm`, which takes "*" and "[" in a name for a pattern.
+        with suppress(FileNotFoundError):
+            self._fs.rm_file(path)
+
+    def _remove_folders(self, path: str) -> None:
+        """Remove `path` and the folders under it if they are empty, so that a blob may take the name."""
+        self._fs.invalidate_cache()
+        found = self._fs.find(path, withdirs=True, detail=True)
+        folders = {name for name, info in found.items() if info["type"] == "directory"} | {path}
+        for folder in sorted(folders, reverse=True):
+            with suppress(OSError):
+                self._fs.rmdir(folder)
+
+    def _stage(self, name: str) -> Spool:
+        return Spool(lambda file: self._put_new(name, file))
+
+    def _put_new(self, name: str, source: bytes | Path) -> None:
+        put_new(self._fs, self._protocol, source, self._path(name), self._staging_folder)
+
+    def _fetch_blob(self, name: str, path: Path) -> None:
+        with self._errors(name):
+            self._fs.get_file(self._path(name), str(path))
+
+
+def _reopened(url: str, options: dict[str, Any]) -> FsspecStore:
+    return FsspecStore(url, **options)
+
+
+def _remedy(protocol: str) -> str:
+    extra = _EXTRAS.get(protocol)
+    return f"pip install 'cerebro-spark[{extra}]'" if extra else f"install the fsspec client for {protocol}://"
+
+
+def _modified(info: dict[str, Any]) -> float:
+    """When a file was written; file systems disagree on the field's name, and one without it is taken for new."""
+    for key in ("mtime", "LastModified", "created", "modified", "updated"):
+        value = info.get(key)
+        if isinstance(value, datetime):
+            return value.timestamp()
+        if isinstance(value, (int, float)):
+            return float(value)
+    return float("inf")

@@ -1,0 +1,75 @@
+"""Open a store by its address. It loads a client library only for an address that needs it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.store.base import Store
+from cerebro_spark.store.local import LocalStore
+
+
+def open_store(url: str | os.PathLike[str] | Store, **options: Any) -> Store:
+    """Open the store at `url`, picked by its scheme; a Store is returned as it is.
+
+    A path and "file://..." are a LocalStore; "hdfs://namenode:8020/path" an HdfsStore, where "hdfs:///path" takes the
+    name node from the active Spark session's Hadoop configuration or from HADOOP_CONF_DIR; every other scheme
+    ("s3://bucket/prefix", "gs://...", "memory://...") an FsspecStore. `options` go to that store's constructor.
+
+    >>> import tempfile
+    >>> store = open_store(tempfile.mkdtemp())
+    >>> open_store(store.url).url == store.url
+    True
+    >>> open_store("memory://churn")
+    FsspecStore('memory://churn')
+    """
+    if isinstance(url, Store):
+        _refuse_options(url.url, options)
+        return url
+    address = os.fspath(url)
+    if not isinstance(address, str) or not address:
+        raise ConfigurationError(f"{url!r} is no address of a store: give a path, or a URL such as 'hdfs:///user/me'")
+    scheme, separator, _ = address.partition("://")
+    if not separator or "/" in scheme:
+        _refuse_options(address, options)
+        return LocalStore(address)
+    if scheme == "file":
+        _refuse_options(address, options)
+        return LocalStore(_local_path(address))
+    if scheme == "hdfs":
+        return _open_hdfs(address, options)
+    return _open_fsspec(address, options)
+
+
+def _local_path(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost"):
+        raise ConfigurationError(
+            f"{url!r} names the machine {parts.netloc!r}: a file URL has three slashes, 'file:///path'"
+        )
+    return unquote(parts.path)
+
+
+def _open_hdfs(url: str, options: dict[str, Any]) -> Store:
+    from cerebro_spark.store.hadoop_settings import client_settings, name_node
+    from cerebro_spark.store.hdfs import HdfsStore
+
+    if url.startswith("hdfs:///"):
+        url = name_node() + url.removeprefix("hdfs://")
+    given = options.pop("options", None) or {}
+    return HdfsStore(url, options={**client_settings(), **given}, **options)
+
+
+def _open_fsspec(url: str, options: dict[str, Any]) -> Store:
+    from cerebro_spark.store.fsspec import FsspecStore
+
+    store = FsspecStore(url, **options)
+    store.connect()
+    return store
+
+
+def _refuse_options(address: str, options: dict[str, Any]) -> None:
+    if options:
+        raise ConfigurationError(f"{address} takes no options, but {', '.join(map(repr, options))} were given")

@@ -1,0 +1,172 @@
+"""Where each thing lies in a store: the only place that knows. It reads and writes nothing, it only names.
+
+runs/<run>/log/00000001.jsonl           one commit of the event log; 00000001-00000064.jsonl is 64 of them compacted
+runs/<run>/functions.pkl                the user's functions, the one pickle of a run
+runs/<run>/checkpoints/<trial>/...      a trial's state after a unit
+runs/<run>/result.json                  what the search returned
+datasets/<dataset>/manifest.json        schema, shapes, rows, seed and files of a prepared data set
+datasets/<dataset>/train/...parquet     its partitions, a folder a split
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.types import Checkpoint, PartitionId, Split
+
+RUNS = "runs"
+DATASETS = "datasets"
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_SEGMENT = re.compile(r"(\d{8,})(?:-(\d{8,}))?\.jsonl")
+
+
+def check_id(identifier: str, what: str = "run id") -> str:
+    """Return `identifier` if it can be one part of a name in every store, else raise ConfigurationError.
+
+    >>> check_id("2026-11-15-churn")
+    '2026-11-15-churn'
+    """
+    if not _ID.fullmatch(identifier):
+        raise ConfigurationError(
+            f"the {what} is {identifier!r}, but must be letters, digits, '.', '_' and '-', with a letter or digit first"
+        )
+    return identifier
+
+
+def run_folder(run: str) -> str:
+    """The folder of everything that belongs to one run.
+
+    >>> run_folder("r1")
+    'runs/r1'
+    """
+    return f"{RUNS}/{check_id(run)}"
+
+
+def run_ids(names: Iterable[str]) -> list[str]:
+    """The runs that have an event log among these names of a store, sorted.
+
+    >>> run_ids(["runs/r2/log/00000001.jsonl", "runs/r1/log/00000001.jsonl", "runs/r3/functions.pkl", "x"])
+    ['r1', 'r2']
+    """
+    parts = (name.split("/") for name in names)
+    return sorted({part[1] for part in parts if len(part) == 4 and part[0] == RUNS and part[2] == "log"})
+
+
+def log_folder(run: str) -> str:
+    """The folder of a run's event log.
+
+    >>> log_folder("r1")
+    'runs/r1/log'
+    """
+    return f"{run_folder(run)}/log"
+
+
+def log_segment(run: str, first: int, last: int | None = None) -> str:
+    """The name of the log segment with that number, or of the compaction of segments `first` to `last`.
+
+    Names sort as their numbers do.
+
+    >>> log_segment("r1", 7), log_segment("r1", 1, 64)
+    ('runs/r1/log/00000007.jsonl', 'runs/r1/log/00000001-00000064.jsonl')
+    """
+    if first < 1 or (last is not None and last < first):
+        raise ConfigurationError(f"log segments count from 1 upwards, but {first} to {last} were asked for")
+    return f"{log_folder(run)}/{first:08d}{'' if last is None else f'-{last:08d}'}.jsonl"
+
+
+def segment_range(name: str) -> tuple[int, int] | None:
+    """The numbers of the first and last segment in a log file, or None for a name that is no log segment.
+
+    >>> segment_range("runs/r1/log/00000001-00000064.jsonl"), segment_range("runs/r1/log/00000007.jsonl")
+    ((1, 64), (7, 7))
+    """
+    found = _SEGMENT.fullmatch(name.rpartition("/")[2])
+    return (int(found[1]), int(found[2] or found[1])) if found else None
+
+
+def functions(run: str) -> str:
+    """The cloudpickle of the user's functions.
+
+    >>> functions("r1")
+    'runs/r1/functions.pkl'
+    """
+    return f"{run_folder(run)}/functions.pkl"
+
+
+def result(run: str) -> str:
+    """What the search returned.
+
+    >>> result("r1")
+    'runs/r1/result.json'
+    """
+    return f"{run_folder(run)}/result.json"
+
+
+def checkpoint_folder(run: str, trial: str | None = None) -> str:
+    """The folder of all checkpoints of a run, or of one trial.
+
+    >>> checkpoint_folder("r1", "t3")
+    'runs/r1/checkpoints/t3'
+    """
+    folder = f"{run_folder(run)}/checkpoints"
+    return folder if trial is None else f"{folder}/{check_id(trial, 'trial id')}"
+
+
+def checkpoint(run: str, checkpoint: Checkpoint) -> str:
+    """The file of one checkpoint.
+
+    >>> checkpoint("r1", Checkpoint("t3", epoch=1, step=4, attempt=17))
+    'runs/r1/checkpoints/t3/e0001-s00004-a17.safetensors'
+    """
+    check_id(checkpoint.trial, "trial id")
+    return f"{checkpoint_folder(run)}/{checkpoint.name}.safetensors"
+
+
+def dataset_folder(dataset: str) -> str:
+    """The folder of a prepared data set.
+
+    >>> dataset_folder("d1")
+    'datasets/d1'
+    """
+    return f"{DATASETS}/{check_id(dataset, 'data set id')}"
+
+
+def dataset_ids(names: Iterable[str]) -> list[str]:
+    """The data sets whose manifest is among these names of a store, sorted: those without one were never finished.
+
+    >>> dataset_ids(["datasets/d1/manifest.json", "datasets/d2/train/train-00000.parquet"])
+    ['d1']
+    """
+    parts = (name.split("/") for name in names)
+    return sorted(part[1] for part in parts if len(part) == 3 and part[0] == DATASETS and part[2] == "manifest.json")
+
+
+def manifest(dataset: str) -> str:
+    """What is in a data set; written last, so a data set exists once its manifest does.
+
+    >>> manifest("d1")
+    'datasets/d1/manifest.json'
+    """
+    return f"{dataset_folder(dataset)}/manifest.json"
+
+
+def split_folder(dataset: str, split: Split) -> str:
+    """The folder of one split's partitions, which is a Parquet data set of its own.
+
+    >>> split_folder("d1", "train")
+    'datasets/d1/train'
+    """
+    return f"{dataset_folder(dataset)}/{split}"
+
+
+def partition_file(dataset: str, split: Split, partition: PartitionId, part: int | None = None) -> str:
+    """A partition's file, or the `part`-th of several.
+
+    >>> partition_file("d1", "train", "train-00000"), partition_file("d1", "train", "train-00000", 2)
+    ('datasets/d1/train/train-00000.parquet', 'datasets/d1/train/train-00000-002.parquet')
+    """
+    suffix = "" if part is None else f"-{part:03d}"
+    return f"{split_folder(dataset, split)}/{check_id(partition, 'partition id')}{suffix}.parquet"

@@ -1,0 +1,178 @@
+"""A name node and data nodes on loopback addresses of this machine. It never listens on any other interface."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import shutil
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from hadoop.daemon import Daemon, free_ports, wait_for, write_settings
+
+_HDFS = "org.apache.hadoop.hdfs.server"
+
+
+class HadoopCluster:
+    """Real HDFS daemons, each a process with its own address: the name node on 127.0.0.1, data nodes on .2, .3, ...
+
+    >>> with HadoopCluster(tmp_path) as cluster:      # doctest: +SKIP
+    ...     cluster.url                               # "hdfs://127.0.0.1:20321"
+    ...     cluster.datanodes[0].kill()
+    ...     cluster.wait_live(2)
+    ...     cluster.datanodes[0].start()
+    ...     cluster.wait_live(3)
+    """
+
+    def __init__(self, folder: Path, datanodes: int = 3, replication: int = 2, block_size: int = 16 << 20) -> None:
+        self.folder = folder
+        self.conf_dir = folder / "client-conf"
+        self._ports: set[int] = set()
+        rpc, http = free_ports("127.0.0.1", 2, self._ports)
+        self.url = f"hdfs://127.0.0.1:{rpc}"
+        self.http = f"http://127.0.0.1:{http}"
+        self.settings = _client_settings(self.url, replication, block_size)
+        self.namenode = Daemon(
+            "namenode", f"{_HDFS}.namenode.NameNode", folder, "127.0.0.1", self._namenode_settings(http)
+        )
+        self.datanodes = [self._datanode(number) for number in range(datanodes)]
+
+    def start(self, timeout: float = 60) -> Self:
+        """Format, start everything, and wait until all data nodes are live and the name node takes writes."""
+        write_settings(self.conf_dir, self.settings)
+        self.namenode.run_once("-format", "-nonInteractive", "-force")
+        try:
+            self.namenode.start()
+            for datanode in self.datanodes:
+                datanode.start()
+            self.wait_live(len(self.datanodes), timeout)
+            self.namenode.await_(
+                lambda: not self._bean("NameNodeInfo").get("Safemode", "?"), "leave safe mode", timeout
+            )
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Kill every daemon; what they stored stays in the folder."""
+        for daemon in (*self.datanodes, self.namenode):
+            daemon.kill()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def wait_live(self, count: int, timeout: float = 60) -> None:
+        """Wait until the name node counts exactly `count` live data nodes; a killed one is given up after some 11 s."""
+
+        def ready() -> bool:
+            return bool(self._bean("FSNamesystemState").get("NumLiveDataNodes") == count)
+
+        self.namenode.await_(ready, f"count {count} live data nodes", timeout)
+
+    def wait_writable(self, timeout: float = 60) -> None:
+        """Wait until the name node has heard of all blocks and takes writes, as after a restart."""
+        self.namenode.await_(lambda: not self._bean("NameNodeInfo").get("Safemode", "?"), "leave safe mode", timeout)
+
+    def wait_for(self, ready: Callable[[], bool], what: str, timeout: float = 60) -> None:
+        """Wait for another state of the cluster that can only be asked for."""
+        wait_for(ready, what, timeout)
+
+    def block_hosts(self, path: str) -> list[list[str]]:
+        """The data nodes' addresses of each block of the file at the absolute `path`, block by block."""
+        found = self.webhdfs("GET", path, op="GETFILEBLOCKLOCATIONS")
+        blocks = found["BlockLocations"]["BlockLocation"]
+        return [sorted(block["hosts"]) for block in sorted(blocks, key=lambda block: int(block["offset"]))]
+
+    def staged(self, folder: str) -> list[str]:
+        """What lies in the staging folder of the store at the absolute path `folder`."""
+        try:
+            found = self.webhdfs("GET", f"{folder}/.staging", op="LISTSTATUS")
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code == 404:
+                return []
+            raise
+        return sorted(entry["pathSuffix"] for entry in found["FileStatuses"]["FileStatus"])
+
+    def set_space_quota(self, path: str, quota: int) -> None:
+        """Let everything under the folder `path`, all replicas counted, take at most `quota` bytes."""
+        self.webhdfs("PUT", path, op="SETQUOTA", storagespacequota=str(quota))
+
+    def webhdfs(self, method: str, path: str, **query: str) -> Any:
+        """Call the name node's REST interface as the superuser; the answer's JSON, or None where it is empty."""
+        query = {"user.name": getpass.getuser(), **query}
+        url = f"{self.http}/webhdfs/v1{urllib.parse.quote(path)}?{urllib.parse.urlencode(query)}"
+        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=20) as answer:
+            body = answer.read()
+        return json.loads(body) if body else None
+
+    def _bean(self, name: str) -> dict[str, Any]:
+        """One of the name node's management beans, empty while its web server does not answer."""
+        try:
+            with urllib.request.urlopen(
+                f"{self.http}/jmx?qry=Hadoop:service=NameNode,name={name}", timeout=2
+            ) as answer:
+                beans = json.load(answer)["beans"]
+        except (urllib.error.URLError, TimeoutError, ConnectionError):
+            return {}
+        return dict(beans[0]) if beans else {}
+
+    def _namenode_settings(self, http: int) -> dict[str, str]:
+        return self.settings | {
+            "dfs.namenode.name.dir": (self.folder / "name").as_uri(),
+            "dfs.namenode.rpc-address": self.url.removeprefix("hdfs://"),
+            "dfs.namenode.http-address": f"127.0.0.1:{http}",
+            "dfs.namenode.safemode.extension": "0",
+            # All blocks, not 99.9 % of them, which is none at all of a few.
+            "dfs.namenode.safemode.threshold-pct": "1.0",
+            "dfs.namenode.fs-limits.min-block-size": "4096",
+            "dfs.namenode.edits.noeditlogchannelflush": "true",
+            # Loopback addresses have no names, and all data nodes call from 127.0.0.1.
+            "dfs.namenode.datanode.registration.ip-hostname-check": "false",
+            # A lost data node is given up after 2 x recheck + 10 x heartbeat, here 10.4 s instead of 10.5 minutes.
+            "dfs.namenode.heartbeat.recheck-interval": "200",
+            "dfs.namenode.stale.datanode.interval": "3000",
+            "dfs.namenode.redundancy.interval.seconds": "1s",
+            "dfs.heartbeat.interval": "1s",
+        }
+
+    def _datanode(self, number: int) -> Daemon:
+        host = f"127.0.0.{number + 2}"
+        data, http, ipc = free_ports(host, 3, self._ports)
+        settings = self.settings | {
+            "dfs.datanode.data.dir": (self.folder / f"data-{number}").as_uri(),
+            # The name node knows a data node by the address it calls from, which is 127.0.0.1 for all of them: what
+            # tells them apart, and what clients must dial, is this host name.
+            "dfs.datanode.hostname": host,
+            "dfs.datanode.address": f"{host}:{data}",
+            "dfs.datanode.http.address": f"{host}:{http}",
+            "dfs.datanode.ipc.address": f"{host}:{ipc}",
+            "dfs.datanode.use.datanode.hostname": "true",
+            "dfs.heartbeat.interval": "1s",
+            "dfs.blockreport.initialDelay": "0",
+            "dfs.block.scanner.volume.bytes.per.second": "0",
+        }
+        return Daemon(f"datanode-{number}", f"{_HDFS}.datanode.DataNode", self.folder, host, settings)
+
+
+def _client_settings(url: str, replication: int, block_size: int) -> dict[str, str]:
+    return {
+        "fs.defaultFS": url,
+        "dfs.replication": str(replication),
+        "dfs.blocksize": str(block_size),
+        "dfs.client.use.datanode.hostname": "true",
+        # With as many replicas as data nodes there is no other node to go to when one is killed: go on with fewer.
+        "dfs.client.block.write.replace-datanode-on-failure.best-effort": "true",
+    }

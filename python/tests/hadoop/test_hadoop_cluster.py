@@ -1,0 +1,162 @@
+"""The test cluster itself: its daemons are real, killable, come back, and die with the tests."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import hdfs_native
+import pytest
+
+from cerebro_spark.store.hdfs import HdfsStore
+from hadoop import jars
+from hadoop.cluster import HadoopCluster
+from hadoop.daemon import Daemon, DaemonError
+from hadoop.yarn import YarnCluster
+
+TESTS = Path(__file__).parents[1]
+
+
+def test_a_guarded_command_dies_with_the_holder_of_its_pipe(tmp_path: Path) -> None:
+    """Not Java here: what holds for `sleep` holds for a daemon. Its end closes the fifo, which is the event."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    holder = (
+        "import subprocess, sys; subprocess.Popen([sys.executable, sys.argv[1], 'sh', '-c', sys.argv[2]], stdin=-1);"
+    )
+    holder += "print('ready', flush=True); sys.stdin.read()"
+    guard = str(TESTS / "hadoop" / "guard.py")
+    command = [sys.executable, "-c", holder, guard, f"exec 3> '{fifo}'; echo up >&3; exec sleep 1000"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        with open(fifo, "rb") as end:
+            assert end.readline() == b"up\n"
+            process.send_signal(signal.SIGKILL)
+            ready, _, _ = select.select([end], [], [], 20)
+            assert ready, "the command outlived its holder"
+            assert end.read() == b""
+
+
+def test_the_version_is_that_of_pyspark_s_own_client() -> None:
+    assert re.fullmatch(r"3\.\d+\.\d+", jars.hadoop_version())
+
+
+@pytest.mark.jvm
+@pytest.mark.hadoop
+def test_blocks_lie_on_distinct_addresses(hadoop_cluster: HadoopCluster) -> None:
+    client = hdfs_native.Client(hadoop_cluster.url, config=hadoop_cluster.settings)
+    with client.create("/three blocks ü") as file:
+        file.write(b"x" * (40 << 20))
+    blocks = hadoop_cluster.block_hosts("/three blocks ü")
+    assert [len(set(hosts)) for hosts in blocks] == [2, 2, 2]
+    assert set().union(*blocks) <= {"127.0.0.2", "127.0.0.3", "127.0.0.4"}
+
+
+@pytest.mark.jvm
+@pytest.mark.hadoop
+def test_a_blob_lies_whole_on_each_of_its_hosts(hadoop_cluster: HadoopCluster) -> None:
+    store = HdfsStore(f"{hadoop_cluster.url}/whole", options=hadoop_cluster.settings)
+    store.write("a", b"x" * (40 << 20))
+    (hosts,) = hadoop_cluster.block_hosts("/whole/a")
+    assert len(set(hosts)) == 2
+
+
+@pytest.mark.jvm
+@pytest.mark.hadoop
+@pytest.mark.slow
+def test_data_outlives_a_killed_data_node_and_it_comes_back(hadoop_cluster: HadoopCluster) -> None:
+    store = HdfsStore(f"{hadoop_cluster.url}/survives", options=hadoop_cluster.settings)
+    data = os.urandom(20 << 20)
+    store.write("before", data)
+    victim = hadoop_cluster.datanodes[0]
+    victim.kill()
+    try:
+        assert not victim.running
+        assert store.read("before") == data
+        hadoop_cluster.wait_live(2)
+        store.write("with two", data)
+        hadoop_cluster.wait_for(
+            lambda: all(
+                len(hosts) == 2 and victim.host not in hosts for hosts in hadoop_cluster.block_hosts("/survives/before")
+            ),
+            "copy lost blocks to the other nodes",
+        )
+    finally:
+        victim.start()
+        hadoop_cluster.wait_live(3)
+    assert store.read("before") == data
+    assert store.read("with two") == data
+
+
+@pytest.mark.jvm
+@pytest.mark.hadoop
+@pytest.mark.slow
+def test_writers_outlive_a_killed_data_node(hadoop_cluster: HadoopCluster) -> None:
+    """For ten seconds the name node still believes in it and hands it out; every write succeeds all the same."""
+    store = HdfsStore(f"{hadoop_cluster.url}/pipeline", options=hadoop_cluster.settings)
+    piece = os.urandom(1 << 20)
+    victim = hadoop_cluster.datanodes[1]
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            big = pool.submit(store.write, "in flight", piece * 200)
+            hadoop_cluster.wait_for(
+                lambda: big.done() or bool(hadoop_cluster.staged("/pipeline")), "begin the write", timeout=20
+            )
+            victim.kill()
+            big.result(60)
+        with store.writer("streamed") as file:
+            for _ in range(40):
+                file.write(piece)
+        for number in range(10):
+            store.write(f"small {number}", piece)
+        assert store.size("in flight") == 200 << 20
+        assert store.read("streamed") == piece * 40
+        assert all(store.read(f"small {number}") == piece for number in range(10))
+        assert hadoop_cluster.staged("/pipeline") == []
+    finally:
+        victim.start()
+        hadoop_cluster.wait_live(3)
+
+
+@pytest.mark.jvm
+@pytest.mark.hadoop
+@pytest.mark.slow
+def test_the_name_node_comes_back_with_its_names(tmp_path: Path, hadoop_cluster: HadoopCluster) -> None:
+    del hadoop_cluster  # only to be skipped where it is
+    with HadoopCluster(tmp_path / "own", datanodes=1, replication=1) as cluster:
+        store = HdfsStore(f"{cluster.url}/x", options=cluster.settings)
+        store.write("a", b"kept")
+        cluster.namenode.kill()
+        cluster.namenode.start()
+        cluster.wait_live(1)
+        cluster.wait_writable()
+        assert store.read("a") == b"kept"
+
+
+@pytest.mark.jvm
+@pytest.mark.hadoop
+@pytest.mark.slow
+def test_node_managers_register_and_are_missed(hadoop_cluster: HadoopCluster) -> None:
+    with YarnCluster(hadoop_cluster, nodemanagers=2) as yarn:
+        yarn.nodemanagers[0].kill()
+        yarn.wait_active(1)
+        yarn.nodemanagers[0].start()
+        yarn.wait_active(2)
+
+
+@pytest.mark.jvm
+@pytest.mark.hadoop
+def test_a_daemon_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
+    if reason := jars.missing():
+        pytest.skip(reason)
+    tmp_path.mkdir(exist_ok=True)
+    daemon = Daemon("broken", "no.such.Main", tmp_path, "127.0.0.1", {})
+    daemon.start()
+    with pytest.raises(DaemonError, match=r"broken ended by itself; the end of .*broken\.log:\n(.|\n)*no\.such\.Main"):
+        daemon.await_(lambda: False, "get ready", 30)
+    daemon.kill()
