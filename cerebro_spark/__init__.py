@@ -12,13 +12,23 @@ from typing import TYPE_CHECKING, Any
 from cerebro_spark._version import __version__
 
 _HOMES = {
+    "Dataset": "cerebro_spark.data.dataset",
     "SimulatedBackend": "cerebro_spark.backend.simulated",
+    "TorchModel": "cerebro_spark.trainer.torch_model",
+    "open_dataset": "cerebro_spark.data.foreign",
+    "open_store": "cerebro_spark.store.opening",
+    "prepare": "cerebro_spark.data.prepare",
 }
 
 __all__ = ["__version__", *_HOMES]
 
 if TYPE_CHECKING:
     from cerebro_spark.backend.simulated import SimulatedBackend as SimulatedBackend
+    from cerebro_spark.data.dataset import Dataset as Dataset
+    from cerebro_spark.data.foreign import open_dataset as open_dataset
+    from cerebro_spark.data.prepare import prepare as prepare
+    from cerebro_spark.store.opening import open_store as open_store
+    from cerebro_spark.trainer.torch_model import TorchModel as TorchModel
 
 
 def __getattr__(name: str) -> Any:

@@ -130,7 +130,10 @@ class PartitionLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class UnitFinished(Event):
-    """A unit ran to its end. A training unit left `checkpoint`; `seconds` is what it took the worker."""
+    """A unit ran to its end. A training unit left `checkpoint`; `seconds` is what it took the worker.
+
+    `metrics` are those of this unit alone; `values`, of a unit that was `final`, are those of the whole epoch.
+    """
 
     worker: WorkerId
     unit: Unit
@@ -138,6 +141,7 @@ class UnitFinished(Event):
     seconds: float
     checkpoint: Checkpoint | None = None
     metrics: Metrics = field(default_factory=Metrics)
+    values: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +180,9 @@ class DropPartition(Action):
 class RunUnit(Action):
     """Worker: run this unit after those you were given before, starting from `parent` (None: a fresh model).
 
-    `step` is the number of training units of this epoch that the result will contain. `carry` is what the partitions
-    evaluated before measured, for metrics that can only be updated, when evaluation goes in series.
+    `step` is the number of training units of this epoch that the result will contain. `carry` is what the units of this
+    epoch before this one measured, where it matters; a `final` unit turns it, with what it measures itself, into the
+    values of the epoch, for which it takes the model's own metric objects.
     """
 
     worker: WorkerId
@@ -187,6 +192,7 @@ class RunUnit(Action):
     parent: Checkpoint | None = None
     step: int = 0
     carry: Metrics | None = None
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,9 @@ class MopScheduler:
         worker = self.state.workers[self._crew.seats[worker_row]]
         self.state.board.start(worker_row, trial_row, column, self.state.now)
         unit = Unit(trial.id, trial.epoch, self._train[column])
-        trial.attempt = self._crew.assign(unit, trial, worker, trial.latest, step=trial.step + 1)
+        step = trial.step + 1
+        carry = Metrics.merge(trial.trained.values()) if trial.carries and trial.trained else None
+        trial.attempt = self._crew.assign(unit, trial, worker, trial.latest, step, carry, step == len(self._train))
 
     def _start_evaluations(self) -> None:
         state, serial = self.state, self.settings.serial_evaluation
@@ -199,9 +201,11 @@ class MopScheduler:
             taken = state.evaluations.take(worker.holds, serial)
             if taken is not None:
                 trial_id, evaluation, partition = taken
-                carry = Metrics.merge(evaluation.measured.values()) if serial else None
+                final = not evaluation.todo and evaluation.running == 1
+                carry = state.evaluations.carry(trial_id, evaluation)
                 unit = Unit(trial_id, evaluation.epoch, partition, "eval")
-                self._crew.assign(unit, state.trials[trial_id], worker, evaluation.checkpoint, carry=carry)
+                trial = state.trials[trial_id]
+                self._crew.assign(unit, trial, worker, evaluation.checkpoint, carry=carry, final=final)
                 state.board.idle[worker.row] = False
                 state.board.ready_at[worker.row] = state.now
 

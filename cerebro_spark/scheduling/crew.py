@@ -98,13 +98,15 @@ class CrewRules:
         parent: Checkpoint | None,
         step: int = 0,
         carry: Metrics | None = None,
+        final: bool = False,
     ) -> int:
         """Give a unit to a worker; returns the number under which its result must come back."""
         state = self._state
         state.attempts += 1
         state.assignments[state.attempts] = Assignment(unit, worker.id, parent)
+        state.retention.hold(parent)
         worker.queue.append(state.attempts)
-        state.actions.append(RunUnit(worker.id, unit, state.attempts, trial.params, parent, step, carry))
+        state.actions.append(RunUnit(worker.id, unit, state.attempts, trial.params, parent, step, carry, final))
         return state.attempts
 
     def take_off(self, attempt: int, worker: WorkerRecord) -> Assignment:
@@ -115,7 +117,9 @@ class CrewRules:
             state.board.idle[worker.row] = True
             state.board.ready_at[worker.row] = state.now
             state.fresh_workers.append(worker.row)
-        return state.assignments.pop(attempt)
+        assignment = state.assignments.pop(attempt)
+        state.delete(state.retention.release(assignment.parent))
+        return assignment
 
     def give_up(self, attempt: int, worker: WorkerRecord) -> Assignment:
         """An assignment did not happen: its unit is open again, from the checkpoint it started with."""

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Literal
 
+from cerebro_spark.events import UnitFinished
 from cerebro_spark.scheduling.board import Bools
 from cerebro_spark.scheduling.roster import Evaluation, WorkerRecord
 from cerebro_spark.types import Checkpoint, Metrics, PartitionId, TrialId
+
+Merging = Literal["plain", "states", "carried"]
+
+
+def merging_of(metrics: Metrics) -> Merging:
+    """How metrics of several units become those of an epoch.
+
+    >>> merging_of(Metrics({"loss": 1.0}, {"loss": 2.0}))
+    'plain'
+    """
+    return "carried" if metrics.carried else "states" if metrics.states else "plain"
 
 
 class Evaluations:
@@ -22,10 +34,17 @@ class Evaluations:
         self._waiting: dict[PartitionId, OrderedDict[tuple[TrialId, int], Evaluation]] = {
             partition: OrderedDict() for partition in partitions
         }
+        self._merging: dict[TrialId, Merging] = {}
 
-    def begin(self, epoch: int, checkpoint: Checkpoint, trained: dict[PartitionId, Metrics]) -> Evaluation:
+    def begin(
+        self,
+        epoch: int,
+        checkpoint: Checkpoint,
+        trained: dict[PartitionId, Metrics],
+        trained_values: Mapping[str, float] | None,
+    ) -> Evaluation:
         """An epoch was trained; this is what must be measured of it."""
-        return Evaluation(epoch, checkpoint, list(self._partitions), trained=trained)
+        return Evaluation(epoch, checkpoint, list(self._partitions), trained=trained, trained_values=trained_values)
 
     def queue(self, trial: TrialId, evaluation: Evaluation) -> None:
         for partition in evaluation.todo:
@@ -54,25 +73,49 @@ class Evaluations:
         for partition in self._partitions:
             if partition in held:
                 for (trial, _), evaluation in self._waiting[partition].items():
-                    if not (serial and evaluation.running):
+                    if not (evaluation.running and (serial or self._must_wait(trial, evaluation))):
                         del self._waiting[partition][trial, evaluation.epoch]
                         evaluation.todo.remove(partition)
                         evaluation.running += 1
                         return trial, evaluation, partition
         return None
 
-    def measured(self, evaluation: Evaluation, partition: PartitionId, metrics: Metrics) -> bool:
+    def _must_wait(self, trial: TrialId, evaluation: Evaluation) -> bool:
+        """Whether a unit must wait for those that run.
+
+        Metrics that can only be updated go from partition to partition. Those that add up need the last unit to wait
+        for all others, so that its worker can turn the sum into a value. Plain averages need nothing. Which it is shows
+        with a trial's first unit, which therefore runs alone.
+        """
+        merging = self._merging.get(trial, "carried")
+        return merging == "carried" or (merging == "states" and len(evaluation.todo) == 1)
+
+    def carry(self, trial: TrialId, evaluation: Evaluation) -> Metrics | None:
+        """What the units before have measured, where the next one needs it: added up always in the same order."""
+        merging = self._merging.get(trial)
+        if not evaluation.measured or merging == "plain":
+            return None
+        order = list(evaluation.measured) if merging == "carried" else sorted(evaluation.measured)
+        return Metrics.merge(evaluation.measured[partition] for partition in order)
+
+    def measured(self, trial: TrialId, evaluation: Evaluation, event: UnitFinished) -> bool:
         """A unit ended; whether that was the last of its epoch."""
         evaluation.running -= 1
-        evaluation.measured[partition] = metrics
+        evaluation.measured[event.unit.partition] = event.metrics
+        evaluation.measured_values = event.values
+        self._merging[trial] = merging_of(event.metrics)
         return not evaluation.todo and not evaluation.running
 
     def values(self, evaluation: Evaluation) -> dict[str, float]:
         """All metrics of an epoch, added up in the order of partitions so that the sums are always the same."""
-        trained = Metrics.merge(evaluation.trained[p] for p in sorted(evaluation.trained))
-        measured = Metrics.merge(evaluation.measured[p] for p in sorted(evaluation.measured))
-        return {**trained.values(), **measured.values("val_")}
+        trained = evaluation.trained_values
+        if trained is None:
+            trained = Metrics.merge(evaluation.trained[p] for p in sorted(evaluation.trained)).values()
+        measured = evaluation.measured_values
+        if measured is None:
+            measured = Metrics.merge(evaluation.measured[p] for p in sorted(evaluation.measured)).values()
+        return {**trained, **{f"val_{name}": value for name, value in measured.items()}}
 
     def snapshot(self) -> dict[str, Any]:
         """What waits, for comparing two schedulers."""
-        return {partition: list(waiting) for partition, waiting in self._waiting.items()}
+        return {"merging": dict(self._merging), **{p: list(waiting) for p, waiting in self._waiting.items()}}

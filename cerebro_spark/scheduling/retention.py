@@ -9,7 +9,7 @@ from cerebro_spark.types import Checkpoint
 
 
 class Retention:
-    """Reasons are counted: the next unit, a pending evaluation, what the search was last told of, the best epoch.
+    """Reasons are counted: a running unit, the next one, a pending evaluation, the last report, the best epoch.
 
     >>> keep = Retention()
     >>> one = Checkpoint("t0", 1, 1, 0)

@@ -22,6 +22,8 @@ class Evaluation:
     running: int = 0
     trained: dict[PartitionId, Metrics] = field(default_factory=dict)
     measured: dict[PartitionId, Metrics] = field(default_factory=dict)
+    trained_values: Mapping[str, float] | None = None
+    measured_values: Mapping[str, float] | None = None
     failures: dict[PartitionId, int] = field(default_factory=dict)
     kills: dict[PartitionId, int] = field(default_factory=dict)
 
@@ -44,6 +46,7 @@ class TrialRecord:
     best_value: float = float("nan")
     kills: int = 0
     failures: int = 0
+    carries: bool = False
     trained: dict[PartitionId, Metrics] = field(default_factory=dict)
     evaluations: dict[int, Evaluation] = field(default_factory=dict)
     error: str | None = None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from cerebro_spark.errors import SchedulingError
 from cerebro_spark.events import TellSearch, UnitFailed, UnitFinished, WorkAdded
+from cerebro_spark.scheduling.evaluations import merging_of
 from cerebro_spark.scheduling.roster import Assignment, Evaluation, TrialRecord, WorkerRecord
 from cerebro_spark.scheduling.state import State
 from cerebro_spark.types import Checkpoint, Report, TrialId, Unit, Work
@@ -84,10 +87,11 @@ class TrialRules:
         trial.kills = trial.failures = 0
         trial.step += 1
         trial.trained[event.unit.partition] = event.metrics
+        trial.carries = merging_of(event.metrics) != "plain"
         state.delete(state.retention.exchange(trial.latest, event.checkpoint))
         trial.latest = event.checkpoint
         if trial.step == state.board.columns:
-            self._end_epoch(trial, event.checkpoint)
+            self._end_epoch(trial, event.checkpoint, event.values)
         elif trial.status == "stopped":
             self.rest(trial)
         else:
@@ -98,13 +102,13 @@ class TrialRules:
         evaluation = trial.evaluations.get(event.unit.epoch)
         if evaluation is None:
             return
-        if self._state.evaluations.measured(evaluation, event.unit.partition, event.metrics):
+        if self._state.evaluations.measured(trial.id, evaluation, event):
             self._report(trial, evaluation)
 
-    def _end_epoch(self, trial: TrialRecord, checkpoint: Checkpoint) -> None:
+    def _end_epoch(self, trial: TrialRecord, checkpoint: Checkpoint, values: Mapping[str, float] | None) -> None:
         state = self._state
         state.retention.hold(checkpoint)
-        evaluation = state.evaluations.begin(trial.epoch, checkpoint, trial.trained)
+        evaluation = state.evaluations.begin(trial.epoch, checkpoint, trial.trained, values)
         trial.evaluations[trial.epoch] = evaluation
         trial.trained = {}
         trial.epoch, trial.step = trial.epoch + 1, 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from auditor import Auditor
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -225,6 +226,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for action in actions:
             if isinstance(action, RunUnit):
                 self.orders[action.attempt] = action
+                self.check_carry(action)
             elif isinstance(action, LoadPartition):
                 self.loads.append(action)
             elif isinstance(action, RetireWorker):
@@ -243,11 +245,35 @@ class SchedulerMachine(RuleBasedStateMachine):
         unit = order.unit
         train = unit.kind == "train"
         checkpoint = Checkpoint(unit.trial, unit.epoch, order.step, order.attempt, 8) if train else None
-        metrics = Metrics({"loss": float(order.attempt % 7)}, {"loss": 1.0})
+        metrics = self.measure(order)
         event = UnitFinished(self.now, order.worker, unit, order.attempt, seconds, checkpoint, metrics)
         if order.attempt in self.auditor.outstanding:
             self.past.append(event)
         return event
+
+    def measure(self, order: RunUnit) -> Metrics:
+        """Trials take turns in having plain metrics, metrics that add up, and metrics that go from unit to unit."""
+        plain = Metrics({"loss": float(order.attempt % 7)}, {"loss": 1.0})
+        kind = int(order.unit.trial[1:]) % 3
+        seen = order.carry.carried.get("rows", 0) if kind == 2 and order.carry else 0
+        return [
+            plain,
+            Metrics(plain.sums, plain.weights, {"auc": (1.0, 2.0)}),
+            Metrics(plain.sums, plain.weights, {}, {"rows": seen + 1}),
+        ][kind]
+
+    def check_carry(self, order: RunUnit) -> None:
+        """Whoever needs it gets what was measured before; whoever goes in series goes alone."""
+        unit, kind = order.unit, int(order.unit.trial[1:]) % 3
+        beside = [o for o in self.auditor.outstanding.values() if o.unit[:2] == unit[:2] and o.unit.kind == unit.kind]
+        if kind == 2:
+            assert beside == [order], "metrics that can only be updated go in series"
+            done = sum(u[:2] == unit[:2] and u.kind == unit.kind for u in self.auditor.finished)
+            assert (order.carry.carried["rows"] if order.carry else 0) == done
+        if kind == 1 and order.final:
+            assert beside == [order], "the last unit waits for all others"
+            done = sum(u[:2] == unit[:2] and u.kind == unit.kind for u in self.auditor.finished)
+            assert (order.carry.states["auc"] if order.carry else (0.0, 0.0)) == (float(done), 2.0 * done)
 
     def forget(self, worker: str) -> None:
         self.lost_orders += [order for order in self.orders.values() if order.worker == worker]
@@ -255,6 +281,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.loads = [load for load in self.loads if load.worker != worker]
 
 
+pytestmark = pytest.mark.timeout(1500)
 TestScheduler = SchedulerMachine.TestCase
 TestScheduler.settings = settings(
     max_examples=EXAMPLES, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)

@@ -1,0 +1,1 @@
+"""From a DataFrame to equal, shuffled partitions, and from those to the arrays a worker trains on."""

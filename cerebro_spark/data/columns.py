@@ -1,0 +1,217 @@
+"""Which columns become which inputs, outputs and weights, and of what type. It never looks at a row."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from cerebro_spark.errors import ConfigurationError, DataError
+
+Role = Literal["feature", "label", "weight"]
+Codec = Literal["image", "ndarray", "compressed_ndarray"]
+ColumnNames = str | Sequence[str] | Mapping[str, str | Sequence[str]]
+
+_REMEDIES: tuple[tuple[str, str], ...] = (
+    ("string", "turn it into numbers first, for example with StringIndexer or pandas.factorize"),
+    ("timestamp", "turn it into numbers first, for example with unix_timestamp or .astype('int64')"),
+    ("date", "turn it into numbers first, for example days since a fixed date"),
+    ("time", "turn it into numbers first, for example seconds since midnight"),
+    ("duration", "turn it into numbers first, for example seconds"),
+    ("interval", "turn it into numbers first, for example seconds"),
+    ("decimal", "cast it to double"),
+    ("map", "select the keys you need as columns of their own"),
+    ("struct", "select the fields you need as columns of their own"),
+    ("dictionary", "use the category codes (.cat.codes) instead"),
+    ("null", "it holds no values at all: drop it or fill it"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What was asked for: one array of the batches, made of these source columns.
+
+    `matrix` puts them side by side as float32; otherwise the one source keeps its own type and shape.
+    """
+
+    name: str
+    role: Role
+    sources: tuple[str, ...]
+    matrix: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SourceType:
+    """What a source column turned out to hold in each row."""
+
+    dtype: str
+    shape: tuple[int, ...] = ()
+    codec: Codec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One array of the batches: its type and the shape of one row of it.
+
+    `sources` are the columns of the Parquet files it is read from: itself in data that `prepare` wrote.
+
+    >>> Column("features", "feature", "float32", (64,), ("features",)).row_bytes
+    256
+    """
+
+    name: str
+    role: Role
+    dtype: str
+    shape: tuple[int, ...] = ()
+    sources: tuple[str, ...] = ()
+    codec: Codec | None = None
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row once loaded."""
+        return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "role": self.role,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "sources": list(self.sources),
+            "codec": self.codec,
+        }
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Column:
+        return Column(
+            name=value["name"],
+            role=value["role"],
+            dtype=value["dtype"],
+            shape=tuple(value["shape"]),
+            sources=tuple(value["sources"]),
+            codec=value["codec"],
+        )
+
+
+def parse_inputs(features: ColumnNames, label: ColumnNames, weight: str | None = None) -> tuple[Input, ...]:
+    """Turn the `features`, `label` and `weight` arguments into Inputs.
+
+    A list of columns is one float matrix, a single name is that column as it is, a dict names several of either.
+
+    >>> [(i.name, i.sources, i.matrix) for i in parse_inputs(["a", "b"], "y")]
+    [('features', ('a', 'b'), True), ('label', ('y',), False)]
+    """
+    inputs = [*_parse_role("features", "feature", features), *_parse_role("label", "label", label)]
+    if weight is not None:
+        inputs += _parse_role("weight", "weight", _one_name("weight", weight))
+    names = [given.name for given in inputs]
+    taken = sorted({name for name in names if names.count(name) > 1})
+    if taken:
+        raise ConfigurationError(
+            f"the name {taken[0]!r} stands for two arrays of a batch: give features and label different names,"
+            " for example features={'x': ...}"
+        )
+    return tuple(inputs)
+
+
+def source_names(inputs: Iterable[Input]) -> tuple[str, ...]:
+    """Every source column once, in the order of first use."""
+    return tuple(dict.fromkeys(source for given in inputs for source in given.sources))
+
+
+def check_present(inputs: Iterable[Input], available: Sequence[str], extra: Iterable[str] = ()) -> None:
+    """Raise ConfigurationError if a wanted column is not among `available`."""
+    missing = [name for name in (*source_names(inputs), *extra) if name not in available]
+    if missing:
+        shown = ", ".join(map(repr, list(available)[:20])) + (", ..." if len(available) > 20 else "")
+        raise ConfigurationError(f"the data has no column {missing[0]!r}: it has {shown}")
+
+
+def check_type(name: str, kind: pa.DataType) -> np.dtype[Any] | None:
+    """The element type of a column of this Arrow type, None for encoded bytes; DataError if it cannot be trained on.
+
+    >>> check_type("x", pa.list_(pa.float64()))
+    dtype('float64')
+    """
+    leaf = kind
+    while pa.types.is_list(leaf) or pa.types.is_large_list(leaf) or pa.types.is_fixed_size_list(leaf):
+        leaf = leaf.value_type
+    if pa.types.is_boolean(leaf) or pa.types.is_integer(leaf) or pa.types.is_floating(leaf):
+        return np.dtype(leaf.to_pandas_dtype())
+    if leaf is kind and (pa.types.is_binary(leaf) or pa.types.is_large_binary(leaf)):
+        return None
+    raise DataError(f"column {name!r} is of type {kind} in all its rows, which cannot be trained on: {_remedy(leaf)}")
+
+
+def stored_dtype(dtype: np.dtype[Any]) -> str:
+    """What a type is kept as: floats become float32, integers and booleans stay.
+
+    >>> stored_dtype(np.dtype("float64")), stored_dtype(np.dtype("int16"))
+    ('float32', 'int16')
+    """
+    return "float32" if dtype.kind == "f" else dtype.name
+
+
+def resolve_columns(inputs: Iterable[Input], types: Mapping[str, SourceType]) -> tuple[Column, ...]:
+    """Give each Input the type and shape that its sources turned out to have."""
+    return tuple(_resolve(given, [types[source] for source in given.sources]) for given in inputs)
+
+
+def _resolve(given: Input, types: Sequence[SourceType]) -> Column:
+    for source, kind in zip(given.sources, types, strict=True):
+        if 0 in kind.shape:
+            raise DataError(f"column {source!r} holds arrays of shape {kind.shape} in all its rows, without any value")
+    first = types[0]
+    whole = len(types) == 1 and (first.codec is not None or len(first.shape) > 1)
+    if whole or not given.matrix:
+        dtype = stored_dtype(np.dtype(first.dtype)) if first.codec is None else first.dtype
+        return Column(given.name, given.role, dtype, first.shape, given.sources, first.codec)
+    width = 0
+    for source, kind in zip(given.sources, types, strict=True):
+        if kind.codec is not None or len(kind.shape) > 1:
+            raise DataError(
+                f"column {source!r} holds {kind.codec or 'arrays'} of shape {kind.shape} in all its rows and cannot"
+                f" stand beside other columns in the matrix {given.name!r}: make it an input of its own, as in"
+                f" features={{'{given.name}': [...], 'image': {source!r}}}"
+            )
+        width += kind.shape[0] if kind.shape else 1
+    return Column(given.name, given.role, "float32", (width,), given.sources)
+
+
+def _parse_role(argument: str, role: Role, given: ColumnNames) -> list[Input]:
+    if isinstance(given, Mapping):
+        if not given:
+            raise ConfigurationError(f"{argument} is an empty dict: name at least one column")
+        return [_parse_input(argument, role, name, columns) for name, columns in given.items()]
+    return [_parse_input(argument, role, argument, given)]
+
+
+def _parse_input(argument: str, role: Role, name: str, columns: str | Sequence[str]) -> Input:
+    if not isinstance(name, str) or not name.isidentifier() or name.startswith("_") or keyword.iskeyword(name):
+        raise ConfigurationError(
+            f"{argument} has the key {name!r}, but an array of a batch needs a plain identifier such as 'x1'"
+        )
+    if isinstance(columns, str):
+        return Input(name, role, (columns,), matrix=False)
+    sources = tuple(_one_name(argument, column) for column in columns)
+    if not sources:
+        raise ConfigurationError(f"{argument} names no column for {name!r}: name at least one")
+    twice = sorted({source for source in sources if sources.count(source) > 1})
+    if twice:
+        raise ConfigurationError(f"{argument} names the column {twice[0]!r} twice: name it once")
+    return Input(name, role, sources, matrix=True)
+
+
+def _one_name(argument: str, value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ConfigurationError(f"{argument} has {value!r} where the name of a column is expected")
+    return value
+
+
+def _remedy(kind: pa.DataType) -> str:
+    text = str(kind).replace("large_", "")
+    return next((remedy for prefix, remedy in _REMEDIES if text.startswith(prefix)), "convert it to numbers first")

@@ -1,0 +1,183 @@
+"""Open data that was prepared before, or elsewhere: a Petastorm data set or a folder of Parquet files.
+
+It reads footers and one row, and never writes or moves anything."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cerebro_spark.data.cells import Tally, raise_problems, read_cells
+from cerebro_spark.data.columns import (
+    Column,
+    ColumnNames,
+    Input,
+    SourceType,
+    check_present,
+    check_type,
+    parse_inputs,
+    resolve_columns,
+    source_names,
+)
+from cerebro_spark.data.dataset import COMMON_METADATA, MANIFEST, Dataset, partition_id, read_manifest
+from cerebro_spark.data.unischema import UNISCHEMA_KEY, Unischema, codec_of, load_unischema
+from cerebro_spark.errors import ConfigurationError, DataError, NotFoundInStore
+from cerebro_spark.store.base import Store
+from cerebro_spark.store.paths import DATASETS, dataset_ids
+from cerebro_spark.types import Partition, Split
+
+
+def open_dataset(
+    url: str | os.PathLike[str] | Store,
+    *,
+    features: ColumnNames | None = None,
+    label: ColumnNames | None = None,
+    weight: str | None = None,
+    validation: str | None = None,
+) -> Dataset:
+    """Open what `prepare` wrote (its folder, or a store that holds one), a Petastorm data set, or a folder of Parquet.
+
+    For data prepared elsewhere each file is a partition, so files should be of about the same size and shuffled;
+    `features`, `label` and `weight` say which columns to take, as in `prepare`, and `validation` names the folder under
+    `url` whose files are for validation.
+
+    >>> import pandas, tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> pandas.DataFrame({"a": [1.0, 2.0], "y": [0, 1]}).to_parquet(folder + "/part-0.parquet")
+    >>> [partition.rows for partition in open_dataset(folder, features=["a"], label="y").train]
+    [2]
+    """
+    from cerebro_spark.store import open_store
+
+    store = open_store(url)
+    if store.exists(MANIFEST):
+        return _checked(read_manifest(store, ""), features, label, weight)
+    if dataset_ids(store.list(DATASETS)):
+        return _checked(Dataset.open(store), features, label, weight)
+    if features is None or label is None:
+        raise ConfigurationError(
+            f"{store.url} was not written by prepare: say which columns to take with features= and label="
+        )
+    return _open_foreign(store, parse_inputs(features, label, weight), validation)
+
+
+def _checked(dataset: Dataset, features: Any, label: Any, weight: str | None) -> Dataset:
+    """Data that `prepare` wrote has its columns already: others can be asked for only by preparing again."""
+    if features is None and label is None and weight is None:
+        return dataset
+    known = dataset.made.get("columns", {})
+    asked = {given.name: list(given.sources) for given in parse_inputs(features or [], label or [], weight)}
+    if asked != known:
+        raise ConfigurationError(f"{dataset.url} was prepared with the columns {known}, not {asked}: prepare it again")
+    return dataset
+
+
+def _open_foreign(store: Store, inputs: Sequence[Input], validation: str | None) -> Dataset:
+    names = [name for name in store.list() if _is_data(name)]
+    if not names:
+        raise NotFoundInStore(f"{store.url} holds no Parquet files (*.parquet): is the path right?")
+    footers = {name: _footer(store, name) for name in names}
+    footers = {name: footer for name, footer in footers.items() if footer.num_rows}
+    if not footers:
+        raise DataError(f"{store.url} holds Parquet files, but with 0 rows")
+    first = next(iter(footers))
+    schema = footers[first].schema.to_arrow_schema()
+    check_present(inputs, schema.names)
+    sources = source_names(inputs)
+    for name in sources:
+        check_type(name, schema.field(name).type)
+    _check_nulls(sources, footers)
+    columns = resolve_columns(inputs, _source_types(store, first, sources))
+    inside = f"{validation.strip('/')}/" if validation else None
+    held_out = [name for name in footers if inside and name.startswith(inside)]
+    if inside and not held_out:
+        raise NotFoundInStore(f"{store.url} has no Parquet files in {inside!r}, which validation= names")
+    return Dataset(
+        store=store,
+        folder="",
+        id=hashlib.blake2b(store.url.encode(), digest_size=8).hexdigest(),
+        columns=columns,
+        train=_partitions("train", [name for name in footers if name not in held_out], footers, columns),
+        validation=_partitions("validation", held_out, footers, columns),
+        made={"by": "elsewhere", "columns": {given.name: list(given.sources) for given in inputs}},
+    )
+
+
+def _is_data(name: str) -> bool:
+    hidden = any(part.startswith(("_", ".")) for part in name.split("/"))
+    return not hidden and name.endswith((".parquet", ".parq", ".pq"))
+
+
+def _footer(store: Store, name: str) -> pq.FileMetaData:
+    try:
+        with store.reader(name) as file:
+            return pq.read_metadata(file)
+    except pa.ArrowException as error:
+        raise DataError(f"{name!r} in {store.url} is no Parquet file: {error}") from error
+
+
+def _partitions(
+    split: Split, names: Sequence[str], footers: Mapping[str, pq.FileMetaData], columns: Sequence[Column]
+) -> tuple[Partition, ...]:
+    row_bytes = sum(column.row_bytes for column in columns)
+    return tuple(
+        Partition(
+            id=partition_id(split, number),
+            split=split,
+            rows=footers[name].num_rows,
+            bytes=footers[name].num_rows * row_bytes,
+            files=(name,),
+        )
+        for number, name in enumerate(names)
+    )
+
+
+def _check_nulls(sources: Sequence[str], footers: Mapping[str, pq.FileMetaData]) -> None:
+    """What the footers already say about nulls, before any worker meets them."""
+    tallies = {name: Tally("feature") for name in sources}
+    for footer in footers.values():
+        for group in range(footer.num_row_groups):
+            for number in range(footer.num_columns):
+                chunk = footer.row_group(group).column(number)
+                tally = tallies.get(chunk.path_in_schema.split(".")[0])
+                if tally is not None and chunk.is_stats_set and chunk.statistics.has_null_count:
+                    tally.nulls += chunk.statistics.null_count
+    raise_problems(tallies)
+
+
+def _source_types(store: Store, name: str, sources: Sequence[str]) -> dict[str, SourceType]:
+    """The types of the first row, with the shapes and codecs that a Petastorm schema adds."""
+    with store.reader(name) as file, pq.ParquetFile(file) as parquet:
+        row = next(parquet.iter_batches(batch_size=1, columns=list(sources)))
+    tallies = {source: Tally("feature") for source in sources}
+    for source, tally in tallies.items():
+        read_cells(source, row.column(source), tally)
+    raise_problems(tallies)
+    types = {source: next(iter(tally.types)) for source, tally in tallies.items()}
+    schema = _unischema(store)
+    if schema is None:
+        return types
+    return {source: _declared(kind, schema, source) for source, kind in types.items()}
+
+
+def _declared(found: SourceType, schema: Unischema, source: str) -> SourceType:
+    field = schema.fields.get(source)
+    if field is None or None in field.shape:
+        return found
+    shape = tuple(int(size) for size in field.shape if size is not None)
+    if codec_of(field) is None and (found.codec or np.prod(shape) != np.prod(found.shape)):
+        return found
+    return SourceType(found.dtype, shape, found.codec)
+
+
+def _unischema(store: Store) -> Unischema | None:
+    if not store.exists(COMMON_METADATA):
+        return None
+    keys = _footer(store, COMMON_METADATA).metadata or {}
+    return load_unischema(keys[UNISCHEMA_KEY]) if UNISCHEMA_KEY in keys else None

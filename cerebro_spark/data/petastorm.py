@@ -1,0 +1,129 @@
+"""Read Parquet files through Petastorm's batch reader: its one home. It never decodes and never shuffles."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cerebro_spark.errors import MissingDependency
+
+# One thread reads ahead while we copy. More would hold more row groups in memory, and could change their order.
+_THREADS = 1
+_UNKNOWN = (pa.uint16(), pa.uint32(), pa.uint64(), pa.float16())
+_SWITCH_SECONDS = 0.0005
+_UNSAFE_IN_URL = re.compile(r"[#?;%]")
+
+
+@cache
+def installed() -> bool:
+    """Whether Petastorm can be imported here."""
+    if importlib.util.find_spec("petastorm") is None:
+        return False
+    try:
+        with _petastorm_warnings():
+            import petastorm.reader  # noqa: F401
+    except (ImportError, AttributeError):
+        # Petastorm 0.13 and a pyarrow that dropped what it uses: it is there, but cannot be imported.
+        return False
+    return True
+
+
+def can_read(schema: pa.Schema, names: Sequence[str]) -> bool:
+    """Whether the batch reader can give us these columns: it drops what it does not know.
+
+    >>> can_read(pa.schema([("x", pa.list_(pa.list_(pa.float32())))]), ["x"])
+    False
+    """
+    for name in names:
+        kind = schema.field(name).type
+        if pa.types.is_list(kind):
+            kind = kind.value_type
+        if not (pa.types.is_primitive(kind) or pa.types.is_binary(kind)) or kind in _UNKNOWN:
+            return False
+    return all(name.isidentifier() and not name.startswith("_") for name in schema.names)
+
+
+def read_batches(paths: Sequence[Path], names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The columns `names` of these files in order, a row group at a time, as arrays (encoded cells as objects)."""
+    try:
+        with _petastorm_warnings():
+            from petastorm import make_batch_reader
+    except (ImportError, AttributeError) as error:
+        raise MissingDependency("this needs Petastorm: pip install 'cerebro-spark[petastorm]'") from error
+    wanted = [f"^{re.escape(name)}$" for name in names]
+    with tempfile.TemporaryDirectory(prefix="cerebro-spark-") as links, _petastorm_warnings(), _brisk_threads():
+        for path in paths:
+            reader = make_batch_reader(
+                _url(path, Path(links)),
+                schema_fields=wanted,
+                reader_pool_type="thread",
+                workers_count=_THREADS,
+                shuffle_row_groups=False,
+            )
+            try:
+                yield from _all_batches(reader, pq.read_metadata(path).num_rows)
+            finally:
+                # Its context manager would do this and then print a line about a cache we do not use.
+                reader.stop()
+                reader.join()
+
+
+def _all_batches(reader: Any, rows: int) -> Iterator[dict[str, Any]]:
+    """All batches of a reader, also where it says too early that it is done.
+
+    Its pool asks "is all handed-out work done?" and only then "is all work handed out?"; between the two questions the
+    last row groups may be handed out, and it stops before them. Asked again, it goes on.
+    """
+    seen, stopped_at = 0, -1
+    while seen < rows:
+        try:
+            batch = next(reader)._asdict()
+        except StopIteration:
+            if stopped_at == seen:
+                return
+            stopped_at = seen
+            continue
+        seen += len(next(iter(batch.values())))
+        yield batch
+
+
+def _url(path: Path, links: Path) -> str:
+    """Petastorm takes a URL's path as it stands, so a path that a URL would read otherwise hides behind a link."""
+    if _UNSAFE_IN_URL.search(str(path)):
+        link = links / f"{len(list(links.iterdir()))}.parquet"
+        link.symlink_to(path.absolute())
+        path = link
+    return f"file://{path.absolute()}"
+
+
+@contextmanager
+def _brisk_threads() -> Iterator[None]:
+    """Its reader thread needs the interpreter for a moment, often: waiting 5 ms each time costs a fifth of a load."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, _SWITCH_SECONDS))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+@contextmanager
+def _petastorm_warnings() -> Iterator[None]:
+    """Petastorm uses old interfaces of pyarrow and NumPy and leaves it to the collector to close its files."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", ResourceWarning)
+        warnings.filterwarnings("ignore", category=UserWarning, module=r"petastorm\b")
+        yield

@@ -1,0 +1,356 @@
+"""From a DataFrame to equal, shuffled partitions in a store. It runs the user's plan once and never collects a row.
+
+Two passes. The first runs the plan: each input split is checked and staged in random order, and only its row counts
+come back. Then, from the counts alone, the driver decides which slice of which split goes where. The second pass
+assembles the partitions. The manifest is written last: before that, nobody sees anything."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pandas as pd
+import pyarrow as pa
+
+from cerebro_spark import errors
+from cerebro_spark._version import __version__
+from cerebro_spark.data.arrow import PartitionFile, common_metadata
+from cerebro_spark.data.columns import ColumnNames, Input, check_present, check_type, parse_inputs, source_names
+from cerebro_spark.data.dataset import COMMON_METADATA, Dataset, partition_id, write_manifest
+from cerebro_spark.data.deal import validation_rows
+from cerebro_spark.data.frames import FrameSource, column_names
+from cerebro_spark.data.planning import Hands, agree, plan_flag, plan_fraction, plan_frames
+from cerebro_spark.data.staging import AssemblePartition, Piece, SplitReport, StageSplit
+from cerebro_spark.errors import AlreadyInStore, CerebroError, ConfigurationError, DataError
+from cerebro_spark.store.base import Store
+from cerebro_spark.store.paths import dataset_folder, manifest, partition_file, split_folder
+from cerebro_spark.types import Partition, PartitionId, Split
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# A batch of Arrow rows is held whole on both sides of the pipe: encoded images are too large for Spark's 10,000.
+_ENCODED_ROWS_A_BATCH = 256
+
+
+class Source(Protocol):
+    """Where the rows come from and where the two passes run."""
+
+    @property
+    def kind(self) -> str: ...
+    def slots(self) -> int: ...
+    def types(self) -> dict[str, pa.DataType]: ...
+    def staging(self, store: Store, folder: str) -> AbstractContextManager[tuple[Store, str]]: ...
+    def stage(self, task: StageSplit) -> list[SplitReport]: ...
+    def assemble(self, task: AssemblePartition, hands: Mapping[str, Sequence[Piece]]) -> list[PartitionFile]: ...
+
+
+def prepare(
+    df: Any,
+    *,
+    store: Store | str,
+    features: ColumnNames,
+    label: ColumnNames,
+    validation: Any = None,
+    partitions: int | None = None,
+    seed: int = 0,
+    weight: str | None = None,
+    name: str | None = None,
+) -> Dataset:
+    """Write the rows of `df` as equal, shuffled partitions, and return the Dataset they make.
+
+    `df` is a Spark DataFrame, a pandas DataFrame or a dict of arrays. `features` and `label`: a list of columns is one
+    float32 matrix, a single name is that column with its own shape (floats become float32, integers and booleans stay),
+    a dict names several of either. `validation` is a fraction, the name of a boolean column, or a second DataFrame.
+    `partitions` defaults to the cluster's slots. The same rows in the same input splits with the same `seed` give the
+    same partitions (a split above 128 MB must also come in the same order).
+
+    >>> import tempfile
+    >>> data = {"a": [1.0, 2.0, 3.0, 4.0], "b": [0, 1, 0, 1], "y": [0, 0, 1, 1]}
+    >>> dataset = prepare(data, store=tempfile.mkdtemp(), features=["a", "b"], label="y", partitions=2)
+    >>> [(partition.id, partition.rows) for partition in dataset.train]
+    [('train-00000', 2), ('train-00001', 2)]
+    """
+    order = _Order.of(features, label, weight, validation, partitions, seed)
+    target = as_store(store)
+    source = open_source(df, order.inputs, order.flag)
+    held_out = open_source(validation, order.inputs, None) if _is_frame(validation) else None
+    id = name or f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:6]}"
+    folder = dataset_folder(id)
+    if target.exists(manifest(id)):
+        raise AlreadyInStore(
+            f"{target.url} has a data set {id!r} already: open it with open_dataset or choose another name"
+        )
+    target.delete(folder)
+    try:
+        dataset = _write(order, target, folder, id, source, held_out)
+    except BaseException:
+        target.delete(folder)
+        raise
+    spark = getattr(source, "session", None)
+    return dataset if spark is None else dataset.with_hosts(replica_hosts(spark, dataset))
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """The arguments of `prepare`, checked."""
+
+    inputs: tuple[Input, ...]
+    fraction: float
+    flag: str | None
+    partitions: int | None
+    seed: int
+    made: Mapping[str, Any]
+
+    @staticmethod
+    def of(
+        features: ColumnNames, label: ColumnNames, weight: str | None, validation: Any, partitions: Any, seed: Any
+    ) -> _Order:
+        inputs = parse_inputs(features, label, weight)
+        if partitions is not None and (not isinstance(partitions, int) or partitions < 1):
+            raise ConfigurationError(f"partitions is {partitions!r}, but must be a whole number of at least 1")
+        if not isinstance(seed, int):
+            raise ConfigurationError(f"seed is {seed!r}, but must be a whole number")
+        fraction = 0.0
+        flag = validation if isinstance(validation, str) else None
+        if isinstance(validation, int | float) and not isinstance(validation, bool):
+            fraction = float(validation)
+            if not 0 <= fraction < 1:
+                raise ConfigurationError(f"validation is {validation!r}, but a fraction must be at least 0 and below 1")
+        elif validation is not None and flag is None and not _is_frame(validation):
+            raise ConfigurationError(
+                f"validation is {validation!r}, but must be a fraction, the name of a boolean column, or a DataFrame"
+            )
+        made = {
+            "by": "prepare",
+            "version": __version__,
+            "columns": {given.name: list(given.sources) for given in inputs},
+            "validation": "rows of its own" if _is_frame(validation) else validation,
+        }
+        return _Order(inputs, fraction, flag, partitions, seed, made)
+
+
+def as_store(store: Store | str) -> Store:
+    """The store itself, or the one at this URL."""
+    if isinstance(store, Store):
+        return store
+    from cerebro_spark.store import open_store
+
+    return open_store(store)
+
+
+def open_source(df: Any, inputs: Sequence[Input], flag: str | None) -> Source:
+    """The rows of `df`, with what can be said against its columns said before any work is done."""
+    wanted = [*source_names(inputs), *([flag] if flag is not None else [])]
+    source: Source
+    if _is_spark(df):
+        check_present(inputs, df.columns, wanted)
+        source = SparkSource(df, list(dict.fromkeys(wanted)))
+    elif isinstance(df, pd.DataFrame | Mapping):
+        check_present(inputs, column_names(df), wanted)
+        source = FrameSource(df, list(dict.fromkeys(wanted)))
+    else:
+        raise ConfigurationError(
+            f"df is a {type(df).__name__}, but must be a Spark DataFrame, a pandas DataFrame or a dict of arrays"
+        )
+    types = source.types()
+    for name, kind in types.items():
+        check_type(name, kind)
+    if flag is not None and not pa.types.is_boolean(types[flag]):
+        raise DataError(
+            f"validation names the column {flag!r}, which is {types[flag]} in all its rows, not boolean:"
+            " cast it, or pass a fraction or a DataFrame"
+        )
+    return source
+
+
+def _write(order: _Order, store: Store, folder: str, id: str, source: Source, held_out: Source | None) -> Dataset:
+    with source.staging(store, folder) as (staging, place):
+        task = StageSplit(order.inputs, order.flag, staging, f"{place}/train", order.seed)
+        reports = source.stage(task)
+        others = [] if held_out is None else held_out.stage(replace(task, flag=None, folder=f"{place}/validation"))
+        columns = agree([*reports, *others])
+        partitions = order.partitions or _default_partitions(source, reports, order.fraction)
+        hands = _plan(order, reports, None if held_out is None else others, partitions)
+        names = {
+            partition_file(id, split, partition_id(split, number)): pieces for (split, number), pieces in hands.items()
+        }
+        written = source.assemble(AssemblePartition(staging, store, columns, order.seed), names)
+    columns = tuple(replace(column, sources=(column.name,)) for column in columns)
+    files = {partition_id(split, number): file for (split, number), file in zip(hands, written, strict=True)}
+    made = tuple(_partition(split, number, files) for split, number in hands)
+    dataset = Dataset(
+        store=store,
+        folder=folder,
+        id=id,
+        columns=columns,
+        train=tuple(partition for partition in made if partition.split == "train"),
+        validation=tuple(partition for partition in made if partition.split == "validation"),
+        seed=order.seed,
+        made={**order.made, "input": source.kind},
+    )
+    for part in (dataset.train, dataset.validation):
+        if part:
+            groups = {each.files[0].rpartition("/")[2]: files[each.id].row_groups for each in part}
+            store.write(f"{split_folder(id, part[0].split)}/{COMMON_METADATA}", common_metadata(columns, groups))
+    write_manifest(dataset, files)
+    return dataset
+
+
+def _default_partitions(source: Source, reports: Sequence[SplitReport], fraction: float) -> int:
+    rows = sum(chunk.train for report in reports for chunk in report.chunks)
+    return max(1, min(source.slots(), rows - validation_rows(rows, fraction)))
+
+
+def _plan(
+    order: _Order, reports: Sequence[SplitReport], others: Sequence[SplitReport] | None, partitions: int
+) -> Hands:
+    if others is not None:
+        return plan_frames(reports, others, partitions, order.seed)
+    if order.flag is not None:
+        return plan_flag(reports, partitions, order.seed)
+    return plan_fraction(reports, order.fraction, partitions, order.seed)
+
+
+def _partition(split: Split, number: int, files: Mapping[PartitionId, PartitionFile]) -> Partition:
+    id = partition_id(split, number)
+    return Partition(id=id, split=split, rows=files[id].rows, bytes=files[id].bytes, files=(files[id].name,))
+
+
+def _is_spark(df: Any) -> bool:
+    return type(df).__module__.startswith("pyspark.sql")
+
+
+def _is_frame(value: Any) -> bool:
+    return _is_spark(value) or isinstance(value, pd.DataFrame | Mapping)
+
+
+class SparkSource:
+    """The rows of a Spark DataFrame; both passes run on its executors."""
+
+    kind = "spark"
+
+    def __init__(self, df: DataFrame, names: Sequence[str]) -> None:
+        self.session: SparkSession = df.sparkSession
+        self.names = list(names)
+        # Under names of our own: mapInArrow trips over a dot in a name.
+        self.selected = df.select(*[_plain_column(df, name).alias(f"c{i}") for i, name in enumerate(names)])
+
+    def slots(self) -> int:
+        return int(self.session.sparkContext.defaultParallelism)
+
+    def types(self) -> dict[str, pa.DataType]:
+        from pyspark.sql.pandas.types import to_arrow_type
+
+        types: dict[str, pa.DataType] = {}
+        for name, field in zip(self.names, self.selected.schema.fields, strict=True):
+            try:
+                types[name] = to_arrow_type(field.dataType)
+            except TypeError as error:
+                raise DataError(
+                    f"column {name!r} is {field.dataType.simpleString()} in all its rows, which cannot be"
+                    " trained on: convert it to numbers first"
+                ) from error
+        return types
+
+    @contextmanager
+    def staging(self, store: Store, folder: str) -> Iterator[tuple[Store, str]]:
+        """A folder of the store, since every executor reaches that; gone when the block ends."""
+        place = f"{folder}/staging"
+        try:
+            yield store, place
+        finally:
+            store.delete(place)
+
+    def stage(self, task: StageSplit) -> list[SplitReport]:
+        names = self.names
+
+        def run(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+            from pyspark import TaskContext
+
+            context = TaskContext.get()
+            assert context is not None
+            columns = (dict(zip(names, batch.columns, strict=True)) for batch in batches)
+            report = _answer(lambda: task(context.partitionId(), columns).to_json())
+            yield pa.RecordBatch.from_pydict({"report": [json.dumps(report)]})
+
+        with self._batch_rows():
+            rows = self.selected.mapInArrow(run, "report string").collect()
+        return [SplitReport.from_json(_result(json.loads(row.report))) for row in rows]
+
+    def assemble(self, task: AssemblePartition, hands: Mapping[str, Sequence[Piece]]) -> list[PartitionFile]:
+        def run(hand: tuple[str, Sequence[Piece]]) -> dict[str, Any]:
+            return _answer(lambda: task(*hand))
+
+        work = self.session.sparkContext.parallelize(list(hands.items()), len(hands))
+        return [_result(answer) for answer in work.map(run).collect()]
+
+    @contextmanager
+    def _batch_rows(self) -> Iterator[None]:
+        if not any(kind.typeName() == "binary" for kind in (f.dataType for f in self.selected.schema.fields)):
+            yield
+            return
+        key = "spark.sql.execution.arrow.maxRecordsPerBatch"
+        before = self.session.conf.get(key)
+        self.session.conf.set(key, str(_ENCODED_ROWS_A_BATCH))
+        try:
+            yield
+        finally:
+            self.session.conf.set(key, str(before))
+
+
+def _plain_column(df: DataFrame, name: str) -> Any:
+    """The column, with ML vectors (dense or sparse) as arrays."""
+    from pyspark.sql import functions
+
+    column = functions.col("`" + name.replace("`", "``") + "`")
+    kind = df.schema[name].dataType
+    if type(kind).__name__ != "VectorUDT":
+        return column
+    from pyspark.ml.functions import vector_to_array
+
+    return functions.when(column.isNotNull(), vector_to_array(column, "float32"))
+
+
+def _answer(work: Callable[[], Any]) -> dict[str, Any]:
+    """What a task sends back: its result, or an error that trying again cannot mend."""
+    try:
+        return {"result": work()}
+    except (DataError, errors.StoreForbidden, errors.StoreFull) as error:
+        return {"error": type(error).__name__, "message": str(error)}
+
+
+def _result(answer: Mapping[str, Any]) -> Any:
+    if "error" in answer:
+        kind: type[CerebroError] = getattr(errors, answer["error"])
+        raise kind(answer["message"])
+    return answer["result"]
+
+
+def replica_hosts(spark: SparkSession, dataset: Dataset) -> dict[PartitionId, tuple[str, ...]]:
+    """Which hosts hold blocks of each partition, those with most bytes first, as the name node says now.
+
+    Empty for a store that is not on HDFS, where no host is nearer than another.
+    """
+    root = dataset.store.url.rstrip("/")
+    if not root.startswith(("hdfs://", "viewfs://")):
+        return {}
+    gateway: Any = spark
+    jvm, configuration = gateway._jvm, gateway._jsc.hadoopConfiguration()
+    hosts: dict[PartitionId, tuple[str, ...]] = {}
+    for partition in dataset.partitions:
+        held: dict[str, int] = {}
+        for name in partition.files:
+            path = jvm.org.apache.hadoop.fs.Path(f"{root}/{name}")
+            system = path.getFileSystem(configuration)
+            status = system.getFileStatus(path)
+            for block in system.getFileBlockLocations(status, 0, status.getLen()):
+                for host in block.getHosts():
+                    held[host] = held.get(host, 0) + block.getLength()
+        hosts[partition.id] = tuple(sorted(held, key=lambda host: (-held[host], host)))
+    return hosts

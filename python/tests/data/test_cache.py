@@ -1,0 +1,326 @@
+"""The cache: one load a host, shared by processes, verified, bounded, and never Parquet twice."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numbered_rows import needs_petastorm, numbered
+
+from cerebro_spark.data import cache as cache_module
+from cerebro_spark.data import load
+from cerebro_spark.data.batches import Batches
+from cerebro_spark.data.cache import Cache
+from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.prepare import prepare
+from cerebro_spark.errors import StoreFull
+from cerebro_spark.store.local import LocalStore
+
+ROWS = 400
+
+
+@pytest.fixture
+def dataset(store: LocalStore) -> Dataset:
+    return prepare(numbered(ROWS * 4, 16), store=store, features="x", label="y", partitions=4)
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> dict[str, Any]:
+    return {"folder": tmp_path / "disk", "memory_folder": tmp_path / "memory"}
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The partitions that are loaded from Parquet, in order."""
+    seen: list[str] = []
+    real = load.fill
+
+    def counted(dataset: Dataset, partition: Any, arrays: Any, **options: Any) -> None:
+        seen.append(partition.id)
+        real(dataset, partition, arrays, **options)
+
+    monkeypatch.setattr(cache_module, "fill", counted)
+    return seen
+
+
+def size(dataset: Dataset) -> int:
+    return dataset.train[0].bytes
+
+
+def check(arrays: Any) -> None:
+    assert len(arrays["label"]) == ROWS
+    assert (arrays["features"] == arrays["label"][:, None]).all()
+
+
+def test_arrays_are_right_contiguous_and_read_only(dataset: Dataset, roots: dict[str, Any]) -> None:
+    with Cache(**roots) as cache:
+        for partition in dataset.train:
+            arrays = cache.load(dataset, partition)
+            check(arrays)
+            for array in arrays.values():
+                assert array.flags.c_contiguous
+                assert type(array) is np.ndarray
+                with pytest.raises(ValueError, match="read-only"):
+                    array[0] = 0
+
+
+def test_a_partition_is_loaded_once(dataset: Dataset, roots: dict[str, Any], loads: list[str]) -> None:
+    with Cache(**roots) as cache, Cache(**roots) as other:
+        first = cache.load(dataset, dataset.train[0])
+        assert cache.load(dataset, dataset.train[0]) is first
+        check(other.load(dataset, dataset.train[0]))
+        assert cache.holds(dataset, dataset.train[0])
+        assert not cache.holds(dataset, dataset.train[1])
+    assert loads == ["train-00000"]
+
+
+@needs_petastorm
+def test_epochs_after_the_first_open_no_file(dataset: Dataset, roots: dict[str, Any]) -> None:
+    """Counted by the interpreter's own audit events, in a process of its own: a hook can never be taken off again."""
+    code = f"""
+import sys
+opened = []
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+from cerebro_spark.data.batches import Batches
+from cerebro_spark.data.cache import Cache
+from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.store.local import LocalStore
+dataset = Dataset.open(LocalStore({str(dataset.store.root)!r}))  # type: ignore
+with Cache({str(roots["folder"])!r}, memory_folder={str(roots["memory_folder"])!r}, reader="petastorm") as cache:
+    cache.load(dataset, dataset.train[0])
+    first = [name for name in opened if name.endswith(".parquet")]
+    assert first, opened
+    opened.clear()
+    for epoch in range(3):
+        for batch in Batches(cache.load(dataset, dataset.train[0]), 32, epoch=epoch):
+            pass
+    assert opened == [], opened
+print("opened", len(first))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("opened ")
+
+
+def load_in_child(dataset: Dataset, roots: dict[str, Any], barrier: Any, results: Any) -> None:
+    counted = 0
+    real = cache_module.fill
+
+    def count(*args: Any, **options: Any) -> None:
+        nonlocal counted
+        counted += 1
+        real(*args, **options)
+
+    cache_module.fill = count  # type: ignore[assignment]
+    barrier.wait()
+    with Cache(**roots) as cache:
+        arrays = cache.load(dataset, dataset.train[0])
+        check(arrays)
+        inode = [path.stat().st_ino for path in sorted(Path(roots["memory_folder"]).glob("*/*.npy"))]
+        results.put((counted, inode))
+        barrier.wait()
+
+
+def test_processes_of_one_host_load_once_and_share_the_pages(dataset: Dataset, roots: dict[str, Any]) -> None:
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(3), context.Queue()
+    children = [context.Process(target=load_in_child, args=(dataset, roots, barrier, results)) for _ in range(3)]
+    for child in children:
+        child.start()
+    seen = [results.get(timeout=120) for _ in children]
+    for child in children:
+        child.join(60)
+        assert child.exitcode == 0
+    assert sorted(counted for counted, _ in seen) == [0, 0, 1]
+    assert len({tuple(inodes) for _, inodes in seen}) == 1
+
+
+@pytest.mark.parametrize("budget", [0, 1 << 30])
+@pytest.mark.parametrize("harm", ["flip", "truncate", "delete", "header", "entry", "swap"])
+def test_damage_is_noticed_and_mended(
+    dataset: Dataset, roots: dict[str, Any], loads: list[str], harm: str, budget: int
+) -> None:
+    with Cache(**roots, memory_budget=budget) as cache:
+        cache.load(dataset, dataset.train[0])
+    root = roots["folder"] if budget == 0 else roots["memory_folder"]
+    (file,) = root.glob("*/features.npy")
+    if harm == "flip":
+        with open(file, "r+b") as raw:
+            raw.seek(-5, os.SEEK_END)
+            raw.write(b"\xff")
+    elif harm == "truncate":
+        os.truncate(file, file.stat().st_size // 2)
+    elif harm == "delete":
+        file.unlink()
+    elif harm == "header":
+        file.write_bytes(b"not a npy file")
+    elif harm == "entry":
+        (file.parent / "entry.json").write_text("{")
+    else:
+        np.save(file, np.zeros((ROWS, 16), "float64"))
+    with Cache(**roots, memory_budget=budget) as cache:
+        check(cache.load(dataset, dataset.train[0]))
+    assert loads == ["train-00000"] * 2
+
+
+@pytest.mark.parametrize("harm", ["evicted", "touched"])
+def test_a_cache_that_holds_a_partition_notices_that_its_file_is_gone(
+    dataset: Dataset, roots: dict[str, Any], loads: list[str], harm: str
+) -> None:
+    with Cache(**roots) as cache:
+        before = cache.load(dataset, dataset.train[0])
+        (file,) = roots["memory_folder"].glob("*/features.npy")
+        if harm == "evicted":
+            file.unlink()
+        else:
+            with open(file, "r+b") as raw:
+                raw.seek(-5, os.SEEK_END)
+                raw.write(b"\xff")
+        check(cache.load(dataset, dataset.train[0]))
+        if harm == "evicted":
+            check(before)
+    assert len(loads) == 2
+
+
+def test_over_the_memory_budget_partitions_go_to_disk(dataset: Dataset, roots: dict[str, Any]) -> None:
+    budget = int(size(dataset) * 2.5)
+    with Cache(**roots, memory_budget=budget) as cache:
+        for partition in dataset.train:
+            check(cache.load(dataset, partition))
+        assert len(list(roots["memory_folder"].glob("*/entry.json"))) == 2
+        assert len(list(roots["folder"].glob("*/entry.json"))) == 2
+        assert sum(file.stat().st_size for file in roots["memory_folder"].glob("*/*.npy")) <= budget
+
+
+def test_what_nobody_holds_makes_room_longest_unused_first(
+    dataset: Dataset, roots: dict[str, Any], loads: list[str]
+) -> None:
+    one, two, three, four = dataset.train
+    with Cache(**roots, memory_budget=int(size(dataset) * 2.5)) as cache:
+        for partition in (one, two):
+            cache.load(dataset, partition)
+            cache.release(dataset, partition)
+        kept = cache.load(dataset, one)
+        cache.load(dataset, three)
+        assert len(list(roots["memory_folder"].glob("*/entry.json"))) == 2
+        assert not list(roots["folder"].glob("*/entry.json"))
+        assert [cache.holds(dataset, partition) for partition in dataset.train] == [True, False, True, False]
+        cache.load(dataset, four)
+        check(kept)
+        assert loads == ["train-00000", "train-00001", "train-00002", "train-00003"]
+    with Cache(**roots) as cache:
+        cache.clear()
+        assert not any(cache.holds(dataset, partition) for partition in dataset.train)
+
+
+def test_an_eviction_never_breaks_who_still_reads(dataset: Dataset, roots: dict[str, Any]) -> None:
+    with Cache(**roots) as cache:
+        arrays = cache.load(dataset, dataset.train[0])
+        cache.release(dataset, dataset.train[0])
+        cache.clear()
+        assert not list(roots["memory_folder"].glob("*/*.npy"))
+        check(arrays)
+
+
+def die_while_loading(dataset: Dataset, roots: dict[str, Any]) -> None:
+    cache_module.fill = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+    Cache(**roots).load(dataset, dataset.train[0])
+
+
+def test_a_loader_that_is_killed_leaves_nothing_in_the_way(dataset: Dataset, roots: dict[str, Any]) -> None:
+    context = multiprocessing.get_context("spawn")
+    for number in (0, 1):
+        child = context.Process(target=die_while_loading, args=(dataset, roots))
+        child.start()
+        child.join(60)
+        assert child.exitcode == -signal.SIGKILL
+        assert len(list(roots["memory_folder"].glob("*.staged"))) == 1, number
+    with Cache(**roots, memory_budget=int(size(dataset) * 1.5)) as cache:
+        check(cache.load(dataset, dataset.train[1]))
+        assert not list(roots["memory_folder"].glob("*.staged"))
+        check(cache.load(dataset, dataset.train[0]))
+
+
+def test_a_load_that_fails_leaves_nothing(
+    dataset: Dataset, roots: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("network gone")
+
+    with Cache(**roots) as cache:
+        with monkeypatch.context() as patch:
+            patch.setattr(cache_module, "fill", fail)
+            with pytest.raises(OSError, match="network gone"):
+                cache.load(dataset, dataset.train[0])
+        assert not list(roots["memory_folder"].glob("*.staged"))
+        check(cache.load(dataset, dataset.train[0]))
+
+
+def full(*_: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_no_room_anywhere_is_said_with_the_numbers(
+    dataset: Dataset, roots: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with Cache(**roots) as cache, pytest.raises(StoreFull, match=rf"needs {size(dataset)} bytes .* left: free some"):
+        cache.load(dataset, dataset.train[0])
+    assert not list(roots["folder"].glob("*.staged"))
+
+
+def test_shared_memory_that_is_full_before_its_budget_is_no_matter(
+    dataset: Dataset, roots: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.posix_fallocate
+    asked: list[int] = []
+
+    def full_at_first(descriptor: int, offset: int, length: int) -> None:
+        asked.append(length)
+        if len(asked) == 1:
+            full()
+        real(descriptor, offset, length)
+
+    monkeypatch.setattr(os, "posix_fallocate", full_at_first)
+    with Cache(**roots) as cache:
+        check(cache.load(dataset, dataset.train[0]))
+    assert len(list(roots["folder"].glob("*/entry.json"))) == 1
+    assert not list(roots["memory_folder"].glob("*.staged"))
+
+
+def test_data_sets_with_the_same_partition_ids_do_not_meet(store: LocalStore, roots: dict[str, Any]) -> None:
+    with Cache(**roots) as cache:
+        for name, rows in (("a", 4), ("b", 4)):
+            data = numbered(rows) if name == "a" else {k: v + 100 for k, v in numbered(rows).items()}
+            dataset = prepare(data, store=store, features="x", label="y", partitions=1, name=name)
+            arrays = cache.load(dataset, dataset.train[0])
+            assert arrays["label"].min() == (0 if name == "a" else 100)
+
+
+class DistantStore(LocalStore):
+    """A store whose files lie on no local disk."""
+
+    def local_path(self, name: str) -> Path | None:
+        return None
+
+
+def test_from_a_distant_store_files_are_fetched_and_not_kept(dataset: Dataset, roots: dict[str, Any]) -> None:
+    distant = Dataset.open(DistantStore(dataset.store.root), dataset.id)  # type: ignore[attr-defined]
+    with Cache(**roots) as cache:
+        check(cache.load(distant, distant.train[0]))
+    assert not list(roots["folder"].rglob("*.parquet"))
+
+
+def test_batches_over_cached_arrays(dataset: Dataset, roots: dict[str, Any]) -> None:
+    with Cache(**roots) as cache:
+        arrays = cache.load(dataset, dataset.train[0])
+        seen = [int(v) for batch in Batches(arrays, 7, trial="t", epoch=1, partition="p") for v in batch["label"]]
+    assert sorted(seen) == sorted(arrays["label"].tolist())

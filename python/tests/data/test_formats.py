@@ -1,0 +1,232 @@
+"""What prepare writes is a Petastorm data set, and either reader opens what the other's stack wrote."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from numbered_rows import READERS, needs_petastorm, numbered
+
+from cerebro_spark.data import arrow, petastorm
+from cerebro_spark.data.columns import Column
+from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.load import load_arrays
+from cerebro_spark.data.prepare import prepare
+from cerebro_spark.data.unischema import (
+    CompressedImageCodec,
+    Unischema,
+    UnischemaField,
+    codec_of,
+    dump_unischema,
+    load_unischema,
+)
+from cerebro_spark.errors import DataError, MissingDependency
+from cerebro_spark.store.local import LocalStore
+
+quiet_petastorm = pytest.mark.filterwarnings(
+    "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::UserWarning"
+)
+
+
+@pytest.fixture
+def dataset(store: LocalStore) -> Dataset:
+    data = {**numbered(300), "grid": np.arange(300 * 6).reshape(300, 2, 3).astype("int16"), "w": np.ones(300)}
+    return prepare(
+        data, store=store, features={"x": ["x"], "grid": "grid"}, label="y", weight="w", validation=0.2, partitions=3
+    )
+
+
+def folder(dataset: Dataset, split: str = "train") -> str:
+    path = dataset.store.local_path(f"{dataset.folder}/{split}")
+    return f"file://{path}"
+
+
+@needs_petastorm
+@quiet_petastorm
+def test_a_plain_batch_reader_opens_it(dataset: Dataset) -> None:
+    from petastorm import make_batch_reader
+
+    for split, rows in (("train", 240), ("validation", 60)):
+        with make_batch_reader(folder(dataset, split), shuffle_row_groups=False) as reader:
+            batches = list(reader)
+        assert sum(len(batch.label) for batch in batches) == rows
+        assert batches[0].x.shape[1:] == (3,)
+        assert batches[0].grid.shape[1:] == (2, 3)
+        assert batches[0].grid.dtype == np.int16
+        assert all((batch.x[:, 0] == batch.label).all() for batch in batches)
+
+
+@needs_petastorm
+@quiet_petastorm
+def test_the_row_reader_sees_the_schema(dataset: Dataset) -> None:
+    from petastorm import make_reader
+
+    with make_reader(folder(dataset), shuffle_row_groups=False) as reader:
+        fields = reader.schema.fields
+        row = next(reader)
+    assert {name: (field.numpy_dtype, field.shape) for name, field in fields.items()} == {
+        "x": (np.float32, (3,)),
+        "grid": (np.int16, (2, 3)),
+        "label": (np.int64, ()),
+        "weight": (np.float32, ()),
+    }
+    assert row.x[0] == row.label
+
+
+@needs_petastorm
+@quiet_petastorm
+def test_row_groups_are_known_without_opening_the_files(dataset: Dataset) -> None:
+    from petastorm.etl.dataset_metadata import ROW_GROUPS_PER_FILE_KEY, load_row_groups
+
+    path = folder(dataset).removeprefix("file://")
+    keys = pq.read_metadata(Path(path) / "_common_metadata").metadata
+    assert ROW_GROUPS_PER_FILE_KEY in keys
+    pieces = load_row_groups(pq.ParquetDataset(path, validate_schema=False, use_legacy_dataset=True))
+    files = [Path(name) for name in sorted(Path(path).glob("*.parquet"))]
+    assert len(pieces) == sum(pq.read_metadata(name).num_row_groups for name in files)
+
+
+@needs_petastorm
+@quiet_petastorm
+def test_our_schema_pickle_is_petastorms_own() -> None:
+    from petastorm.codecs import CompressedImageCodec as TheirImages
+    from petastorm.codecs import NdarrayCodec as TheirArrays
+    from petastorm.unischema import Unischema as TheirSchema
+    from petastorm.unischema import UnischemaField as TheirField
+
+    ours = Unischema(
+        "s",
+        [
+            UnischemaField("x", np.float32, (3,), None, False),
+            UnischemaField("i", np.uint8, (4, 4, 3), CompressedImageCodec("png"), False),
+        ],
+    )
+    theirs = pickle.loads(dump_unischema(ours))
+    image = TheirImages.__new__(TheirImages)
+    expected = TheirSchema("s", [TheirField("x", np.float32, (3,)), TheirField("i", np.uint8, (4, 4, 3), image)])
+    assert isinstance(theirs, TheirSchema)
+    assert dict(theirs.fields) == dict(expected.fields)
+    assert theirs.x == expected.x
+    assert isinstance(theirs.fields["i"].codec, TheirImages)
+    assert theirs.fields["i"].codec.image_codec == "png"
+
+    arrays = TheirSchema("s", [TheirField("a", np.float64, (None, 2), TheirArrays(), True)])
+    for protocol in (2, 4, 5):
+        read = load_unischema(pickle.dumps(arrays, protocol=protocol))
+        assert read.fields["a"].shape == (None, 2)
+        assert codec_of(read.fields["a"]) == "ndarray"
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return print, ("this must never run",)
+
+
+def test_a_schema_pickle_cannot_run_code(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(DataError, match=r"asks for builtins.print.*refused"):
+        load_unischema(pickle.dumps(Evil()))
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage", pickle.dumps({"a": 1})])
+def test_what_is_no_schema_pickle(data: bytes) -> None:
+    with pytest.raises(DataError, match="Petastorm schema"):
+        load_unischema(data)
+
+
+@needs_petastorm
+def test_both_readers_give_the_same_arrays(dataset: Dataset) -> None:
+    for partition in dataset.partitions:
+        one = load_arrays(dataset, partition, reader="petastorm")
+        two = load_arrays(dataset, partition, reader="arrow")
+        assert list(one) == list(two)
+        for name in one:
+            assert one[name].dtype == two[name].dtype
+            assert (one[name] == two[name]).all()
+
+
+@needs_petastorm
+def test_rows_keep_their_order_over_many_row_groups(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow, "_ROW_GROUP_BYTES", (1, 1 << 20))
+    dataset = prepare(numbered(3000), store=store, features="x", label="y", partitions=1)
+    (name,) = dataset.train[0].files
+    assert pq.read_metadata(store.local_path(name)).num_row_groups > 50
+    stored = pq.read_table(store.local_path(name)).column("label").to_pylist()
+    assert load_arrays(dataset, dataset.train[0], reader="petastorm")["label"].tolist() == stored
+
+
+@needs_petastorm
+def test_a_box_without_petastorm_writes_the_same_bytes_and_reads_them(tmp_path: Path) -> None:
+    """A process in which Petastorm cannot be imported prepares and loads; this one, which has it, opens the result."""
+    code = """
+        import sys
+        sys.modules["petastorm"] = None
+        from numbered_rows import READERS, needs_petastorm, numbered
+        from cerebro_spark.data import petastorm
+        from cerebro_spark.data.load import load_arrays
+        from cerebro_spark.data.prepare import prepare
+        from cerebro_spark.store.local import LocalStore
+        assert not petastorm.installed()
+        dataset = prepare(numbered(100), store=LocalStore(sys.argv[1]), features="x", label="y", partitions=2, name="d")
+        print(load_arrays(dataset, dataset.train[0])["label"].tolist())
+    """
+    here = str(Path(__file__).parent)
+    run = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"import sys; sys.path.insert(0, {here!r})\n{textwrap.dedent(code)}",
+            str(tmp_path / "a"),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    without = Dataset.open(LocalStore(tmp_path / "a"), "d")
+    assert str(load_arrays(without, without.train[0], reader="petastorm")["label"].tolist()) == run.stdout.strip()
+    here_made = prepare(
+        numbered(100), store=LocalStore(tmp_path / "b"), features="x", label="y", partitions=2, name="d"
+    )
+    for name in here_made.store.list():
+        assert here_made.store.read(name) == without.store.read(name)
+
+
+def test_petastorm_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, dataset: Dataset) -> None:
+    monkeypatch.setitem(sys.modules, "petastorm", None)
+    with pytest.raises(MissingDependency, match=r"cerebro-spark\[petastorm\]"):
+        load_arrays(dataset, dataset.train[0], reader="petastorm")
+
+
+@needs_petastorm
+@pytest.mark.parametrize("odd", ["a b", "a#b", "a?b", "a%20b", "ä"])
+def test_paths_that_a_url_would_read_otherwise(tmp_path: Path, odd: str) -> None:
+    store = LocalStore(tmp_path / odd)
+    dataset = prepare(numbered(10), store=store, features="x", label="y", partitions=1)
+    assert sorted(load_arrays(dataset, dataset.train[0], reader="petastorm")["label"].tolist()) == list(range(10))
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_files_that_were_changed_are_noticed(dataset: Dataset, reader: Any) -> None:
+    first, second = dataset.train[0], dataset.validation[0]
+    path = dataset.store.local_path(first.files[0])
+    assert path is not None
+    path.write_bytes(dataset.store.read(second.files[0]))
+    with pytest.raises(DataError, match=r"train-00000 .* should hold 80 rows but holds 20"):
+        load_arrays(dataset, first, reader=reader)
+    path.write_bytes(b"PAR1 and then nothing")
+    with pytest.raises(DataError, match="cannot be read"):
+        load_arrays(dataset, first, reader=reader)
+
+
+def test_which_columns_the_batch_reader_can_give() -> None:
+    columns = [Column("a", "feature", "float32", (3,)), Column("b", "label", "int64"), Column("c", "label", "uint32")]
+    schema = arrow.parquet_schema(columns)
+    assert petastorm.can_read(schema, ["a", "b"])
+    assert not petastorm.can_read(schema, ["c"])
