@@ -13,6 +13,7 @@ from cerebro_spark._version import __version__
 
 _HOMES = {
     "Dataset": "cerebro_spark.data.dataset",
+    "LocalBackend": "cerebro_spark.backend.local",
     "SimulatedBackend": "cerebro_spark.backend.simulated",
     "TorchModel": "cerebro_spark.trainer.torch_model",
     "open_dataset": "cerebro_spark.data.foreign",
@@ -23,6 +24,7 @@ _HOMES = {
 __all__ = ["__version__", *_HOMES]
 
 if TYPE_CHECKING:
+    from cerebro_spark.backend.local import LocalBackend as LocalBackend
     from cerebro_spark.backend.simulated import SimulatedBackend as SimulatedBackend
     from cerebro_spark.data.dataset import Dataset as Dataset
     from cerebro_spark.data.foreign import open_dataset as open_dataset

@@ -36,17 +36,22 @@ def decode(line: str) -> Event:
         raise EventLogError(f"{line[:80]!r} is not an event that this version knows")
     kind = EVENTS[body.pop("event")]
     body.pop("n", None)
-    event: Event = _build(kind, body)
+    event: Event = from_plain(kind, body)
     return event
 
 
 def _fields(value: Any) -> dict[str, Any]:
     if dataclasses.is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name), f.name) for f in dataclasses.fields(value)}
-    return {name: _plain(getattr(value, name), name) for name in value._fields}
+        return {f.name: to_plain(getattr(value, f.name), f.name) for f in dataclasses.fields(value)}
+    return {name: to_plain(getattr(value, name), name) for name in value._fields}
 
 
-def _plain(value: Any, where: str) -> Any:
+def to_plain(value: Any, where: str) -> Any:
+    """A value as JSON knows it; `where` names it if that cannot be.
+
+    >>> to_plain({"units": (64, 32)}, "params")
+    {'units': {'$tuple': [64, 32]}}
+    """
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -54,16 +59,16 @@ def _plain(value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(value) or hasattr(value, "_fields"):
         return _fields(value)
     if isinstance(value, tuple):
-        return {"$tuple": [_plain(item, where) for item in value]}
+        return {"$tuple": [to_plain(item, where) for item in value]}
     if isinstance(value, list):
-        return [_plain(item, where) for item in value]
+        return [to_plain(item, where) for item in value]
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str) or key.startswith("$"):
                 raise ConfigurationError(
                     f"{key!r} in {where!r} cannot be logged: keys are strings that do not start with '$'"
                 )
-        return {key: _plain(item, f"{where}.{key}") for key, item in value.items()}
+        return {key: to_plain(item, f"{where}.{key}") for key, item in value.items()}
     raise ConfigurationError(
         f"{where!r} holds a {type(value).__name__}, which cannot be logged:"
         " use numbers, strings, booleans, None, and lists, tuples or dicts of them"
@@ -87,19 +92,19 @@ def _hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def _build(kind: Any, value: Any) -> Any:
+def from_plain(kind: Any, value: Any) -> Any:
     """Give plain JSON the type that an annotation says."""
     if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")):
         hints = _hints(kind)
         unknown = set(value) - set(hints)
         if unknown:
             raise EventLogError(f"{kind.__name__} has no field {sorted(unknown)[0]!r}: the log is from another version")
-        return kind(**{name: _build(hints[name], item) for name, item in value.items()})
+        return kind(**{name: from_plain(hints[name], item) for name, item in value.items()})
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
-        return None if value is None else _build(next(a for a in get_args(kind) if a is not type(None)), value)
+        return None if value is None else from_plain(next(a for a in get_args(kind) if a is not type(None)), value)
     if origin is tuple:
-        return tuple(_build(get_args(kind)[0], item) for item in value["$tuple"])
+        return tuple(from_plain(get_args(kind)[0], item) for item in value["$tuple"])
     if kind is float and isinstance(value, int):
         return float(value)
     if origin is Literal or isinstance(kind, NewType) or kind in (str, int, bool):

@@ -13,26 +13,28 @@ from collections.abc import Iterator, Sequence
 from cerebro_spark.codec import decode, encode
 from cerebro_spark.errors import AlreadyInStore, EventLogError
 from cerebro_spark.events import Event
+from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
 
 _SEGMENTS_BEFORE_COMPACTION = 256
 
 
 class EventLog:
-    """The log of one run, under `folder` of a store.
+    """The log of one run in a store.
 
     >>> import tempfile
     >>> from cerebro_spark.events import WorkerLost
     >>> from cerebro_spark.store.local import LocalStore
-    >>> log = EventLog(LocalStore(tempfile.mkdtemp()), "runs/r1/log")
+    >>> log = EventLog(LocalStore(tempfile.mkdtemp()), "r1")
     >>> log.append([WorkerLost(1.0, "w0"), WorkerLost(2.0, "w1")])
     >>> [event.worker for event in log.read()]
     ['w0', 'w1']
     """
 
-    def __init__(self, store: Store, folder: str) -> None:
+    def __init__(self, store: Store, run: str) -> None:
         self._store = store
-        self._folder = folder
+        self._run = run
+        self._folder = paths.log_folder(run)
         self._next: int | None = None
         self._segments: list[str] = []
 
@@ -44,7 +46,7 @@ class EventLog:
             self._find_end()
         assert self._next is not None
         lines = [_numbered(self._next + index, event) for index, event in enumerate(events)]
-        name = f"{self._folder}/{self._next:012d}.jsonl"
+        name = paths.log_segment(self._run, self._next)
         try:
             self._store.write(name, "".join(lines).encode())
         except AlreadyInStore as error:
@@ -66,7 +68,7 @@ class EventLog:
 
     def _lines(self) -> Iterator[str]:
         expected = 0
-        for name in sorted(self._store.list(self._folder), key=_first_number):
+        for name in sorted(self._store.list(self._folder), key=_place):
             for raw in self._store.read(name).split(b"\n"):
                 number = _number(raw)
                 if number is None or number < expected:
@@ -79,16 +81,15 @@ class EventLog:
     def _find_end(self) -> None:
         """Count what is there. A segment cut within its first event holds nothing, and only blocks the next name."""
         self._next = sum(1 for _ in self._lines())
-        blocking = f"{self._folder}/{self._next:012d}.jsonl"
+        blocking = paths.log_segment(self._run, self._next)
         if self._store.exists(blocking):
             self._store.delete(blocking)
 
     def _compact(self) -> None:
         """Join many small segments into one, which is readable beside them until they are gone."""
-        first, last = _first_number(self._segments[0])[0], _first_number(self._segments[-1])[0]
+        first, last = _place(self._segments[0])[0], _place(self._segments[-1])[0]
         joined = b"".join(self._store.read(name) for name in self._segments)
-        name = f"{self._folder}/{first:012d}-{last:012d}.jsonl"
-        self._store.write(name, joined)
+        self._store.write(paths.log_segment(self._run, first, last), joined)
         for segment in self._segments:
             self._store.delete(segment)
         self._segments = []
@@ -120,10 +121,9 @@ def _number(raw: bytes) -> int | None:
     return body["n"] if isinstance(body, dict) and isinstance(body.get("n"), int) else None
 
 
-def _first_number(name: str) -> tuple[int, int]:
-    """Sort key: by first event; of segments that start alike, the joined one first."""
-    stem = name.rsplit("/", 1)[-1].removesuffix(".jsonl")
-    first, _, last = stem.partition("-")
-    if not first.isdigit() or (last and not last.isdigit()):
+def _place(name: str) -> tuple[int, int]:
+    """Sort key: by first event; of segments that start alike, the longest first."""
+    found = paths.segment_range(name)
+    if found is None:
         raise EventLogError(f"{name} does not belong into an event log")
-    return int(first), 0 if last else 1
+    return found[0], -found[1]

@@ -68,7 +68,7 @@ def circular_orders(times: Floats) -> list[Ints]:
     """For each column of `times` (a worker), the order in which it takes the rows (trials).
 
     >>> [order.tolist() for order in circular_orders(np.ones((3, 3)))]
-    [[1, 2, 0], [0, 1, 2], [2, 0, 1]]
+    [[0, 1, 2], [2, 0, 1], [1, 2, 0]]
     """
     trials, workers = times.shape
     load = times.sum(axis=0)

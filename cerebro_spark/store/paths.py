@@ -1,6 +1,6 @@
 """Where each thing lies in a store: the only place that knows. It reads and writes nothing, it only names.
 
-runs/<run>/log/00000001.jsonl           one commit of the event log; 00000001-00000064.jsonl is 64 of them compacted
+runs/<run>/log/000000000064.jsonl       one commit of the event log, from event 64 on; ...000-...063.jsonl: joined ones
 runs/<run>/functions.pkl                the user's functions, the one pickle of a run
 runs/<run>/checkpoints/<trial>/...      a trial's state after a unit
 runs/<run>/result.json                  what the search returned
@@ -20,7 +20,7 @@ RUNS = "runs"
 DATASETS = "datasets"
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_SEGMENT = re.compile(r"(\d{8,})(?:-(\d{8,}))?\.jsonl")
+_SEGMENT = re.compile(r"(\d{12,})(?:-(\d{12,}))?\.jsonl")
 
 
 def check_id(identifier: str, what: str = "run id") -> str:
@@ -48,7 +48,7 @@ def run_folder(run: str) -> str:
 def run_ids(names: Iterable[str]) -> list[str]:
     """The runs that have an event log among these names of a store, sorted.
 
-    >>> run_ids(["runs/r2/log/00000001.jsonl", "runs/r1/log/00000001.jsonl", "runs/r3/functions.pkl", "x"])
+    >>> run_ids(["runs/r2/log/000000000000.jsonl", "runs/r1/log/000000000000.jsonl", "runs/r3/functions.pkl", "x"])
     ['r1', 'r2']
     """
     parts = (name.split("/") for name in names)
@@ -65,23 +65,23 @@ def log_folder(run: str) -> str:
 
 
 def log_segment(run: str, first: int, last: int | None = None) -> str:
-    """The name of the log segment with that number, or of the compaction of segments `first` to `last`.
+    """The name of the segment that begins with event `first`, or of joined segments that begin with `first` to `last`.
 
     Names sort as their numbers do.
 
-    >>> log_segment("r1", 7), log_segment("r1", 1, 64)
-    ('runs/r1/log/00000007.jsonl', 'runs/r1/log/00000001-00000064.jsonl')
+    >>> log_segment("r1", 7), log_segment("r1", 0, 64)
+    ('runs/r1/log/000000000007.jsonl', 'runs/r1/log/000000000000-000000000064.jsonl')
     """
-    if first < 1 or (last is not None and last < first):
-        raise ConfigurationError(f"log segments count from 1 upwards, but {first} to {last} were asked for")
-    return f"{log_folder(run)}/{first:08d}{'' if last is None else f'-{last:08d}'}.jsonl"
+    if first < 0 or (last is not None and last < first):
+        raise ConfigurationError(f"events count from 0 upwards, but {first} to {last} were asked for")
+    return f"{log_folder(run)}/{first:012d}{'' if last is None else f'-{last:012d}'}.jsonl"
 
 
 def segment_range(name: str) -> tuple[int, int] | None:
-    """The numbers of the first and last segment in a log file, or None for a name that is no log segment.
+    """The first events of the first and the last segment in a log file, or None for a name that is no log segment.
 
-    >>> segment_range("runs/r1/log/00000001-00000064.jsonl"), segment_range("runs/r1/log/00000007.jsonl")
-    ((1, 64), (7, 7))
+    >>> segment_range("runs/r1/log/000000000000-000000000064.jsonl"), segment_range("runs/r1/log/000000000007.jsonl")
+    ((0, 64), (7, 7))
     """
     found = _SEGMENT.fullmatch(name.rpartition("/")[2])
     return (int(found[1]), int(found[2] or found[1])) if found else None

@@ -11,6 +11,7 @@ from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import Event, WorkerLost
 from cerebro_spark.store.local import LocalStore
 
+RUN = "r1"
 FOLDER = "runs/r1/log"
 
 
@@ -24,17 +25,17 @@ def store(tmp_path: Path) -> LocalStore:
 
 
 def test_reads_what_was_written(store: LocalStore) -> None:
-    log = EventLog(store, FOLDER)
+    log = EventLog(store, RUN)
     log.append(facts(0, 3))
     log.append([])
     log.append(facts(3, 2))
-    assert list(EventLog(store, FOLDER).read()) == facts(0, 5)
+    assert list(EventLog(store, RUN).read()) == facts(0, 5)
     assert len(store.list(FOLDER)) == 2, "one segment for all events of a turn"
 
 
 def test_cut_at_every_byte_it_reads_to_the_last_whole_event(tmp_path: Path) -> None:
     whole = LocalStore(tmp_path / "whole")
-    log = EventLog(whole, FOLDER)
+    log = EventLog(whole, RUN)
     log.append(facts(0, 2))
     log.append(facts(2, 2))
     last = whole.list(FOLDER)[-1]
@@ -44,24 +45,24 @@ def test_cut_at_every_byte_it_reads_to_the_last_whole_event(tmp_path: Path) -> N
         store = LocalStore(tmp_path / f"cut{cut}")
         store.write(whole.list(FOLDER)[0], whole.read(whole.list(FOLDER)[0]))
         store.write(last, data[:cut])
-        survived = list(EventLog(store, FOLDER).read())
+        survived = list(EventLog(store, RUN).read())
         assert survived == facts(0, 2 + (cut >= line - 1) + (cut >= len(data) - 1))
-        more = EventLog(store, FOLDER)
+        more = EventLog(store, RUN)
         more.append(facts(9, 1))
-        assert list(EventLog(store, FOLDER).read()) == survived + facts(9, 1)
+        assert list(EventLog(store, RUN).read()) == survived + facts(9, 1)
 
 
 def test_a_log_goes_on_after_a_segment_that_lost_all_its_events(store: LocalStore) -> None:
-    log = EventLog(store, FOLDER)
+    log = EventLog(store, RUN)
     log.append(facts(0, 2))
     store.write(f"{FOLDER}/{2:012d}.jsonl", b'{"n":2,"event":"Wor')
-    again = EventLog(store, FOLDER)
+    again = EventLog(store, RUN)
     again.append(facts(2, 1))
-    assert list(EventLog(store, FOLDER).read()) == facts(0, 3)
+    assert list(EventLog(store, RUN).read()) == facts(0, 3)
 
 
 def test_two_drivers_cannot_both_go_on(store: LocalStore) -> None:
-    one, two = EventLog(store, FOLDER), EventLog(store, FOLDER)
+    one, two = EventLog(store, RUN), EventLog(store, RUN)
     one.append(facts(0, 1))
     two.append(facts(1, 1))
     with pytest.raises(EventLogError, match="another driver"):
@@ -70,33 +71,33 @@ def test_two_drivers_cannot_both_go_on(store: LocalStore) -> None:
 
 def test_many_segments_are_joined_and_still_read(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cerebro_spark.eventlog._SEGMENTS_BEFORE_COMPACTION", 4)
-    log = EventLog(store, FOLDER)
+    log = EventLog(store, RUN)
     for n in range(10):
         log.append(facts(n, 1))
     assert len(store.list(FOLDER)) == 4
-    assert list(EventLog(store, FOLDER).read()) == facts(0, 10)
+    assert list(EventLog(store, RUN).read()) == facts(0, 10)
 
 
 def test_a_compaction_that_was_interrupted_does_no_harm(store: LocalStore) -> None:
-    log = EventLog(store, FOLDER)
+    log = EventLog(store, RUN)
     for n in range(3):
         log.append(facts(n, 1))
     names = store.list(FOLDER)
     store.write(f"{FOLDER}/{0:012d}-{2:012d}.jsonl", b"".join(store.read(name) for name in names))
     store.delete(names[1])
-    assert list(EventLog(store, FOLDER).read()) == facts(0, 3)
+    assert list(EventLog(store, RUN).read()) == facts(0, 3)
 
 
 def test_a_hole_is_an_error(store: LocalStore) -> None:
-    log = EventLog(store, FOLDER)
+    log = EventLog(store, RUN)
     for n in range(3):
         log.append(facts(n, 1))
     store.delete(store.list(FOLDER)[1])
     with pytest.raises(EventLogError, match="lacks event 1"):
-        list(EventLog(store, FOLDER).read())
+        list(EventLog(store, RUN).read())
 
 
 def test_a_foreign_file_is_an_error(store: LocalStore) -> None:
     store.write(f"{FOLDER}/notes.txt", b"hello")
     with pytest.raises(EventLogError, match="does not belong"):
-        list(EventLog(store, FOLDER).read())
+        list(EventLog(store, RUN).read())

@@ -1,0 +1,217 @@
+"""The driver's end of all wires: one thread, one selector, as many workers as there are. It never blocks its callers.
+
+Whoever connects has ten seconds to prove that he knows the run's secret; what he sends before that is bounded and never
+looked into. A worker that hangs up, breaks the protocol or is silent for longer than the heartbeat allows is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cerebro_spark.backend.wire import Channel, Message, WireError
+
+_log = logging.getLogger(__name__)
+_SECONDS_TO_PROVE = 10.0
+_MOST_UNPROVEN = 64
+
+
+@dataclass(slots=True)
+class _Peer:
+    number: int
+    socket: socket.socket
+    channel: Channel
+    heard: float
+    outgoing: bytearray = field(default_factory=bytearray)
+    announced: bool = False
+
+
+class Hub:
+    """Listens, and tells `on_message(peer, message)` and `on_lost(peer, reason)`, both from the hub's own thread.
+
+    `silence` are the seconds after which a worker that says nothing at all is given up.
+    """
+
+    def __init__(
+        self,
+        secret: bytes,
+        on_message: Callable[[int, Message], None],
+        on_lost: Callable[[int, str], None],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        silence: float = 30.0,
+    ) -> None:
+        self._secret = secret
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._silence = silence
+        self._peers: dict[int, _Peer] = {}
+        self._count = 0
+        self._closing = False
+        self._lock = threading.Lock()
+        self._said: list[tuple[int, Message | None]] = []
+        self._listener = socket.create_server((host, port), backlog=128)
+        self._listener.setblocking(False)
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_out.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ, None)
+        self._selector.register(self._wake_out, selectors.EVENT_READ, None)
+        self._thread = threading.Thread(target=self._run, name="cerebro-hub", daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where workers dial."""
+        host, port = self._listener.getsockname()[:2]
+        return host, port
+
+    def send(self, peer: int, message: Message) -> None:
+        """Say something to a worker; nothing happens if it is gone."""
+        self._post(peer, message)
+
+    def drop(self, peer: int) -> None:
+        """Hang up on a worker without calling it lost."""
+        self._post(peer, None)
+
+    def close(self) -> None:
+        """Send what is still to be sent, hang up on everybody, and stop listening."""
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+        self._wake_in.send(b"x")
+        self._thread.join(timeout=10.0)
+
+    def _post(self, peer: int, message: Message | None) -> None:
+        with self._lock:
+            if self._closing:
+                return
+            self._said.append((peer, message))
+        self._wake_in.send(b"x")
+
+    # -- the hub's own thread
+
+    def _run(self) -> None:
+        while True:
+            for key, ready in self._selector.select(self._next_deadline()):
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.fileobj is self._wake_out:
+                    self._wake_out.recv(4096)
+                else:
+                    self._serve(key.data, ready)
+            self._give_up_on_the_silent()
+            with self._lock:
+                said, self._said = self._said, []
+                closing = self._closing
+            for number, message in said:
+                self._speak(number, message)
+            if closing:
+                break
+        self._hang_up()
+
+    def _next_deadline(self) -> float | None:
+        deadlines = [peer.heard + self._patience(peer) for peer in self._peers.values()]
+        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+
+    def _patience(self, peer: _Peer) -> float:
+        return self._silence if peer.channel.open else _SECONDS_TO_PROVE
+
+    def _accept(self) -> None:
+        try:
+            sock, address = self._listener.accept()
+        except OSError as error:
+            _log.warning("a connection could not be accepted: %s", error)
+            return
+        if sum(not peer.channel.open for peer in self._peers.values()) >= _MOST_UNPROVEN:
+            _log.warning("refused %s: too many connections that have proven nothing", address)
+            sock.close()
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._count += 1
+        peer = _Peer(self._count, sock, Channel(self._secret, leads=True), time.monotonic())
+        self._peers[peer.number] = peer
+        self._selector.register(sock, selectors.EVENT_READ, peer)
+        self._flush(peer)
+
+    def _serve(self, peer: _Peer, ready: int) -> None:
+        if peer.number not in self._peers:
+            return
+        try:
+            if ready & selectors.EVENT_READ:
+                data = peer.socket.recv(1 << 18)
+                if not data:
+                    raise WireError("it hung up")
+                messages = peer.channel.receive(data)
+                if peer.channel.open:
+                    peer.heard = time.monotonic()
+                for message in messages:
+                    peer.announced = True
+                    self._on_message(peer.number, message)
+            self._flush(peer)
+        except BlockingIOError:
+            return
+        except (WireError, OSError) as error:
+            self._lose(peer, str(error))
+
+    def _speak(self, number: int, message: Message | None) -> None:
+        peer = self._peers.get(number)
+        if peer is None:
+            return
+        if message is None:
+            self._forget(peer)
+            return
+        try:
+            peer.channel.say(message)
+            self._flush(peer)
+        except (WireError, OSError) as error:
+            self._lose(peer, str(error))
+
+    def _flush(self, peer: _Peer) -> None:
+        peer.outgoing += peer.channel.to_send()
+        try:
+            while peer.outgoing:
+                del peer.outgoing[: peer.socket.send(peer.outgoing)]
+        except BlockingIOError:
+            pass  # the rest goes when the selector says that there is room
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.outgoing else 0)
+        self._selector.modify(peer.socket, wanted, peer)
+
+    def _give_up_on_the_silent(self) -> None:
+        now = time.monotonic()
+        for peer in list(self._peers.values()):
+            if now - peer.heard >= self._patience(peer):
+                self._lose(peer, f"silent for {now - peer.heard:.1f} s")
+
+    def _lose(self, peer: _Peer, reason: str) -> None:
+        self._forget(peer)
+        if peer.announced:
+            self._on_lost(peer.number, reason)
+        else:
+            _log.warning("refused a connection that never proved itself: %s", reason)
+
+    def _forget(self, peer: _Peer) -> None:
+        if self._peers.pop(peer.number, None) is not None:
+            self._selector.unregister(peer.socket)
+            peer.socket.close()
+
+    def _hang_up(self) -> None:
+        for peer in list(self._peers.values()):
+            peer.socket.settimeout(1.0)
+            try:
+                peer.socket.sendall(peer.outgoing)
+            except OSError as error:
+                _log.debug("a worker did not take its last orders: %s", error)
+            self._forget(peer)
+        self._selector.close()
+        self._listener.close()
+        self._wake_in.close()
+        self._wake_out.close()

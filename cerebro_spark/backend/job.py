@@ -1,0 +1,38 @@
+"""What workers need to know before they can work: data, functions, seeds. A value; it opens and loads nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.store.base import Store
+from cerebro_spark.trainer.base import Hooks, Resources
+from cerebro_spark.trainer.feed import Columns, ColumnSpec
+
+Framework = Literal["auto", "keras", "torch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run as a worker sees it: where its data and its checkpoints are, and the user's functions."""
+
+    run: str
+    store: Store
+    dataset: Dataset
+    hooks: Hooks
+    seed: int = 0
+    framework: Framework = "auto"
+    resources: Resources = field(default_factory=Resources)
+    cache: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> Columns:
+        """The data set's columns, as trainers call them."""
+        specs = {column.name: ColumnSpec(column.dtype, tuple(column.shape)) for column in self.dataset.columns}
+        return Columns(
+            {column.name: specs[column.name] for column in self.dataset.features},
+            {column.name: specs[column.name] for column in self.dataset.labels},
+            self.dataset.weight.name if self.dataset.weight else None,
+        )

@@ -1,0 +1,246 @@
+"""What runs on the other side: a worker that loads partitions, trains units and keeps models. It decides nothing.
+
+Three threads: the main one does the work, in the order in which it was given; one listens to the driver, and has the
+next checkpoint fetched while the current unit trains; one shows that the worker is alive. A checkpoint is written while
+the next unit already runs, and only when it is in the store is the unit reported.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from cerebro_spark.backend.job import Job
+from cerebro_spark.backend.messages import checkpoint_of, finished, restored_metrics, restored_params, unit_of
+from cerebro_spark.backend.wire import Line, Message, WireError
+from cerebro_spark.data.batches import row_order
+from cerebro_spark.data.cache import Cache
+from cerebro_spark.errors import CerebroError, ConfigurationError, StoreError, TrialFailed
+from cerebro_spark.store import paths
+from cerebro_spark.trainer.base import Trainer
+from cerebro_spark.trainer.choice import choose_trainer
+from cerebro_spark.trainer.feed import Feed
+from cerebro_spark.types import Checkpoint, Metrics, Unit
+
+Parent = Path | bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Posting:
+    """Where a worker belongs: whom it dials, how it proves itself, what it is called, what it works on."""
+
+    address: tuple[str, int]
+    secret: bytes
+    name: str
+    job: Job
+    beat: float = 5.0
+    timeout: float = 30.0
+
+
+def serve(posting: Posting) -> None:
+    """Work until the driver says stop, or hangs up."""
+    line = Line(posting.address, posting.secret, posting.timeout)
+    line.send({"type": "hello", "name": posting.name, "host": socket.gethostname(), "pid": os.getpid()})
+    with tempfile.TemporaryDirectory(prefix="cerebro-worker-") as scratch:
+        worker = Worker(posting.job, line, Path(scratch))
+        threading.Thread(target=_beat, args=(line, posting.beat, worker.stopped), daemon=True).start()
+        threading.Thread(target=_listen, args=(line, worker), daemon=True).start()
+        try:
+            worker.work()
+        finally:
+            worker.stopped.set()
+            line.close()
+
+
+def _beat(line: Line, seconds: float, stopped: threading.Event) -> None:
+    while not stopped.wait(seconds):
+        try:
+            line.send({"type": "alive"})
+        except (OSError, WireError):
+            return  # the listener sees the same and ends the worker
+
+
+def _listen(line: Line, worker: Worker) -> None:
+    try:
+        while True:
+            for message in line.receive():
+                worker.order(message)
+    except (OSError, WireError):
+        worker.order({"type": "stop"})
+
+
+class Worker:
+    """Carries out orders one after another, and says what came of them."""
+
+    def __init__(self, job: Job, line: Line, scratch: Path) -> None:
+        self._job = job
+        self._line = line
+        self._scratch = scratch
+        self._cache = Cache(**job.cache)
+        self._orders: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._parents: dict[int, Future[Parent]] = {}
+        self._fetching = ThreadPoolExecutor(1, "fetch")
+        self._saving = ThreadPoolExecutor(1, "save")
+        self._trainer: Trainer | None = None
+        self.stopped = threading.Event()
+
+    def order(self, message: Message) -> None:
+        """Take an order; called by the listener. Fetching what a unit starts from begins at once."""
+        if message["type"] == "run" and message["parent"] is not None:
+            parent = checkpoint_of(message["parent"])
+            self._parents[message["attempt"]] = self._fetching.submit(self._fetch, parent)
+        self._orders.put(message)
+
+    def work(self) -> None:
+        """Do what is ordered until told to stop."""
+        while True:
+            message = self._orders.get()
+            if message["type"] == "stop":
+                break
+            if message["type"] == "load":
+                self._load(message["partition"])
+            elif message["type"] == "drop":
+                dataset = self._job.dataset
+                self._cache.release(dataset, dataset.partition(message["partition"]))
+            elif message["type"] == "run":
+                self._run(message)
+        self._saving.shutdown(wait=True)
+        self._fetching.shutdown(wait=False, cancel_futures=True)
+        self._cache.close()
+
+    # -- partitions
+
+    def _load(self, partition: str) -> None:
+        dataset = self._job.dataset
+        try:
+            self._cache.load(dataset, dataset.partition(partition))
+        except (CerebroError, OSError) as error:
+            self._line.send({"type": "unloaded", "partition": partition, "reason": f"{type(error).__name__}: {error}"})
+            return
+        self._line.send({"type": "loaded", "partition": partition})
+
+    # -- units
+
+    def _run(self, message: Message) -> None:
+        unit = unit_of(message["unit"])
+        try:
+            began = time.perf_counter()
+            metrics, values = self._perform(unit, message)
+            seconds = time.perf_counter() - began
+            if unit.kind == "train":
+                self._save(unit, message, seconds, metrics, values)
+            else:
+                self._line.send(finished(message, seconds, metrics, values))
+        except (TrialFailed, ConfigurationError, MemoryError) as error:
+            self._fail(message, error, "trial")
+        except (CerebroError, OSError) as error:
+            self._fail(message, error, "worker")
+        except Exception as error:
+            self._fail(message, error, "trial", traceback.format_exc())
+
+    def _perform(self, unit: Unit, message: Message) -> tuple[Metrics, dict[str, float] | None]:
+        params = restored_params(message["params"])
+        trainer = self._ready_trainer(params)
+        self._make_current(trainer, unit, params, message)
+        dataset = self._job.dataset
+        arrays = self._cache.load(dataset, dataset.partition(unit.partition))
+        size = int(params.get("batch_size", 32))
+        carry = restored_metrics(message["carry"])
+        if unit.kind == "train":
+            rows = len(next(iter(arrays.values())))
+            order = row_order(rows, self._job.seed, unit.trial, unit.epoch, unit.partition)
+            metrics = trainer.train(unit, Feed(arrays, order, batch_size=size, key=unit.partition), carry)
+        else:
+            metrics = trainer.evaluate(unit, Feed(arrays, batch_size=max(size, 1024), key=unit.partition), carry)
+        if not message["final"]:
+            return metrics, None
+        return metrics, trainer.finish(Metrics.merge([part for part in (carry, metrics) if part is not None]))
+
+    def _ready_trainer(self, params: Mapping[str, Any]) -> Trainer:
+        if self._trainer is None:
+            job = self._job
+            kind = choose_trainer(job.hooks, params, job.framework)
+            self._trainer = kind(job.hooks, job.columns, seed=job.seed, resources=job.resources)
+        return self._trainer
+
+    def _make_current(self, trainer: Trainer, unit: Unit, params: Mapping[str, Any], message: Message) -> None:
+        if message["parent"] is None:
+            trainer.build(unit.trial, params)
+            return
+        parent = checkpoint_of(message["parent"])
+        source = self._parents.pop(message["attempt"]).result()
+        assert source is not None
+        warm = parent.trial != unit.trial
+        trainer.load(unit.trial, params, source, digest=parent.digest, warm_start=warm)
+
+    # -- checkpoints
+
+    def _fetch(self, parent: Checkpoint) -> Parent:
+        name = paths.checkpoint(self._job.run, parent)
+        return self._job.store.local_path(name) or self._job.store.read(name)
+
+    def _save(
+        self, unit: Unit, message: Message, seconds: float, metrics: Metrics, values: dict[str, float] | None
+    ) -> None:
+        """Copy the state out of the trainer, and go on; the store gets it from another thread."""
+        assert self._trainer is not None
+        buffer = BytesIO()
+        saved = self._trainer.save(buffer)
+        checkpoint = Checkpoint(unit.trial, unit.epoch, message["step"], message["attempt"], saved.bytes, saved.digest)
+        self._saving.submit(self._store, checkpoint, buffer, finished(message, seconds, metrics, values, checkpoint))
+
+    def _store(self, checkpoint: Checkpoint, buffer: BytesIO, report: Message) -> None:
+        try:
+            self._job.store.write(paths.checkpoint(self._job.run, checkpoint), buffer.getbuffer())
+        except StoreError as error:
+            self._fail(report, error, "worker")
+            return
+        self._line.send(report)
+
+    def _fail(self, message: Message, error: BaseException, blame: str, text: str | None = None) -> None:
+        told = text or f"{type(error).__name__}: {error}"
+        report = {
+            "type": "failed",
+            "attempt": message["attempt"],
+            "unit": message["unit"],
+            "blame": blame,
+            "error": told,
+        }
+        self._line.send(report)
+
+
+def main() -> None:
+    """A worker process: its posting comes through standard input, and when that is closed its parent is gone."""
+    import cloudpickle
+
+    posting = cloudpickle.load(sys.stdin.buffer)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    try:
+        serve(posting)
+    except (OSError, WireError) as error:
+        print(f"worker {posting.name} lost its driver: {error}", file=sys.stderr)
+    # Threads of frameworks may not end by themselves; everything of ours has.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _die_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()
