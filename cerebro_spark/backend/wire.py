@@ -175,11 +175,18 @@ class Line:
         self._channel = Channel(secret, leads=False)
         self._early: list[Message] = []
         self._sending = threading.Lock()
+        try:
+            self._prove()
+        except BaseException:
+            self._socket.close()
+            raise
+        self._socket.settimeout(None)
+
+    def _prove(self) -> None:
         while not self._channel.open:
             self._socket.sendall(self._channel.to_send())
             self._early += self._channel.receive(self._received())
         self._socket.sendall(self._channel.to_send())
-        self._socket.settimeout(None)
 
     def send(self, message: Message) -> None:
         """Say something; frames of several threads do not mingle."""

@@ -152,7 +152,7 @@ class Worker:
 
     def _perform(self, unit: Unit, message: Message) -> tuple[Metrics, dict[str, float] | None]:
         params = restored_params(message["params"])
-        trainer = self._ready_trainer(params)
+        trainer = self._ready_trainer()
         self._make_current(trainer, unit, params, message)
         dataset = self._job.dataset
         arrays = self._cache.load(dataset, dataset.partition(unit.partition))
@@ -168,10 +168,10 @@ class Worker:
             return metrics, None
         return metrics, trainer.finish(Metrics.merge([part for part in (carry, metrics) if part is not None]))
 
-    def _ready_trainer(self, params: Mapping[str, Any]) -> Trainer:
+    def _ready_trainer(self) -> Trainer:
         if self._trainer is None:
             job = self._job
-            kind = choose_trainer(job.hooks, params, job.framework)
+            kind = choose_trainer(job.hooks.model_fn, job.framework)
             self._trainer = kind(job.hooks, job.columns, seed=job.seed, resources=job.resources)
         return self._trainer
 

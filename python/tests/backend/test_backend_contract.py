@@ -3,26 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from small_search import small_dataset, torch_model_fn
 
 from cerebro_spark.backend.base import Backend
+from cerebro_spark.backend.job import Job
+from cerebro_spark.backend.local import LocalBackend
 from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World
 from cerebro_spark.errors import RunStalled
 from cerebro_spark.events import Event, LoadPartition, PartitionLoaded, RunUnit, UnitFinished, WorkerJoined
+from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.types import Partition, Unit
 
-PARTITIONS = [Partition("p0", rows=4), Partition("p1", rows=4)]
+
+class Setting(NamedTuple):
+    """A backend under test, and two partitions that its workers can load."""
+
+    backend: Backend
+    partitions: tuple[Partition, ...]
 
 
-def simulated() -> Backend:
-    return SimulatedBackend([SimulatedWorker("w0"), SimulatedWorker("w1")], World(cost=lambda params: 1.0))
+def simulated(folder: Path) -> Setting:
+    backend = SimulatedBackend([SimulatedWorker("w0"), SimulatedWorker("w1")], World(cost=lambda params: 1.0))
+    return Setting(backend, (Partition("p0", rows=4), Partition("p1", rows=4)))
 
 
-@pytest.fixture(params=[simulated], ids=lambda make: make.__name__)
-def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    make: Callable[[], Backend] = request.param
-    with make() as made:
+def local(folder: Path) -> Setting:
+    dataset = small_dataset(folder)
+    backend = LocalBackend(num_workers=2)
+    backend.bind(Job("r1", dataset.store, dataset, Hooks(torch_model_fn)))
+    return Setting(backend, dataset.partitions)
+
+
+BACKENDS = [simulated, pytest.param(local, marks=pytest.mark.slow)]
+
+
+@pytest.fixture(params=BACKENDS, ids=["simulated", "local"])
+def setting(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Setting]:
+    make: Callable[[Path], Setting] = request.param
+    made = make(tmp_path)
+    with made.backend:
         yield made
 
 
@@ -34,57 +57,69 @@ def gather(backend: Backend, kind: type[Event], count: int) -> list[Event]:
     return found
 
 
-def started(backend: Backend, at: float = 0.0) -> list[str]:
-    backend.start(PARTITIONS, at)
-    return sorted(event.worker for event in gather(backend, WorkerJoined, 2))  # type: ignore[attr-defined]
+def started(setting: Setting, at: float = 0.0) -> list[str]:
+    setting.backend.start(setting.partitions, at)
+    return sorted(event.worker for event in gather(setting.backend, WorkerJoined, 2))  # type: ignore[attr-defined]
 
 
-def test_workers_are_announced(backend: Backend) -> None:
-    assert len(set(started(backend))) == 2
+def test_workers_are_announced(setting: Setting) -> None:
+    assert len(set(started(setting))) == 2
 
 
-def test_the_clock_begins_where_it_is_told_and_never_goes_back(backend: Backend) -> None:
-    workers = started(backend, at=100.0)
+def test_the_clock_begins_where_it_is_told_and_never_goes_back(setting: Setting) -> None:
+    backend = setting.backend
+    workers = started(setting, at=100.0)
     readings = [backend.now()]
-    for partition in PARTITIONS:
+    for partition in setting.partitions[:2]:
         backend.submit(LoadPartition(workers[0], partition.id))
-    for event in gather(backend, PartitionLoaded, 2):
-        readings += [event.at, backend.now()]
+    readings += [event.at for event in gather(backend, PartitionLoaded, 2)]
+    readings.append(backend.now())
     assert readings == sorted(readings)
     assert readings[0] >= 100.0
 
 
-def test_a_unit_comes_back_under_its_attempt_with_a_checkpoint(backend: Backend) -> None:
-    worker = started(backend)[0]
-    backend.submit(LoadPartition(worker, "p0"))
+def test_a_unit_comes_back_under_its_attempt_with_a_checkpoint(setting: Setting) -> None:
+    backend, partition = setting.backend, setting.partitions[0].id
+    worker = started(setting)[0]
+    backend.submit(LoadPartition(worker, partition))
     gather(backend, PartitionLoaded, 1)
-    backend.submit(RunUnit(worker, Unit("t0", 1, "p0"), attempt=7, params={}, step=1))
+    backend.submit(RunUnit(worker, Unit("t0", 1, partition), attempt=7, params={}, step=1))
     (event,) = gather(backend, UnitFinished, 1)
     assert isinstance(event, UnitFinished)
-    assert (event.worker, event.unit, event.attempt) == (worker, Unit("t0", 1, "p0"), 7)
+    assert (event.worker, event.unit, event.attempt) == (worker, Unit("t0", 1, partition), 7)
     assert event.checkpoint is not None
     assert (event.checkpoint.trial, event.checkpoint.epoch, event.checkpoint.step) == ("t0", 1, 1)
     assert event.checkpoint.attempt == 7
     assert event.seconds > 0
 
 
-def test_orders_to_one_worker_are_done_in_order(backend: Backend) -> None:
-    worker = started(backend)[0]
-    backend.submit(LoadPartition(worker, "p0"))
+def test_orders_to_one_worker_are_done_in_order(setting: Setting) -> None:
+    backend, partition = setting.backend, setting.partitions[0].id
+    worker = started(setting)[0]
+    backend.submit(LoadPartition(worker, partition))
     gather(backend, PartitionLoaded, 1)
     for attempt in (1, 2, 3):
-        backend.submit(RunUnit(worker, Unit(f"t{attempt}", 1, "p0"), attempt, params={}, step=1))
+        backend.submit(RunUnit(worker, Unit(f"t{attempt}", 1, partition), attempt, params={}, step=1))
     assert [e.attempt for e in gather(backend, UnitFinished, 3)] == [1, 2, 3]  # type: ignore[attr-defined]
 
 
-def test_closing_twice_and_before_the_start_is_fine(backend: Backend) -> None:
-    backend.close()
-    backend.close()
+def test_orders_to_a_worker_that_never_was_are_dropped(setting: Setting) -> None:
+    backend, partition = setting.backend, setting.partitions[0].id
+    worker = started(setting)[0]
+    if isinstance(backend, LocalBackend):
+        backend.submit(RunUnit("nobody", Unit("t0", 1, partition), attempt=1, params={}, step=1))
+    backend.submit(LoadPartition(worker, partition))
+    assert len(gather(backend, PartitionLoaded, 1)) == 1
+
+
+def test_closing_twice_and_before_the_start_is_fine(setting: Setting) -> None:
+    setting.backend.close()
+    setting.backend.close()
 
 
 def test_orders_to_a_worker_that_is_gone_are_dropped() -> None:
     gone = SimulatedBackend([SimulatedWorker("w0", deaths=((1.0, float("inf")),))], World(cost=lambda params: 5.0))
-    gone.start(PARTITIONS)
+    gone.start([])
     while gone.now() < 1.0:
         gone.events()
     gone.submit(RunUnit("w0", Unit("t0", 1, "p0"), 1, params={}, step=1))

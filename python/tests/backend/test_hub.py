@@ -1,0 +1,121 @@
+"""The hub, over real sockets: strangers change nothing, the silent are given up, the others go on."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from cerebro_spark.backend.hub import Hub
+from cerebro_spark.backend.wire import Line, Message, WireError
+
+SECRET = b"s" * 32
+WAIT = 20.0
+
+
+class Ear:
+    """Collects what a hub tells."""
+
+    def __init__(self) -> None:
+        self.messages: queue.Queue[tuple[int, Message]] = queue.Queue()
+        self.lost: queue.Queue[tuple[int, str]] = queue.Queue()
+
+
+@pytest.fixture
+def ear() -> Ear:
+    return Ear()
+
+
+@pytest.fixture
+def hub(ear: Ear) -> Iterator[Hub]:
+    made = Hub(SECRET, lambda *m: ear.messages.put(m), lambda *m: ear.lost.put(m), silence=1.0)
+    yield made
+    made.close()
+
+
+def test_both_ways(hub: Hub, ear: Ear) -> None:
+    line = Line(hub.address, SECRET, WAIT)
+    line.send({"type": "hello", "big": "x" * 300_000})
+    peer, message = ear.messages.get(timeout=WAIT)
+    assert message["type"] == "hello"
+    hub.send(peer, {"type": "load", "partition": "p" * 300_000})
+    assert line.receive()[0]["partition"] == "p" * 300_000
+    line.close()
+    assert ear.lost.get(timeout=WAIT) == (peer, "it hung up")
+
+
+def test_a_wrong_secret_is_refused_and_logged_and_changes_nothing(
+    hub: Hub, ear: Ear, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = Line(hub.address, SECRET, WAIT)
+    good.send({"type": "hello"})
+    peer, _ = ear.messages.get(timeout=WAIT)
+    with caplog.at_level(logging.WARNING, "cerebro_spark.backend.hub"):
+        with pytest.raises((WireError, OSError)):
+            Line(hub.address, b"x" * 32, WAIT).receive()
+        hub.send(peer, {"type": "load"})
+        assert good.receive() == [{"type": "load"}]
+    assert "never proved itself" in caplog.text
+    assert ear.lost.empty()
+    good.close()
+
+
+@pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n", b"\x80\x04\x95" + b"\xff" * 500, b"\x00" * 9, b""])
+def test_garbage_changes_nothing(hub: Hub, ear: Ear, noise: bytes) -> None:
+    stranger = socket.create_connection(hub.address, timeout=WAIT)
+    stranger.sendall(noise)
+    good = Line(hub.address, SECRET, WAIT)
+    good.send({"type": "hello"})
+    assert ear.messages.get(timeout=WAIT)[1] == {"type": "hello"}
+    assert ear.messages.empty()
+    assert ear.lost.empty()
+    stranger.close()
+    good.close()
+
+
+def test_the_silent_are_given_up(hub: Hub, ear: Ear) -> None:
+    silent, lively = Line(hub.address, SECRET, WAIT), Line(hub.address, SECRET, WAIT)
+    silent.send({"type": "hello", "name": "silent"})
+    first = ear.messages.get(timeout=WAIT)[0]
+    lively.send({"type": "hello", "name": "lively"})
+    stop = threading.Event()
+
+    def beat() -> None:
+        while not stop.wait(0.2):
+            lively.send({"type": "alive"})
+
+    beating = threading.Thread(target=beat)
+    beating.start()
+    peer, reason = ear.lost.get(timeout=WAIT)
+    stop.set()
+    beating.join(WAIT)
+    assert peer == first
+    assert "silent for" in reason
+    assert ear.lost.empty()
+    silent.close()
+    lively.close()
+
+
+def test_a_dropped_worker_sees_that_the_driver_hung_up(hub: Hub, ear: Ear) -> None:
+    line = Line(hub.address, SECRET, WAIT)
+    line.send({"type": "hello"})
+    hub.drop(ear.messages.get(timeout=WAIT)[0])
+    with pytest.raises(WireError, match="hung up"):
+        line.receive()
+    assert ear.lost.empty()
+    line.close()
+
+
+def test_closing_sends_the_last_orders(ear: Ear) -> None:
+    hub = Hub(SECRET, lambda *m: ear.messages.put(m), lambda *m: ear.lost.put(m))
+    line = Line(hub.address, SECRET, WAIT)
+    line.send({"type": "hello"})
+    hub.send(ear.messages.get(timeout=WAIT)[0], {"type": "stop"})
+    hub.close()
+    hub.close()
+    assert line.receive() == [{"type": "stop"}]
+    line.close()

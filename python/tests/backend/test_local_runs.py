@@ -1,0 +1,191 @@
+"""Whole runs on processes of this machine: the same bits as a plain loop, whoever dies on the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_search import keras_model_fn, small_dataset, torch_model_fn
+
+from cerebro_spark.backend.job import Job
+from cerebro_spark.backend.local import LocalBackend
+from cerebro_spark.data.batches import Batches
+from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.load import load_arrays
+from cerebro_spark.engine import Engine
+from cerebro_spark.errors import BackendError
+from cerebro_spark.eventlog import EventLog
+from cerebro_spark.events import Event, Settings, UnitFinished, WorkerJoined, WorkerLost
+from cerebro_spark.search import FixedSearch
+from cerebro_spark.store import paths
+from cerebro_spark.trainer.base import Hooks
+from cerebro_spark.trainer.checkpoint import open_checkpoint
+from cerebro_spark.trainer.randomness import derive_seed
+from cerebro_spark.trainer.state import numpy_array
+from cerebro_spark.types import Checkpoint, Objective, Report
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+SEED = 11
+CONFIGURATIONS = [{"lr": lr, "batch_size": size} for lr in (0.01, 0.03) for size in (16, 40)]
+
+
+class Recording(FixedSearch):
+    def __init__(self, configurations: list[Mapping[str, Any]], epochs: int) -> None:
+        super().__init__(configurations, epochs)
+        self.reports: list[Report] = []
+
+    def tell(self, report: Report) -> None:
+        self.reports.append(report)
+
+
+def run(dataset: Dataset, model_fn: Any, search: FixedSearch, backend: LocalBackend, observers: Any = ()) -> Engine:
+    backend.bind(Job("r1", dataset.store, dataset, Hooks(model_fn), seed=SEED))
+    settings = Settings(
+        dataset.partitions, backend.num_workers, queue_ahead=1, objective=Objective("val_loss", "min"), max_kills=9
+    )
+    log = EventLog(dataset.store, "r1")
+    engine = Engine(search, settings, backend, log, run="r1", observers=observers)
+    engine.run()
+    return engine
+
+
+def visits(dataset: Dataset) -> dict[str, list[UnitFinished]]:
+    """By trial: its training units in the order in which they count."""
+    found: dict[str, list[UnitFinished]] = {}
+    for event in EventLog(dataset.store, "r1").read():
+        if isinstance(event, UnitFinished) and event.unit.kind == "train":
+            found.setdefault(event.unit.trial, []).append(event)
+    return found
+
+
+def plain_torch_loop(dataset: Dataset, params: Mapping[str, Any], order: list[UnitFinished]) -> dict[str, np.ndarray]:
+    """What PyTorch's own loop makes of the same batches in the same order; it shares no code with the trainer."""
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(derive_seed(SEED, order[0].unit.trial))
+    made = torch_model_fn(dict(params))
+    made.module.train()
+    for event in order:
+        arrays = load_arrays(dataset, dataset.partition(event.unit.partition))
+        key = {"trial": event.unit.trial, "epoch": event.unit.epoch, "partition": event.unit.partition}
+        for batch in Batches(arrays, params["batch_size"], seed=SEED, **key):
+            made.optimizer.zero_grad()
+            loss = made.loss(made.module(torch.from_numpy(batch["features"])), torch.from_numpy(batch["label"]))
+            loss.backward()
+            made.optimizer.step()
+    return {name: value.detach().numpy() for name, value in made.module.state_dict().items()}
+
+
+def stored_weights(dataset: Dataset, checkpoint: Checkpoint) -> list[np.ndarray]:
+    with open_checkpoint(dataset.store.read(paths.checkpoint("r1", checkpoint))) as reader:
+        names = [name for name in reader.names() if name.startswith("model/parameters/")]
+        return [numpy_array(reader, name) for name in names]
+
+
+def check_against_plain_loop(dataset: Dataset, engine: Engine) -> None:
+    """The best epoch of each trial is in the store; a plain loop up to there leaves the same bits."""
+    for trial, order in visits(dataset).items():
+        record = engine.scheduler.state.trials[trial]
+        assert record.best is not None
+        until = [event for event in order if event.unit.epoch <= record.best.epoch]
+        expected = plain_torch_loop(dataset, record.params, until)
+        found = stored_weights(dataset, record.best)
+        assert {w.tobytes() for w in found} == {w.tobytes() for w in expected.values()}, trial
+
+
+def check_exactly_once(dataset: Dataset, trials: int, epochs: int) -> None:
+    accepted = [event.unit for order in visits(dataset).values() for event in order]
+    assert len(accepted) == len(set(accepted)) == trials * epochs * len(dataset.train)
+
+
+def test_weights_equal_a_plain_loop_bit_for_bit(tmp_path: Path) -> None:
+    dataset = small_dataset(tmp_path, partitions=3)
+    search = Recording(CONFIGURATIONS, 2)
+    engine = run(dataset, torch_model_fn, search, LocalBackend(num_workers=2, threads=1))
+    assert len(search.reports) == 8
+    check_exactly_once(dataset, trials=4, epochs=2)
+    kept = dataset.store.list(paths.checkpoint_folder("r1"))
+    assert len(kept) == 4, "the best epoch of each trial stays, everything else is gone"
+    check_against_plain_loop(dataset, engine)
+
+
+def test_keras_metrics_are_exact_over_partitions(tmp_path: Path) -> None:
+    dataset = small_dataset(tmp_path, partitions=3)
+    search = Recording([{"lr": 0.02, "batch_size": 32}], 2)
+    run(dataset, keras_model_fn, search, LocalBackend(num_workers=2, threads=1))
+    assert [report.epoch for report in search.reports] == [1, 2]
+    assert all(
+        set(r.metrics) == {f"{p}{m}" for p in ("", "val_") for m in ("loss", "accuracy", "auc")} for r in search.reports
+    )
+    assert 0.5 < search.reports[-1].metrics["val_auc"] <= 1.0
+    assert 0.0 <= search.reports[-1].metrics["val_accuracy"] <= 1.0
+
+
+class Killer:
+    """Kills, or stops, a worker in the middle of the run."""
+
+    def __init__(self, backend: LocalBackend, how: signal.Signals, every: int, most: int) -> None:
+        self._backend, self._how, self._every, self._most = backend, how, every, most
+        self._units = 0
+        self.struck: list[str] = []
+        self.lost: list[str] = []
+        self.joined: list[str] = []
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, WorkerJoined):
+            self.joined.append(event.worker)
+        elif isinstance(event, WorkerLost):
+            self.lost.append(event.worker)
+        elif isinstance(event, UnitFinished):
+            self._units += 1
+            if self._units % self._every == 0 and len(self.struck) < self._most:
+                name, hand = next(item for item in self._backend._hands.items() if item[0] not in self.struck)
+                os.kill(hand.process.pid, self._how)
+                self.struck.append(name)
+
+
+@pytest.mark.parametrize(("how", "most"), [(signal.SIGKILL, 2), (signal.SIGSTOP, 1)], ids=["dead", "stalled"])
+def test_lost_workers_are_replaced_and_nothing_is_lost(tmp_path: Path, how: signal.Signals, most: int) -> None:
+    dataset = small_dataset(tmp_path, partitions=3)
+    backend = LocalBackend(num_workers=2, threads=1, heartbeat=4.0)
+    killer = Killer(backend, how, every=9, most=most)
+    search = Recording(CONFIGURATIONS, 3)
+    engine = run(dataset, torch_model_fn, search, backend, [killer])
+    assert len(killer.struck) == most
+    assert set(killer.lost) == set(killer.struck)
+    assert sorted((r.trial, r.epoch) for r in search.reports) == [(f"t{t}", e) for t in range(4) for e in (1, 2, 3)]
+    assert not any(r.failed for r in search.reports)
+    assert engine.scheduler.units_given_up >= 1
+    check_exactly_once(dataset, trials=4, epochs=3)
+    check_against_plain_loop(dataset, engine)
+
+
+def broken_model_fn(params: dict[str, Any]) -> Any:
+    if params["lr"] == 0.03:
+        raise RuntimeError("no such layer")
+    return torch_model_fn(params)
+
+
+def test_a_failing_trial_says_why_and_the_others_go_on(tmp_path: Path) -> None:
+    dataset = small_dataset(tmp_path)
+    search = Recording([{"lr": 0.01, "batch_size": 32}, {"lr": 0.03, "batch_size": 32}], 1)
+    run(dataset, broken_model_fn, search, LocalBackend(num_workers=1, threads=1))
+    failed = [report for report in search.reports if report.failed]
+    assert [report.trial for report in failed] == ["t1"]
+    assert "no such layer" in str(failed[0].error)
+    assert [(r.trial, r.epoch) for r in search.reports if not r.failed] == [("t0", 1)]
+
+
+def test_a_worker_that_cannot_start_ends_the_run_with_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = small_dataset(tmp_path)
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    with pytest.raises(BackendError, match="ended with code 1 before it joined"):
+        run(dataset, torch_model_fn, Recording([{"lr": 0.01}], 1), LocalBackend(num_workers=1))

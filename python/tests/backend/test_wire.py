@@ -1,0 +1,124 @@
+"""The wire: whole messages out of any chunks of bytes, and nothing at all from whoever does not know the secret."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro_spark.backend.wire import MAGIC, Channel, WireError
+
+SECRET = b"s" * 32
+messages = st.lists(
+    st.fixed_dictionaries({"type": st.text(max_size=8)}, optional={"x": st.integers(), "y": st.text(max_size=50)}),
+    max_size=6,
+)
+
+
+def pair(secret: bytes = SECRET) -> tuple[Channel, Channel]:
+    """A driver's and a worker's channel that have proven themselves to each other."""
+    driver, worker = Channel(SECRET, leads=True), Channel(secret, leads=False)
+    while not (driver.open and worker.open):
+        worker.receive(driver.to_send())
+        driver.receive(worker.to_send())
+    return driver, worker
+
+
+@settings(max_examples=60, deadline=None)
+@given(messages, messages, st.data())
+def test_messages_arrive_whole_however_the_bytes_are_cut(down: list, up: list, data: st.DataObject) -> None:
+    driver, worker = pair()
+    for sender, receiver, said in ((driver, worker, down), (worker, driver, up)):
+        for message in said:
+            sender.say(message)
+        stream = sender.to_send()
+        heard = []
+        while stream:
+            cut = data.draw(st.integers(1, len(stream)))
+            heard += receiver.receive(stream[:cut])
+            stream = stream[cut:]
+        assert heard == said
+
+
+def test_a_worker_with_a_wrong_secret_is_refused() -> None:
+    with pytest.raises(WireError, match="does not know the secret"):
+        pair(b"x" * 32)
+
+
+def test_a_driver_with_a_wrong_secret_is_refused() -> None:
+    impostor, worker = Channel(b"x" * 32, leads=True), Channel(SECRET, leads=False)
+    greeting = worker.to_send()
+    worker.receive(impostor.to_send())
+    impostor.receive(greeting)
+    with pytest.raises(WireError, match="does not know the secret"):
+        worker.receive(impostor.to_send())
+
+
+def test_an_echo_is_no_proof() -> None:
+    channel = Channel(SECRET, leads=True)
+    with pytest.raises(WireError, match="echoes"):
+        channel.receive(channel.to_send())
+
+
+def test_another_workers_conversation_cannot_be_played_back() -> None:
+    driver, worker = pair()
+    worker.say({"type": "finished"})
+    recorded = worker.to_send()
+    assert driver.receive(recorded) == [{"type": "finished"}]
+    with pytest.raises(WireError, match="changed on its way"):
+        driver.receive(recorded)
+    other, _ = pair()
+    with pytest.raises(WireError, match="changed on its way"):
+        other.receive(recorded)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=400))
+def test_garbage_opens_nothing_and_says_nothing(noise: bytes) -> None:
+    channel = Channel(SECRET, leads=True)
+    try:
+        assert channel.receive(noise) == []
+        assert channel.receive(MAGIC + noise) == []
+    except WireError:
+        pass
+    assert not channel.open
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_a_flipped_bit_is_noticed(data: st.DataObject) -> None:
+    driver, worker = pair()
+    worker.say({"type": "loaded", "partition": "train-00000"})
+    stream = bytearray(worker.to_send())
+    place = data.draw(st.integers(0, len(stream) - 1))
+    stream[place] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        assert driver.receive(bytes(stream)) == [], "only an altered length may leave it waiting"
+        assert place < 4
+    except WireError:
+        pass
+
+
+def test_frames_have_a_limit() -> None:
+    driver, _ = pair()
+    with pytest.raises(WireError, match="claims"):
+        driver.receive(b"\xff" * 200)
+
+
+def test_endless_talk_without_proof_is_cut_short() -> None:
+    channel = Channel(SECRET, leads=True)
+    channel.receive(MAGIC + b"n" * 32)
+    with pytest.raises(WireError):
+        channel.receive(b"z" * 100_000)
+
+
+def test_nothing_is_said_before_the_proof() -> None:
+    with pytest.raises(WireError, match="before both sides"):
+        Channel(SECRET, leads=True).say({"type": "load"})
+
+
+def test_only_objects_with_a_type_are_messages() -> None:
+    driver, worker = pair()
+    worker.say(["not", "a", "message"])  # type: ignore[arg-type]
+    with pytest.raises(WireError, match="not a message"):
+        driver.receive(worker.to_send())
