@@ -24,12 +24,21 @@ from cerebro_spark.backend.messages import fact, order
 from cerebro_spark.backend.wire import Message, WireError
 from cerebro_spark.backend.worker import Posting
 from cerebro_spark.errors import BackendError, ConfigurationError
-from cerebro_spark.events import Action, DeleteCheckpoint, Event, WorkerJoined, WorkerLost
+from cerebro_spark.events import (
+    Action,
+    DeleteCheckpoint,
+    Event,
+    PartitionLoaded,
+    UnitFinished,
+    WorkerJoined,
+    WorkerLost,
+)
 from cerebro_spark.store import paths
 from cerebro_spark.types import Partition, WorkerId
 
 _log = logging.getLogger(__name__)
 _LAST_WORDS = 40
+_MOST_USELESS = 3
 
 
 @dataclass(slots=True)
@@ -40,6 +49,8 @@ class _Hand:
     process: subprocess.Popen[bytes]
     peer: int | None = None
     dismissed: bool = False
+    useful: bool = False
+    watcher: threading.Thread | None = None
     words: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_WORDS))
 
 
@@ -47,7 +58,8 @@ class LocalBackend(Backend):
     """One process a worker on this machine.
 
     `threads` are those of one worker; the machine's cores shared out evenly if not given. A worker that is silent for
-    longer than `heartbeat` seconds is given up and replaced; after `max_restarts` replacements in a run, no more.
+    longer than `heartbeat` seconds is given up and replaced; after `max_restarts` replacements in a run, no more. Three
+    that die one after another in the same place, without having done anything at all, end the run.
 
     >>> LocalBackend(num_workers=0)
     Traceback (most recent call last):
@@ -78,9 +90,11 @@ class LocalBackend(Backend):
         self._hands: dict[WorkerId, _Hand] = {}
         self._names: dict[int, WorkerId] = {}
         self._lock = threading.RLock()
+        self._useless: dict[str, int] = {}
         self._closing = False
         self._zero = 0.0
         self._janitor = ThreadPoolExecutor(1, "janitor")
+        self._burials = ThreadPoolExecutor(4, "burials")
 
     def bind(self, job: Job) -> None:
         """Say what the workers will work on; before `start`."""
@@ -135,6 +149,7 @@ class LocalBackend(Backend):
             self._hub.close()
         for hand in hands:
             self._end(hand)
+        self._burials.shutdown(wait=True)
         self._janitor.shutdown(wait=True)
 
     # -- processes
@@ -153,7 +168,8 @@ class LocalBackend(Backend):
         hand = _Hand(name, process)
         with self._lock:
             self._hands[name] = hand
-        threading.Thread(target=self._watch, args=(hand,), name=f"watch-{name}", daemon=True).start()
+        hand.watcher = threading.Thread(target=self._watch, args=(hand,), name=f"watch-{name}", daemon=True)
+        hand.watcher.start()
         assert process.stdin is not None
         try:
             process.stdin.write(cloudpickle.dumps(posting))
@@ -164,10 +180,11 @@ class LocalBackend(Backend):
     def _watch(self, hand: _Hand) -> None:
         """Forward what a worker says on stderr; when it ends without ever having joined, the run cannot go on."""
         assert hand.process.stderr is not None
-        for raw in hand.process.stderr:
-            text = raw.decode(errors="replace").rstrip()
-            hand.words.append(text)
-            _log.info("%s: %s", hand.name, text)
+        with hand.process.stderr as stream:
+            for raw in stream:
+                text = raw.decode(errors="replace").rstrip()
+                hand.words.append(text)
+                _log.info("%s: %s", hand.name, text)
         code = hand.process.wait()
         with self._lock:
             if hand.peer is None and not self._closing:
@@ -175,6 +192,7 @@ class LocalBackend(Backend):
                 self._facts.put(BackendError(f"worker {hand.name} ended with code {code} before it joined:\n{words}"))
 
     def _end(self, hand: _Hand) -> None:
+        """Wait until nothing is left of a worker."""
         if hand.process.stdin is not None:
             try:
                 hand.process.stdin.close()
@@ -185,8 +203,8 @@ class LocalBackend(Backend):
         except subprocess.TimeoutExpired:
             hand.process.kill()
             hand.process.wait(timeout=10.0)
-        if hand.process.stderr is not None and threading.current_thread().name != f"watch-{hand.name}":
-            hand.process.stderr.close()
+        if hand.watcher is not None:
+            hand.watcher.join(timeout=10.0)
 
     def _delete(self, name: str) -> None:
         assert self._job is not None
@@ -209,6 +227,9 @@ class LocalBackend(Backend):
             _log.warning("%s", error)
             return
         if event is not None:
+            hand = self._hands.get(name)
+            if hand is not None and isinstance(event, (PartitionLoaded, UnitFinished)):
+                hand.useful = True
             self._facts.put(event)
 
     def _welcome(self, peer: int, message: Message) -> None:
@@ -233,17 +254,20 @@ class LocalBackend(Backend):
             if not hand.dismissed:
                 self._facts.put(WorkerLost(self.now(), name, reason))
         hand.process.kill()
-        threading.Thread(target=self._end, args=(hand,), daemon=True).start()
+        self._burials.submit(self._end, hand)
         if not hand.dismissed:
-            self._replace(name)
+            self._replace(hand)
 
-    def _replace(self, name: WorkerId) -> None:
+    def _replace(self, hand: _Hand) -> None:
+        stem, _, life = hand.name.partition(".")
         with self._lock:
-            if self._restarts_left == 0:
-                self._facts.put(
-                    BackendError(f"worker {name} died, and all restarts are used up: look at its last words")
+            self._useless[stem] = 0 if hand.useful else self._useless.get(stem, 0) + 1
+            if self._restarts_left == 0 or self._useless[stem] >= _MOST_USELESS:
+                why = (
+                    "no restart is left" if self._restarts_left == 0 else "so did those before it, having done nothing"
                 )
+                words = "\n".join(hand.words)
+                self._facts.put(BackendError(f"worker {hand.name} died, and {why}; its last words:\n{words}"))
                 return
             self._restarts_left -= 1
-        stem, _, life = name.partition(".")
         self._hire(f"{stem}.{int(life or 0) + 1}")

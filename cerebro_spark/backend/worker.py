@@ -126,8 +126,11 @@ class Worker:
         dataset = self._job.dataset
         try:
             self._cache.load(dataset, dataset.partition(partition))
-        except (CerebroError, OSError) as error:
-            self._line.send({"type": "unloaded", "partition": partition, "reason": f"{type(error).__name__}: {error}"})
+        except Exception as error:
+            # Whatever it is, the driver must hear of it: a worker that only died would be replaced, and die again.
+            known = isinstance(error, (CerebroError, OSError))
+            reason = f"{type(error).__name__}: {error}" if known else traceback.format_exc()
+            self._line.send({"type": "unloaded", "partition": partition, "reason": reason})
             return
         self._line.send({"type": "loaded", "partition": partition})
 

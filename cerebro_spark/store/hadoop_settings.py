@@ -35,7 +35,7 @@ def name_node() -> str:
 def client_settings() -> dict[str, str]:
     """The settings by which a client finds its way, to travel with a store to workers that lack HADOOP_CONF_DIR."""
     live = _spark_settings()
-    if live is not None:
+    if live is not None and (_names_hdfs(live) or not os.environ.get("HADOOP_CONF_DIR")):
         pairs = {str(entry.getKey()): str(entry.getValue()) for entry in live.iterator()}
     else:
         pairs = _site_settings()
@@ -44,9 +44,9 @@ def client_settings() -> dict[str, str]:
 
 def _default_file_system() -> tuple[str, str]:
     live = _spark_settings()
-    if live is not None:
-        return str(live.get("fs.defaultFS") or ""), "the Spark session's Hadoop configuration"
     folder = os.environ.get("HADOOP_CONF_DIR")
+    if live is not None and (_names_hdfs(live) or not folder):
+        return str(live.get("fs.defaultFS") or ""), "the Spark session's Hadoop configuration"
     if not folder:
         return "", "neither a Spark session nor HADOOP_CONF_DIR is there, which"
     return _site_settings().get("fs.defaultFS", ""), f"{folder}/core-site.xml"
@@ -59,6 +59,11 @@ def _spark_settings() -> Any | None:
     # A Spark Connect session has no JVM on this side.
     context = getattr(session, "_sc", None)
     return context._jsc.hadoopConfiguration() if context is not None else None
+
+
+def _names_hdfs(live: Any) -> bool:
+    """A session that was started without HADOOP_CONF_DIR knows no cluster: then the variable, if set since, counts."""
+    return str(live.get("fs.defaultFS") or "").startswith("hdfs://")
 
 
 def _site_settings() -> dict[str, str]:

@@ -182,6 +182,20 @@ def test_a_failing_trial_says_why_and_the_others_go_on(tmp_path: Path) -> None:
     assert [(r.trial, r.epoch) for r in search.reports if not r.failed] == [("t0", 1)]
 
 
+def deadly_model_fn(params: dict[str, Any]) -> Any:
+    os._exit(3)
+
+
+def test_a_trial_that_kills_every_worker_is_failed_and_the_run_ends(tmp_path: Path) -> None:
+    dataset = small_dataset(tmp_path)
+    search = Recording([{"lr": 0.01}], 1)
+    backend = LocalBackend(num_workers=1, threads=1)
+    backend.bind(Job("r1", dataset.store, dataset, Hooks(deadly_model_fn), framework="torch"))
+    settings = Settings(dataset.partitions, 1)
+    Engine(search, settings, backend, EventLog(dataset.store, "r1")).run()
+    assert "lost its worker 2 times in a row" in str(search.reports[0].error)
+
+
 def test_a_worker_that_cannot_start_ends_the_run_with_its_own_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import logging
+import socket
+import subprocess
+import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -114,14 +117,32 @@ def folder_store(request: pytest.FixtureRequest) -> Store:
 def s3_options() -> Iterator[dict[str, Any]]:
     """A moto server with one bucket: its address and credentials, as options of an FsspecStore."""
     import s3fs
-    from moto.server import ThreadedMotoServer
 
-    logging.getLogger("werkzeug").setLevel(logging.WARNING)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    where = {"endpoint_url": f"http://{host}:{port}", "region_name": "eu-west-1"}
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    # A process of its own: tests fork this one, and a thread that serves may hold any lock at that moment.
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    _wait_for(port, server)
+    where = {"endpoint_url": f"http://127.0.0.1:{port}", "region_name": "eu-west-1"}
     options = {"key": "test", "secret": "test", "client_kwargs": where}
     s3fs.S3FileSystem(**options).mkdir(_BUCKET)
     yield options
-    server.stop()
+    server.kill()
+    server.wait(30)
+
+
+def _wait_for(port: int, server: subprocess.Popen[bytes], seconds: float = 60.0) -> None:
+    """A server says nowhere that it is ready but by taking connections."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=5.0).close()
+            return
+        except ConnectionRefusedError:
+            if server.poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"moto did not come up on port {port}")
+            time.sleep(0.05)
