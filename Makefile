@@ -10,7 +10,7 @@ FAST := not jvm and not hadoop and not slow
 demo: $(READY)
 	$(BIN)/cerebro-spark demo
 
-test: $(READY) java
+test: java $(READY)
 	CEREBRO_STATEFUL_EXAMPLES=2000 $(BIN)/python -m pytest
 
 test-fast: $(READY)
@@ -25,10 +25,10 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY) java
+bench: java $(READY)
 	$(BIN)/python -m benchmarks
 
-hadoop: $(READY) java maven
+hadoop: java maven $(READY)
 	PYTHONPATH=python/tests $(BIN)/python -m hadoop
 
 clean:

@@ -23,11 +23,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command: Callable[[argparse.Namespace], None] = options.command
     try:
         command(options)
-    except CerebroError as error:
-        print(f"cerebro-spark: error: {error}", file=sys.stderr)
-        return 2
     except BrokenPipeError:
         return 1
+    except (CerebroError, OSError) as error:
+        print(f"cerebro-spark: error: {error}", file=sys.stderr)
+        return 2
     return 0
 
 
@@ -84,6 +84,8 @@ def _simulate(options: argparse.Namespace) -> None:
         raise ConfigurationError(f"`seeds` is {options.seeds}, but must be at least 1")
     if not options.bandwidth_mb > 0:
         raise ConfigurationError(f"`bandwidth-mb` is {options.bandwidth_mb}, but must be above 0")
+    if not 0 <= options.model_mb < float("inf"):
+        raise ConfigurationError(f"`model-mb` is {options.model_mb}, but must be a number of megabytes, 0 or more")
     scenario = Scenario(
         trials=options.trials,
         workers=options.workers,
@@ -154,6 +156,7 @@ def _as_table(scenario: Scenario, outcomes: Sequence[Outcome]) -> str:
         f"  lower bound   {values['lower_bound']:.2f} s",
         f"  ratio         {values['ratio']:.4f}",
         f"  utilisation   {values['utilisation']:.1%}",
+        f"  units lost    {sum(outcome.units_lost for outcome in outcomes)}",
         f"  units re-run  {values['units_rerun']:g}",
         f"  bytes hopped  {values['bytes_hopped'] / MEGABYTE:,.0f} MB",
     ]

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 from cerebro_spark.codec import decode, encode
-from cerebro_spark.errors import AlreadyInStore, EventLogError
+from cerebro_spark.errors import AlreadyInStore, EventLogError, NotFoundInStore
 from cerebro_spark.events import Event
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
@@ -67,9 +67,20 @@ class EventLog:
             yield decode(line)
 
     def _lines(self) -> Iterator[str]:
+        """All whole lines in order. A segment that vanishes while others are read was joined to others: look again."""
         expected = 0
-        for name in sorted(self._store.list(self._folder), key=_place):
-            for raw in self._store.read(name).split(b"\n"):
+        waiting = sorted(self._store.list(self._folder), key=_place)
+        while waiting:
+            name = waiting.pop(0)
+            try:
+                data = self._store.read(name)
+            except NotFoundInStore:
+                listed = self._store.list(self._folder)
+                if name in listed:
+                    raise
+                waiting = sorted(listed, key=_place)
+                continue
+            for raw in data.split(b"\n"):
                 number = _number(raw)
                 if number is None or number < expected:
                     continue
@@ -82,8 +93,11 @@ class EventLog:
         """Count what is there. A segment cut within its first event holds nothing, and only blocks the next name."""
         self._next = sum(1 for _ in self._lines())
         blocking = paths.log_segment(self._run, self._next)
-        if self._store.exists(blocking):
-            self._store.delete(blocking)
+        if not self._store.exists(blocking):
+            return
+        if any(_number(raw) is not None for raw in self._store.read(blocking).split(b"\n")):
+            raise EventLogError(f"{blocking} has just been written: another driver goes on with this run")
+        self._store.delete(blocking)
 
     def _compact(self) -> None:
         """Join many small segments into one, which is readable beside them until they are gone."""

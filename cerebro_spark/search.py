@@ -63,6 +63,7 @@ class FixedSearch(Search):
         if not configurations:
             raise ConfigurationError("there is no configuration to train: give at least one")
         self._configurations = list(configurations)
+        self._ids = trial_ids(len(configurations))
         self._epochs = epochs
         self._asked = 0
 
@@ -70,8 +71,7 @@ class FixedSearch(Search):
         if self._asked == len(self._configurations):
             return Done()
         number, self._asked = self._asked, self._asked + 1
-        width = len(str(len(self._configurations) - 1))
-        return Work(f"t{number:0{width}d}", self._configurations[number], self._epochs)
+        return Work(self._ids[number], self._configurations[number], self._epochs)
 
     def tell(self, report: Report) -> None:
         """Nothing depends on results here."""
@@ -81,3 +81,13 @@ class FixedSearch(Search):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._asked = int(state["asked"])
+
+
+def trial_ids(count: int) -> list[str]:
+    """Names for so many trials, which sort as their numbers do.
+
+    >>> trial_ids(11)[:3]
+    ['t00', 't01', 't02']
+    """
+    width = len(str(max(count - 1, 0)))
+    return [f"t{number:0{width}d}" for number in range(count)]

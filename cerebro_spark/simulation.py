@@ -15,10 +15,10 @@ from cerebro_spark.engine import Engine
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.eventlog import DiscardingLog
 from cerebro_spark.events import Action, Event, Settings
-from cerebro_spark.placement import Seat, place
-from cerebro_spark.search import FixedSearch
+from cerebro_spark.placement import Seat, place, shares
+from cerebro_spark.search import FixedSearch, trial_ids
 from cerebro_spark.timeline import Timeline
-from cerebro_spark.types import Partition, Unit
+from cerebro_spark.types import Partition, Unit, UnitKind
 
 # The 35 CNNs (MFLOP) and four GPUs (TFLOP/s) from which the Cerebro paper draws the settings of its Figure 6.
 CNN_COSTS = (
@@ -73,6 +73,7 @@ class Outcome:
     makespan: float
     lower_bound: float
     utilisation: float
+    units_lost: int
     units_rerun: int
     traffic: Traffic
     scheduling_seconds: float
@@ -123,6 +124,7 @@ def simulate(scenario: Scenario, seed: int = 0, keep_bars: bool = False) -> Outc
         makespan=timeline.end,
         lower_bound=lower_bound(scenario, costs, speeds, seed, timeline),
         utilisation=timeline.utilisation(),
+        units_lost=_expected_units(scenario) - backend.traffic.units,
         units_rerun=engine.scheduler.units_given_up,
         traffic=backend.traffic,
         scheduling_seconds=stopwatch.seconds,
@@ -145,17 +147,37 @@ def lower_bound(
 ) -> float:
     """No schedule can be shorter than the busiest worker or the longest trial, with the unit times as they came out.
 
-    Where partitions may be on several workers, or move, the busiest worker is the average one; where workers die, time
-    counts only while they live.
+    Who is busiest depends on who holds what. With one holder a partition, and nobody ever away, it is as if partitions
+    were shared out as well as can be. With replicas it is the average worker; and where workers die, time counts only
+    while they live.
     """
-    work = _unit_work(scenario, costs, seed)
-    fixed = scenario.replicas == 1 and scenario.columns == scenario.workers and not timeline.absences
-    if fixed:
+    train = _unit_work(scenario, costs, seed, "train")
+    evaluation = _unit_work(scenario, costs, seed, "eval")
+    if scenario.replicas > 1 or timeline.absences:
+        longest = float(train.sum(axis=(1, 2)).max()) / max(speeds)
+        return max(longest, _time_for(float(train.sum() + evaluation.sum()), speeds, timeline))
+    if scenario.columns == scenario.workers:
         slow = 1.0 / np.asarray(_speeds_by_column(scenario, speeds))
-        times = work * slow
-        return float(max(times.sum(axis=(0, 1)).max(), times.sum(axis=(1, 2)).max()))
-    longest = float(work.sum(axis=(1, 2)).max()) / max(speeds)
-    return max(longest, _time_for(float(work.sum()), speeds, timeline))
+        longest = float((train * slow).sum(axis=(1, 2)).max())
+    else:
+        longest = float(train.sum(axis=(1, 2)).max()) / max(speeds)
+    return max(longest, _busiest(scenario, train, evaluation, speeds))
+
+
+def _busiest(
+    scenario: Scenario,
+    train: np.ndarray[tuple[int, int, int], Any],
+    evaluation: np.ndarray[tuple[int, int, int], Any],
+    speeds: Sequence[float],
+) -> float:
+    """The seconds of the busiest worker: exactly, where each has one partition; else with the lightest ones."""
+    total = (float(train.sum()) + float(evaluation.sum())) / sum(speeds)
+    if scenario.columns == scenario.workers:
+        own = train.sum(axis=(0, 1)) / np.asarray(_speeds_by_column(scenario, speeds))
+        return max(total, float(own.max()))
+    counts = shares(scenario.columns, speeds)
+    lightest = np.concatenate([[0.0], np.cumsum(np.sort(train.sum(axis=(0, 1))))])
+    return max(total, *(float(lightest[count]) / speed for count, speed in zip(counts, speeds, strict=True)))
 
 
 def check(scenario: Scenario) -> None:
@@ -166,8 +188,8 @@ def check(scenario: Scenario) -> None:
         if value < minimum:
             shown = "partitions" if name == "columns" else name
             raise ConfigurationError(f"`{shown}` is {value}, but must be at least {minimum}")
-    if not scenario.cost > 0:
-        raise ConfigurationError(f"`cost` is {scenario.cost}, but a unit must cost more than 0 seconds")
+    if not 0 < scenario.cost < float("inf"):
+        raise ConfigurationError(f"`cost` is {scenario.cost}, but a unit must cost more than 0 seconds, and end")
     if scenario.replicas > scenario.workers:
         raise ConfigurationError(
             f"`replicas` is {scenario.replicas}, but there are only {scenario.workers} workers to hold them"
@@ -178,6 +200,10 @@ def check(scenario: Scenario) -> None:
             " have at least one partition for each"
         )
     policy_named(scenario.policy)
+
+
+def _expected_units(scenario: Scenario) -> int:
+    return scenario.trials * scenario.epochs * (scenario.columns + scenario.validation)
 
 
 def _cost(params: Mapping[str, Any]) -> float:
@@ -199,17 +225,19 @@ def _settings(scenario: Scenario, seed: int) -> Settings:
     )
 
 
-def _unit_work(scenario: Scenario, costs: Sequence[float], seed: int) -> np.ndarray[tuple[int, int, int], Any]:
+def _unit_work(
+    scenario: Scenario, costs: Sequence[float], seed: int, kind: UnitKind
+) -> np.ndarray[tuple[int, int, int], Any]:
     """By trial, epoch and partition: the seconds a unit takes on a worker of speed 1."""
-    search = FixedSearch([{}] * scenario.trials, scenario.epochs)
-    work = np.empty((scenario.trials, scenario.epochs, scenario.columns))
-    for row, cost in enumerate(costs):
-        trial = search.ask().trial  # type: ignore[union-attr]
+    train = scenario.columns
+    first, last = (0, train) if kind == "train" else (train, train + scenario.validation)
+    share = 1.0 if kind == "train" else World(_cost).evaluation_cost
+    work = np.empty((scenario.trials, scenario.epochs, last - first))
+    for row, (trial, cost) in enumerate(zip(trial_ids(scenario.trials), costs, strict=True)):
         for epoch in range(scenario.epochs):
-            unit = Unit(trial, epoch + 1, "")
-            total = scenario.columns + scenario.validation
-            factors = jitter_of(seed, unit, total, scenario.jitter)[: scenario.columns] if scenario.jitter else 1.0
-            work[row, epoch] = cost * factors
+            unit = Unit(trial, epoch + 1, "", kind)
+            noise = jitter_of(seed, unit, train + scenario.validation, scenario.jitter) if scenario.jitter else None
+            work[row, epoch] = cost * share * (1.0 if noise is None else noise[first:last])
     return work
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from cerebro_spark.dispatch.base import Choice, News, View
 from cerebro_spark.dispatch.reserve import reserve
-from cerebro_spark.dispatch.rotation import rotation
+from cerebro_spark.dispatch.rotation import homes, rotation
 from cerebro_spark.scheduling.board import Board
 
 # With a quarter more trials than workers a greedy choice wastes as much as a rotation does (benchmarks/scheduler.py).
@@ -29,10 +31,21 @@ def hopper(view: View, news: News) -> list[Choice]:
     return rotation(view, news) if tight else reserve(view, news)
 
 
+def _is_even(board: Board, live: int) -> bool:
+    """Whether partitions can be shared out so that a rotation keeps every worker as busy as any other.
+
+    With one holder each they are where they are, and no policy could do better; with several, a policy could.
+    """
+    if board.holders.max(initial=0) <= 1:
+        return True
+    guests = np.bincount(homes(board)[board.holders > 0], minlength=1)
+    return bool(board.holders.all() and guests.max() <= -(-board.columns // max(live, 1)))
+
+
 def _is_tight(board: Board) -> bool:
     live = int(board.live.sum())
     active = int(board.active.sum())
-    if active > _MANY * live or board.holders.max() > 1:
+    if active > _MANY * live or not _is_even(board, live):
         return False
     costs = board.costs.cost[: board.active.size][board.active]
     return bool(costs.size and costs.max() <= _ALIKE * costs.min())

@@ -90,7 +90,9 @@ class TrialRules:
         trial.carries = merging_of(event.metrics) != "plain"
         state.delete(state.retention.exchange(trial.latest, event.checkpoint))
         trial.latest = event.checkpoint
-        if trial.step == state.board.columns:
+        if trial.status == "failed":
+            self.rest(trial)
+        elif trial.step == state.board.columns:
             self._end_epoch(trial, event.checkpoint, event.values)
         elif trial.status == "stopped":
             self.rest(trial)

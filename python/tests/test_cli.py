@@ -23,7 +23,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 def test_simulate_prints_what_a_person_wants_to_know(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "simulate", "--trials", "4", "--workers", "2", "--epochs", "2")
     assert code == 0
-    for word in ("makespan", "lower bound", "ratio", "utilisation", "units re-run", "bytes hopped"):
+    for word in ("makespan", "lower bound", "ratio", "utilisation", "units lost", "units re-run", "bytes hopped"):
         assert word in out
 
 
@@ -60,12 +60,15 @@ def test_gantt_is_a_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
         (["--partitions", "3", "--workers", "4"], "at least one partition for each"),
         (["--replicas", "0"], "`replicas` is 0"),
         (["--replicas", "9", "--workers", "8"], "only 8 workers"),
-        (["--cost", "-2"], "`cost` is -2.0, but a unit must cost more than 0 seconds"),
+        (["--cost", "-2"], "`cost` is -2.0, but a unit must cost more than 0 seconds, and end"),
         (["--policy", "best"], "policy 'best' is unknown: use one of hopper"),
         (["--jitter", "1.5"], "`jitter` is 1.5"),
         (["--failure-rate", "-0.1"], "`failure_rate` is -0.1"),
         (["--bandwidth-mb", "0"], "`bandwidth-mb` is 0.0"),
         (["--seeds", "0"], "`seeds` is 0"),
+        (["--model-mb", "nan"], "`model-mb` is nan"),
+        (["--model-mb", "-1"], "`model-mb` is -1.0"),
+        (["--cost", "inf"], "`cost` is inf"),
         (["--gantt", "/nowhere/at/all.png"], "cannot be written"),
         (["--gantt", "chart.txt"], "does not name a picture"),
     ],
@@ -83,6 +86,13 @@ def test_demo_draws_pictures(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert code == 0
     assert "hopper" in out
     assert len(list((tmp_path / "pictures").glob("*.png"))) == 5
+
+
+def test_demo_says_where_it_cannot_write(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "demo", "--out", "/proc/nowhere")
+    assert code == 2
+    assert "/proc/nowhere" in err
+    assert err.count("\n") == 1
 
 
 def test_the_command_is_installed() -> None:

@@ -113,9 +113,26 @@ def test_the_log_rebuilds_the_scheduler_exactly(tmp_path: Path) -> None:
     assert again.snapshot() == made.scheduler.snapshot()
 
 
+def end_of(made: Engine) -> dict[str, Any]:
+    """What a run leaves behind, whoever did the work: where each trial stands, how good it is, what is kept of it."""
+    return {
+        trial.id: (
+            trial.params,
+            trial.until,
+            trial.epoch,
+            trial.status,
+            trial.best_value,
+            trial.best and trial.best[:3],
+        )
+        for trial in made.scheduler.state.trials.values()
+    }
+
+
 def test_cut_at_every_event_the_run_resumes_and_no_finished_unit_runs_again(tmp_path: Path) -> None:
-    engine(LocalStore(tmp_path / "whole"), Promoting()).run()
+    whole = engine(LocalStore(tmp_path / "whole"), Promoting())
+    whole.run()
     events = list(EventLog(LocalStore(tmp_path / "whole"), "log").read())
+    expected = end_of(whole)
     assert len(events) > 60
     for cut in range(1, len(events) + 1):
         store = LocalStore(tmp_path / f"cut{cut}")
@@ -127,6 +144,7 @@ def test_cut_at_every_event_the_run_resumes_and_no_finished_unit_runs_again(tmp_
         finished = [e.unit for e in EventLog(store, "log").read() if isinstance(e, UnitFinished)]
         assert len(finished) == len(set(finished)) == 9 * 5
         assert resumed.scheduler.finished
+        assert end_of(resumed) == expected
 
 
 def test_cut_at_every_event_the_rest_of_the_log_leads_to_the_same_end(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,35 @@ def test_a_compaction_that_was_interrupted_does_no_harm(store: LocalStore) -> No
     store.write(f"{FOLDER}/{0:012d}-{2:012d}.jsonl", b"".join(store.read(name) for name in names))
     store.delete(names[1])
     assert list(EventLog(store, RUN).read()) == facts(0, 3)
+
+
+def test_a_log_can_be_read_while_it_is_joined(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cerebro_spark.eventlog._SEGMENTS_BEFORE_COMPACTION", 6)
+    log = EventLog(store, RUN)
+    for n in range(5):
+        log.append(facts(n, 1))
+    reading = EventLog(store, RUN).read()
+    seen = [next(reading), next(reading)]
+    log.append(facts(5, 1))
+    assert len(store.list(FOLDER)) == 1
+    assert seen + list(reading) == facts(0, 6)
+
+
+def test_what_another_driver_has_just_written_is_not_deleted(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = EventLog(store, RUN), EventLog(store, RUN)
+    one.append(facts(0, 1))
+    counted = two._lines
+
+    def meanwhile() -> Iterator[str]:
+        yield from counted()
+        one.append(facts(1, 1))
+
+    monkeypatch.setattr(two, "_lines", meanwhile)
+    with pytest.raises(EventLogError, match="another driver"):
+        two.append(facts(1, 1))
+    assert list(EventLog(store, RUN).read()) == facts(0, 2)
 
 
 def test_a_hole_is_an_error(store: LocalStore) -> None:

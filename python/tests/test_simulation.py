@@ -119,6 +119,31 @@ def test_the_costs_are_those_of_the_paper() -> None:
     assert np.std(CNN_COSTS, ddof=1) == pytest.approx(5671, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("options", "bound"),
+    [
+        ({"trials": 12, "workers": 8, "partitions": 9}, 2 * 12 * 5),
+        ({"trials": 16, "workers": 8, "validation": 3}, 16 * 5 * (8 + 3 / 3) / 8),
+        ({"trials": 3, "workers": 8}, 16 * 5 * 8 / 16),
+        ({"trials": 16, "workers": 8, "replicas": 3}, 16 * 5),
+    ],
+)
+def test_the_lower_bound(options: dict[str, int], bound: float) -> None:
+    outcome = simulate(Scenario(**options))  # type: ignore[arg-type]
+    assert outcome.lower_bound == pytest.approx(bound)
+    assert outcome.ratio < 1.25
+
+
+@pytest.mark.parametrize(("trials", "replicas"), [(8, 2), (8, 3), (16, 2)])
+def test_more_replicas_do_not_make_a_run_slower(trials: int, replicas: int) -> None:
+    alone = [simulate(Scenario(trials=trials, workers=trials, jitter=0.05), seed).makespan for seed in range(3)]
+    more = [
+        simulate(Scenario(trials=trials, workers=trials, jitter=0.05, replicas=replicas), seed).makespan
+        for seed in range(3)
+    ]
+    assert np.mean(more) <= 1.03 * np.mean(alone)
+
+
 def test_evaluation_reports_every_epoch() -> None:
     outcome = simulate(Scenario(trials=3, workers=2, epochs=2, validation=2), keep_bars=True)
     evaluated = [bar.unit for bar in outcome.timeline.bars if bar.unit.kind == "eval"]
