@@ -19,7 +19,7 @@ def encode(event: Event) -> str:
 
     >>> from cerebro_spark.events import WorkerLost
     >>> encode(WorkerLost(1.5, "w1", "killed"))
-    '{"event":"WorkerLost","at":1.5,"worker":"w1","reason":"killed","blames_unit":true}'
+    '{"event":"WorkerLost","at":1.5,"worker":"w1","reason":"killed","blames_unit":true,"running":null}'
     """
     body = {"event": type(event).__name__, **_fields(event)}
     return json.dumps(body, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -28,8 +28,8 @@ def encode(event: Event) -> str:
 def decode(line: str) -> Event:
     """The event that `encode` made this line from.
 
-    >>> decode('{"event":"WorkerLost","at":1.5,"worker":"w1","reason":"killed","blames_unit":true}')
-    WorkerLost(at=1.5, worker='w1', reason='killed', blames_unit=True)
+    >>> decode('{"event":"WorkerLost","at":1.5,"worker":"w1","reason":"killed","blames_unit":true,"running":null}')
+    WorkerLost(at=1.5, worker='w1', reason='killed', blames_unit=True, running=None)
     """
     body = json.loads(line)
     if not isinstance(body, dict) or body.get("event") not in EVENTS:

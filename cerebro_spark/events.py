@@ -91,12 +91,14 @@ class WorkerJoined(Event):
 class WorkerLost(Event):
     """A worker is given up for dead. It may not know, and still report: that comes too late.
 
-    `blames_unit` is False where the unit it ran cannot be the cause, as when the driver died.
+    `running` is the attempt it was at, if that is known; else it is taken for the first it was given. `blames_unit` is
+    False where that cannot be the cause, as when the driver died.
     """
 
     worker: WorkerId
     reason: str = ""
     blames_unit: bool = True
+    running: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,8 @@ class RunUnit(Action):
 
     `step` is the number of training units of this epoch that the result will contain. `carry` is what the units of this
     epoch before this one measured, where it matters; a `final` unit turns it, with what it measures itself, into the
-    values of the epoch, for which it takes the model's own metric objects.
+    values of the epoch, for which it takes the model's own metric objects. `rebased` says that the parent was trained
+    with other params, by another trial or this one: weights and state come from it, numbers from `params`.
     """
 
     worker: WorkerId
@@ -193,6 +196,7 @@ class RunUnit(Action):
     step: int = 0
     carry: Metrics | None = None
     final: bool = False
+    rebased: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,7 +193,9 @@ class MopScheduler:
         unit = Unit(trial.id, trial.epoch, self._train[column])
         step = trial.step + 1
         carry = Metrics.merge(trial.trained.values()) if trial.carries and trial.trained else None
-        trial.attempt = self._crew.assign(unit, trial, worker, trial.latest, step, carry, step == len(self._train))
+        final = step == len(self._train)
+        trial.running_params = trial.params
+        trial.attempt = self._crew.assign(unit, trial, worker, trial.latest, step, carry, final, trial.rebased)
 
     def _start_evaluations(self) -> None:
         state, serial = self.state, self.settings.serial_evaluation

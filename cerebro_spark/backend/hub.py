@@ -6,6 +6,7 @@ looked into. A worker that hangs up, breaks the protocol or is silent for longer
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import selectors
 import socket
@@ -34,6 +35,8 @@ class _Peer:
 class Hub:
     """Listens, and tells `on_message(peer, message)` and `on_lost(peer, reason)`, both from the hub's own thread.
 
+    They must not block. If the hub itself breaks down, `on_broken(reason)` hears of it, and nobody else ever will.
+
     `silence` are the seconds after which a worker that says nothing at all is given up.
     """
 
@@ -42,6 +45,7 @@ class Hub:
         secret: bytes,
         on_message: Callable[[int, Message], None],
         on_lost: Callable[[int, str], None],
+        on_broken: Callable[[str], None] = _log.error,
         *,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -50,6 +54,7 @@ class Hub:
         self._secret = secret
         self._on_message = on_message
         self._on_lost = on_lost
+        self._on_broken = on_broken
         self._silence = silence
         self._peers: dict[int, _Peer] = {}
         self._count = 0
@@ -60,6 +65,7 @@ class Hub:
         self._listener.setblocking(False)
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_out.setblocking(False)
+        self._wake_in.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._selector.register(self._wake_out, selectors.EVENT_READ, None)
@@ -86,7 +92,7 @@ class Hub:
             if self._closing:
                 return
             self._closing = True
-        self._wake_in.send(b"x")
+        self._wake()
         self._thread.join(timeout=10.0)
 
     def _post(self, peer: int, message: Message | None) -> None:
@@ -94,11 +100,26 @@ class Hub:
             if self._closing:
                 return
             self._said.append((peer, message))
-        self._wake_in.send(b"x")
+        self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # so many calls are waiting then that the hub will look anyway
+            self._wake_in.send(b"x")
 
     # -- the hub's own thread
 
     def _run(self) -> None:
+        try:
+            self._serve_all()
+        except Exception as error:
+            _log.exception("the hub of this run broke down")
+            self._on_broken(f"{type(error).__name__}: {error}")
+        finally:
+            with self._lock:
+                self._closing = True
+            self._hang_up()
+
+    def _serve_all(self) -> None:
         while True:
             for key, ready in self._selector.select(self._next_deadline()):
                 if key.fileobj is self._listener:
@@ -114,8 +135,7 @@ class Hub:
             for number, message in said:
                 self._speak(number, message)
             if closing:
-                break
-        self._hang_up()
+                return
 
     def _next_deadline(self) -> float | None:
         deadlines = [peer.heard + self._patience(peer) for peer in self._peers.values()]
@@ -130,37 +150,47 @@ class Hub:
         except OSError as error:
             _log.warning("a connection could not be accepted: %s", error)
             return
-        if sum(not peer.channel.open for peer in self._peers.values()) >= _MOST_UNPROVEN:
-            _log.warning("refused %s: too many connections that have proven nothing", address)
-            sock.close()
-            return
+        unproven = [peer for peer in self._peers.values() if not peer.channel.open]
+        if len(unproven) >= _MOST_UNPROVEN:
+            self._lose(unproven[0], f"too many connections that have proven nothing, and now {address}")
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._count += 1
         peer = _Peer(self._count, sock, Channel(self._secret, leads=True), time.monotonic())
         self._peers[peer.number] = peer
         self._selector.register(sock, selectors.EVENT_READ, peer)
-        self._flush(peer)
+        self._guarded(peer, lambda: self._flush(peer))
 
     def _serve(self, peer: _Peer, ready: int) -> None:
         if peer.number not in self._peers:
             return
-        try:
-            if ready & selectors.EVENT_READ:
-                data = peer.socket.recv(1 << 18)
-                if not data:
-                    raise WireError("it hung up")
-                messages = peer.channel.receive(data)
-                if peer.channel.open:
-                    peer.heard = time.monotonic()
-                for message in messages:
-                    peer.announced = True
-                    self._on_message(peer.number, message)
+        self._guarded(peer, lambda: self._converse(peer, ready))
+
+    def _converse(self, peer: _Peer, ready: int) -> None:
+        if ready & selectors.EVENT_READ:
+            data = peer.socket.recv(1 << 18)
+            if not data:
+                raise WireError("it hung up")
+            messages = peer.channel.receive(data)
+            if peer.channel.open:
+                peer.heard = time.monotonic()
+            for message in messages:
+                peer.announced = True
+                self._on_message(peer.number, message)
+        if peer.number in self._peers:
             self._flush(peer)
+
+    def _guarded(self, peer: _Peer, talk: Callable[[], None]) -> None:
+        """Whatever goes wrong with one peer is that peer's end, and nobody else's."""
+        try:
+            talk()
         except BlockingIOError:
             return
         except (WireError, OSError) as error:
             self._lose(peer, str(error))
+        except Exception as error:
+            _log.exception("a message of peer %d could not be dealt with", peer.number)
+            self._lose(peer, f"{type(error).__name__}: {error}")
 
     def _speak(self, number: int, message: Message | None) -> None:
         peer = self._peers.get(number)
@@ -169,11 +199,12 @@ class Hub:
         if message is None:
             self._forget(peer)
             return
-        try:
+
+        def say() -> None:
             peer.channel.say(message)
             self._flush(peer)
-        except (WireError, OSError) as error:
-            self._lose(peer, str(error))
+
+        self._guarded(peer, say)
 
     def _flush(self, peer: _Peer) -> None:
         peer.outgoing += peer.channel.to_send()

@@ -6,6 +6,7 @@ from typing import Any
 
 from cerebro_spark.backend.wire import Message, WireError
 from cerebro_spark.codec import from_plain, to_plain
+from cerebro_spark.errors import CerebroError
 from cerebro_spark.events import (
     Action,
     Blame,
@@ -40,6 +41,7 @@ def order(action: Action) -> Message | None:
             "step": action.step,
             "carry": None if action.carry is None else to_plain(action.carry, "carry"),
             "final": action.final,
+            "rebased": action.rebased,
         }
     return None
 
@@ -48,7 +50,7 @@ def fact(worker: WorkerId, message: Message, at: float) -> Event | None:
     """What the driver makes of a worker's message; None for one that says nothing new."""
     try:
         return _fact(worker, message, at)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, CerebroError) as error:
         raise WireError(f"{worker} sent a {message.get('type')!r} that makes no sense: {error}") from error
 
 

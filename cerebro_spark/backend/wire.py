@@ -3,7 +3,7 @@
 Workers dial the driver. Before anything else each side shows, by an HMAC over random numbers of both, that it knows the
 run's secret; the secret itself never travels. Every later frame carries an HMAC over its place in the conversation:
 nothing can be changed, repeated, left out or slipped in. Frames are JSON objects: whoever fails a check is dropped, and
-what he sent has changed nothing.
+what he sent has changed nothing. What is said is authenticated, not encrypted: who listens on the network can read it.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Channel:
 def _parse(body: bytes) -> Message:
     try:
         message = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WireError("a frame is not JSON") from error
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise WireError("a frame is not a message")

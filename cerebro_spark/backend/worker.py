@@ -11,7 +11,6 @@ import os
 import queue
 import socket
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -27,14 +26,14 @@ from cerebro_spark.backend.messages import checkpoint_of, finished, restored_met
 from cerebro_spark.backend.wire import Line, Message, WireError
 from cerebro_spark.data.batches import row_order
 from cerebro_spark.data.cache import Cache
-from cerebro_spark.errors import CerebroError, ConfigurationError, StoreError, TrialFailed
+from cerebro_spark.errors import CerebroError, ConfigurationError, TrialFailed
 from cerebro_spark.store import paths
 from cerebro_spark.trainer.base import Trainer
 from cerebro_spark.trainer.choice import choose_trainer
 from cerebro_spark.trainer.feed import Feed
 from cerebro_spark.types import Checkpoint, Metrics, Unit
 
-Parent = Path | bytes | None
+Parent = Path | bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +52,14 @@ def serve(posting: Posting) -> None:
     """Work until the driver says stop, or hangs up."""
     line = Line(posting.address, posting.secret, posting.timeout)
     line.send({"type": "hello", "name": posting.name, "host": socket.gethostname(), "pid": os.getpid()})
-    with tempfile.TemporaryDirectory(prefix="cerebro-worker-") as scratch:
-        worker = Worker(posting.job, line, Path(scratch))
-        threading.Thread(target=_beat, args=(line, posting.beat, worker.stopped), daemon=True).start()
-        threading.Thread(target=_listen, args=(line, worker), daemon=True).start()
-        try:
-            worker.work()
-        finally:
-            worker.stopped.set()
-            line.close()
+    worker = Worker(posting.job, line)
+    threading.Thread(target=_beat, args=(line, posting.beat, worker.stopped), daemon=True).start()
+    threading.Thread(target=_listen, args=(line, worker), daemon=True).start()
+    try:
+        worker.work()
+    finally:
+        worker.stopped.set()
+        line.close()
 
 
 def _beat(line: Line, seconds: float, stopped: threading.Event) -> None:
@@ -84,10 +82,9 @@ def _listen(line: Line, worker: Worker) -> None:
 class Worker:
     """Carries out orders one after another, and says what came of them."""
 
-    def __init__(self, job: Job, line: Line, scratch: Path) -> None:
+    def __init__(self, job: Job, line: Line) -> None:
         self._job = job
         self._line = line
-        self._scratch = scratch
         self._cache = Cache(**job.cache)
         self._orders: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._parents: dict[int, Future[Parent]] = {}
@@ -112,8 +109,7 @@ class Worker:
             if message["type"] == "load":
                 self._load(message["partition"])
             elif message["type"] == "drop":
-                dataset = self._job.dataset
-                self._cache.release(dataset, dataset.partition(message["partition"]))
+                self._drop(message["partition"])
             elif message["type"] == "run":
                 self._run(message)
         self._saving.shutdown(wait=True)
@@ -134,13 +130,22 @@ class Worker:
             return
         self._line.send({"type": "loaded", "partition": partition})
 
+    def _drop(self, partition: str) -> None:
+        dataset = self._job.dataset
+        self._cache.release(dataset, dataset.partition(partition))
+        forget = getattr(self._trainer, "forget", None)
+        if forget is not None:
+            forget(partition)
+
     # -- units
 
     def _run(self, message: Message) -> None:
         unit = unit_of(message["unit"])
+        parent = self._parents.pop(message["attempt"], None)
+        self._line.send({"type": "started", "attempt": message["attempt"]})
         try:
             began = time.perf_counter()
-            metrics, values = self._perform(unit, message)
+            metrics, values = self._perform(unit, message, parent)
             seconds = time.perf_counter() - began
             if unit.kind == "train":
                 self._save(unit, message, seconds, metrics, values)
@@ -153,10 +158,12 @@ class Worker:
         except Exception as error:
             self._fail(message, error, "trial", traceback.format_exc())
 
-    def _perform(self, unit: Unit, message: Message) -> tuple[Metrics, dict[str, float] | None]:
+    def _perform(
+        self, unit: Unit, message: Message, parent: Future[Parent] | None
+    ) -> tuple[Metrics, dict[str, float] | None]:
         params = restored_params(message["params"])
         trainer = self._ready_trainer()
-        self._make_current(trainer, unit, params, message)
+        self._make_current(trainer, unit, params, message, parent)
         dataset = self._job.dataset
         arrays = self._cache.load(dataset, dataset.partition(unit.partition))
         size = int(params.get("batch_size", 32))
@@ -166,7 +173,7 @@ class Worker:
             order = row_order(rows, self._job.seed, unit.trial, unit.epoch, unit.partition)
             metrics = trainer.train(unit, Feed(arrays, order, batch_size=size, key=unit.partition), carry)
         else:
-            metrics = trainer.evaluate(unit, Feed(arrays, batch_size=max(size, 1024), key=unit.partition), carry)
+            metrics = trainer.evaluate(unit, Feed(arrays, batch_size=size, key=unit.partition), carry)
         if not message["final"]:
             return metrics, None
         return metrics, trainer.finish(Metrics.merge([part for part in (carry, metrics) if part is not None]))
@@ -178,15 +185,15 @@ class Worker:
             self._trainer = kind(job.hooks, job.columns, seed=job.seed, resources=job.resources)
         return self._trainer
 
-    def _make_current(self, trainer: Trainer, unit: Unit, params: Mapping[str, Any], message: Message) -> None:
-        if message["parent"] is None:
+    def _make_current(
+        self, trainer: Trainer, unit: Unit, params: Mapping[str, Any], message: Message, parent: Future[Parent] | None
+    ) -> None:
+        if parent is None:
             trainer.build(unit.trial, params)
             return
-        parent = checkpoint_of(message["parent"])
-        source = self._parents.pop(message["attempt"]).result()
-        assert source is not None
-        warm = parent.trial != unit.trial
-        trainer.load(unit.trial, params, source, digest=parent.digest, warm_start=warm)
+        source = parent.result()
+        digest = checkpoint_of(message["parent"]).digest
+        trainer.load(unit.trial, params, source, digest=digest, warm_start=message["rebased"])
 
     # -- checkpoints
 
@@ -207,10 +214,10 @@ class Worker:
     def _store(self, checkpoint: Checkpoint, buffer: BytesIO, report: Message) -> None:
         try:
             self._job.store.write(paths.checkpoint(self._job.run, checkpoint), buffer.getbuffer())
-        except StoreError as error:
+            self._line.send(report)
+        except Exception as error:
+            # Nobody looks at this thread's result: whatever happens, the driver must hear of it.
             self._fail(report, error, "worker")
-            return
-        self._line.send(report)
 
     def _fail(self, message: Message, error: BaseException, blame: str, text: str | None = None) -> None:
         told = text or f"{type(error).__name__}: {error}"

@@ -24,7 +24,7 @@ class CrewRules:
         state = self._state
         worker = state.workers.get(event.worker)
         if worker is not None and worker.live:
-            self._lose(worker, "it restarted", blames_unit=True)
+            self._lose(worker, WorkerLost(event.at, event.worker, "it restarted"))
         if worker is None:
             worker = WorkerRecord(event.worker, state.board.add_worker())
             state.workers[event.worker] = worker
@@ -40,7 +40,7 @@ class CrewRules:
         """A worker is given up for dead; what it held is found a new holder."""
         worker = self._state.workers.get(event.worker)
         if worker is not None and worker.live:
-            self._lose(worker, event.reason, event.blames_unit)
+            self._lose(worker, event)
             self._state.actions += self._state.holdings.settle()
             self._state.look_at_all = True
 
@@ -64,14 +64,15 @@ class CrewRules:
             self._state.board.live[worker.row] = False
             self._state.actions.append(RetireWorker(worker.id))
 
-    def _lose(self, worker: WorkerRecord, reason: str, blames_unit: bool) -> None:
+    def _lose(self, worker: WorkerRecord, event: WorkerLost) -> None:
         """Take back what a dead worker had to do. Only the unit it was running can have killed it."""
+        running = event.running if event.running in worker.queue else next(iter(worker.queue), None)
         worker.live = False
         self._state.board.live[worker.row] = self._state.board.idle[worker.row] = False
-        for place, attempt in enumerate(list(worker.queue)):
+        for attempt in list(worker.queue):
             assignment = self.give_up(attempt, worker)
-            if blames_unit and place == 0:
-                self._trials.killed(assignment, worker, reason)
+            if event.blames_unit and attempt == running:
+                self._trials.killed(assignment, worker, event.reason)
         self._state.holdings.forget(worker)
 
     # -- partitions
@@ -99,6 +100,7 @@ class CrewRules:
         step: int = 0,
         carry: Metrics | None = None,
         final: bool = False,
+        rebased: bool = False,
     ) -> int:
         """Give a unit to a worker; returns the number under which its result must come back."""
         state = self._state
@@ -106,7 +108,9 @@ class CrewRules:
         state.assignments[state.attempts] = Assignment(unit, worker.id, parent)
         state.retention.hold(parent)
         worker.queue.append(state.attempts)
-        state.actions.append(RunUnit(worker.id, unit, state.attempts, trial.params, parent, step, carry, final))
+        state.actions.append(
+            RunUnit(worker.id, unit, state.attempts, trial.params, parent, step, carry, final, rebased)
+        )
         return state.attempts
 
     def take_off(self, attempt: int, worker: WorkerRecord) -> Assignment:

@@ -47,6 +47,8 @@ class TrialRecord:
     kills: int = 0
     failures: int = 0
     carries: bool = False
+    rebased: bool = False
+    running_params: Mapping[str, Any] = field(default_factory=dict)
     trained: dict[PartitionId, Metrics] = field(default_factory=dict)
     evaluations: dict[int, Evaluation] = field(default_factory=dict)
     error: str | None = None

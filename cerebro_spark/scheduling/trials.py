@@ -34,6 +34,7 @@ class TrialRules:
         if work.warm_start is not None:
             state.delete(state.retention.exchange(trial.latest, work.warm_start))
             trial.latest = work.warm_start
+        trial.rebased = trial.rebased or work.warm_start is not None or trial.params != work.params
         trial.params = work.params
         trial.until = work.until_epoch
         trial.status = "training"
@@ -85,6 +86,7 @@ class TrialRules:
             raise SchedulingError(f"training unit {event.unit} finished without a checkpoint")
         trial.attempt = None
         trial.kills = trial.failures = 0
+        trial.rebased = trial.params != trial.running_params
         trial.step += 1
         trial.trained[event.unit.partition] = event.metrics
         trial.carries = merging_of(event.metrics) != "plain"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from cerebro_spark.events import (
     Action,
@@ -38,6 +40,7 @@ class Auditor:
     deleted: set[Checkpoint] = field(default_factory=set)
     attempts: set[int] = field(default_factory=set)
     until: dict[str, int] = field(default_factory=dict)
+    trained_with: dict[Checkpoint, Mapping[str, Any]] = field(default_factory=dict)
 
     def before(self, event: Event) -> None:
         """Note a fact just before the scheduler sees it."""
@@ -88,7 +91,9 @@ class Auditor:
         return order is not None and order.worker == event.worker and order.unit == event.unit
 
     def _finish(self, event: UnitFinished) -> None:
-        del self.outstanding[event.attempt]
+        order = self.outstanding.pop(event.attempt)
+        if event.checkpoint is not None:
+            self.trained_with[event.checkpoint] = order.params
         self.finished[event.unit] = self.finished.get(event.unit, 0) + 1
         if event.unit.kind == "train":
             self.latest[event.unit.trial] = event.checkpoint
@@ -113,6 +118,8 @@ class Auditor:
             assert not running, f"isolation: {unit.trial} trains in {running}"
             assert order.parent == self.latest[unit.trial], f"one chain: {unit} starts from {order.parent}"
             assert unit.epoch <= self.until[unit.trial], f"{unit} was never asked for"
+            other = order.parent is not None and self.trained_with[order.parent] != order.params
+            assert order.rebased or not other, f"{unit} does not know that its parent had other params"
         assert unit.trial not in self.failed, f"{unit} belongs to a failed trial"
         self.attempts.add(order.attempt)
         self.outstanding[order.attempt] = order

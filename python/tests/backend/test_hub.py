@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 
@@ -74,6 +75,56 @@ def test_garbage_changes_nothing(hub: Hub, ear: Ear, noise: bytes) -> None:
     assert ear.messages.empty()
     assert ear.lost.empty()
     stranger.close()
+    good.close()
+
+
+def test_strangers_that_vanish_at_once_do_not_break_the_hub(hub: Hub, ear: Ear) -> None:
+    for _ in range(200):
+        stranger = socket.create_connection(hub.address, timeout=WAIT)
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        stranger.close()
+    good = Line(hub.address, SECRET, WAIT)
+    good.send({"type": "hello"})
+    assert ear.messages.get(timeout=WAIT)[1] == {"type": "hello"}
+    good.close()
+
+
+def test_a_crowd_that_proves_nothing_keeps_nobody_out(hub: Hub, ear: Ear) -> None:
+    crowd = [socket.create_connection(hub.address, timeout=WAIT) for _ in range(80)]
+    good = Line(hub.address, SECRET, WAIT)
+    good.send({"type": "hello"})
+    assert ear.messages.get(timeout=WAIT)[1] == {"type": "hello"}
+    for stranger in [*crowd, good]:
+        stranger.close()
+
+
+def test_many_orders_at_once_block_nobody(hub: Hub, ear: Ear) -> None:
+    line = Line(hub.address, SECRET, WAIT)
+    line.send({"type": "hello"})
+    peer = ear.messages.get(timeout=WAIT)[0]
+    for number in range(5000):
+        hub.send(peer, {"type": "load", "partition": number})
+    heard: list[Message] = []
+    while len(heard) < 5000:
+        heard += line.receive()
+    assert [message["partition"] for message in heard] == list(range(5000))
+    line.close()
+
+
+def test_a_listener_that_raises_costs_one_peer_not_the_hub(ear: Ear) -> None:
+    def refuse(peer: int, message: Message) -> None:
+        if message["type"] == "bad":
+            raise OverflowError("too much")
+        ear.messages.put((peer, message))
+
+    hub = Hub(SECRET, refuse, lambda *m: ear.lost.put(m))
+    bad, good = Line(hub.address, SECRET, WAIT), Line(hub.address, SECRET, WAIT)
+    bad.send({"type": "bad"})
+    assert "too much" in ear.lost.get(timeout=WAIT)[1]
+    good.send({"type": "hello"})
+    assert ear.messages.get(timeout=WAIT)[1] == {"type": "hello"}
+    hub.close()
+    bad.close()
     good.close()
 
 

@@ -21,13 +21,13 @@ from cerebro_spark.engine import Engine
 from cerebro_spark.errors import BackendError
 from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import Event, Settings, UnitFinished, WorkerJoined, WorkerLost
-from cerebro_spark.search import FixedSearch
+from cerebro_spark.search import Done, FixedSearch, Wait
 from cerebro_spark.store import paths
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.checkpoint import open_checkpoint
 from cerebro_spark.trainer.randomness import derive_seed
 from cerebro_spark.trainer.state import numpy_array
-from cerebro_spark.types import Checkpoint, Objective, Report
+from cerebro_spark.types import Checkpoint, Objective, Report, Work
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 SEED = 11
@@ -201,5 +201,49 @@ def test_a_worker_that_cannot_start_ends_the_run_with_its_own_words(
 ) -> None:
     dataset = small_dataset(tmp_path)
     monkeypatch.setattr("sys.executable", "/bin/false")
-    with pytest.raises(BackendError, match="ended with code 1 before it joined"):
+    with pytest.raises(
+        BackendError, match=r"w0\.2 died, and so did those before it(.|\n)*ended with code 1 before it joined"
+    ):
         run(dataset, torch_model_fn, Recording([{"lr": 0.01}], 1), LocalBackend(num_workers=1))
+
+
+def test_a_worker_that_hangs_at_its_start_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = small_dataset(tmp_path)
+    hanging = tmp_path / "hang"
+    hanging.write_text("#!/bin/sh\nexec sleep 60\n")
+    hanging.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(hanging))
+    with pytest.raises(BackendError, match=r"had not joined after 0\.5 s"):
+        run(dataset, torch_model_fn, Recording([{"lr": 0.01}], 1), LocalBackend(num_workers=1, start_timeout=0.5))
+
+
+def test_a_backend_can_be_used_again_after_it_was_closed(tmp_path: Path) -> None:
+    backend = LocalBackend(num_workers=1, threads=1)
+    for number in range(2):
+        dataset = small_dataset(tmp_path / str(number))
+        search = Recording([{"lr": 0.01, "batch_size": 32}], 1)
+        run(dataset, torch_model_fn, search, backend)
+        assert [report.failed for report in search.reports] == [False]
+
+
+class Perturbing(Recording):
+    """Asks for a second epoch of the same trial with another learning rate."""
+
+    def ask(self) -> Any:
+        answer = super().ask()
+        if isinstance(answer, Done) and not self.reports:
+            return Wait()
+        if isinstance(answer, Done) and len(self.reports) == 1:
+            self.reports.append(self.reports[0])
+            return Work("t0", {"lr": 0.5, "batch_size": 32}, 2)
+        return answer
+
+
+def test_new_numbers_take_effect_when_a_trial_goes_on(tmp_path: Path) -> None:
+    dataset = small_dataset(tmp_path)
+    run(
+        dataset, torch_model_fn, Perturbing([{"lr": 0.01, "batch_size": 32}], 1), LocalBackend(num_workers=1, threads=1)
+    )
+    last = max(dataset.store.list(paths.checkpoint_folder("r1")), key=lambda name: "e0002" in name)
+    with open_checkpoint(dataset.store.read(last)) as reader:
+        assert "0.5" in str(reader.meta["model"]["optimizer"])
