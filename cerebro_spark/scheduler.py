@@ -162,7 +162,7 @@ class MopScheduler:
         state = self.state
         self._start_evaluations()
         changed = state.look_at_all or state.fresh_workers or state.fresh_trials
-        if changed and state.board.idle.any():
+        if changed and state.board.idle.any() and state.board.holders.any():
             self.view.now = state.now
             for choice in self._policy(self.view, News(state.fresh_workers, state.fresh_trials, state.look_at_all)):
                 self._start_training(choice.trial, choice.worker, choice.column)

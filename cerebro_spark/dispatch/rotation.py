@@ -83,7 +83,7 @@ def rotation(view: View, news: News) -> list[Choice]:
     board = view.board
     ring = _ring(view)
     if news.everything:
-        workers = [int(w) for w in np.flatnonzero(board.idle)]
+        workers = [worker for worker in ring.columns if board.idle[worker]]
     else:
         homes = [ring.of_trial(board, trial)[0] for trial in news.trials if board.free[trial]]
         workers = [w for w in dict.fromkeys([*news.workers, *homes]) if w >= 0 and board.idle[w]]
