@@ -231,7 +231,10 @@ class Cache:
 def _key(dataset: Dataset, partition: Partition) -> str:
     """The name of an entry: whatever can change the arrays is in it."""
     columns = [column.to_json() for column in dataset.columns]
-    text = json.dumps([dataset.store.url, dataset.id, partition.files, partition.rows, columns], sort_keys=True)
+    versions = [dataset.version(name) for name in partition.files]
+    text = json.dumps(
+        [dataset.store.url, dataset.id, partition.files, versions, partition.rows, columns], sort_keys=True
+    )
     return f"{partition.id}-{hashlib.blake2b(text.encode(), digest_size=10).hexdigest()}"
 
 

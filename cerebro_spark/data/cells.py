@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cerebro_spark.data.columns import Role, SourceType, check_type
+from cerebro_spark.data.columns import Role, SourceType, check_type, stored_dtype
 from cerebro_spark.data.images import probe
 from cerebro_spark.errors import DataError
 
@@ -30,13 +30,14 @@ class Tally:
     infinities: int = 0
     negatives: int = 0
     broken: int = 0
+    overflows: int = 0
     reason: str = ""
     types: Counter[SourceType] = field(default_factory=Counter)
 
     @property
     def clean(self) -> bool:
         return len(self.types) <= 1 and not (
-            self.nulls or self.nans or self.infinities or self.negatives or self.broken
+            self.nulls or self.nans or self.infinities or self.negatives or self.broken or self.overflows
         )
 
     def add(self, other: Tally) -> None:
@@ -45,6 +46,7 @@ class Tally:
         self.infinities += other.infinities
         self.negatives += other.negatives
         self.broken += other.broken
+        self.overflows += other.overflows
         self.reason = self.reason or other.reason
         self.types += other.types
 
@@ -52,7 +54,8 @@ class Tally:
         types = [
             [kind.dtype, list(kind.shape), kind.codec, rows] for kind, rows in self.types.most_common(_SHAPES_KEPT)
         ]
-        numbers = {name: getattr(self, name) for name in ("nulls", "nans", "infinities", "negatives", "broken")}
+        counts = ("nulls", "nans", "infinities", "negatives", "broken", "overflows")
+        numbers = {name: getattr(self, name) for name in counts}
         return {"role": self.role, "reason": self.reason, "types": types, **numbers}
 
     @staticmethod
@@ -66,6 +69,8 @@ class Tally:
             yield f"column {name!r} has {self.nulls} null rows: fill them (fillna) or drop them (dropna)"
         if self.broken:
             yield f"column {name!r} has {self.broken} rows that are {self.reason}"
+        if self.overflows:
+            yield overflow_problem(name, self.overflows)
         if self.nans:
             yield f"column {name!r} is a {self.role} and has {self.nans} NaN rows: fill them or drop them"
         if self.infinities:
@@ -80,6 +85,25 @@ class Tally:
                 f"column {name!r} is ragged: most rows are {usual.dtype} of shape {usual.shape}, {odd} rows differ"
                 f" ({shown}): pad or crop them to one shape"
             )
+
+
+def overflow_problem(name: str, rows: int) -> str:
+    """What is said of numbers that would become infinite once stored."""
+    return (
+        f"column {name!r} has {rows} rows with numbers beyond what float32 holds (3.4e38), which floats are stored as:"
+        " scale or clip them"
+    )
+
+
+def overflowing(values: NDArray[Any]) -> int:
+    """How many rows of floats hold a finite number that is none as float32.
+
+    >>> overflowing(np.array([1.0, 1e300, np.inf]))
+    1
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        lost = np.isinf(values.astype(np.float32)) & np.isfinite(values)
+    return int(lost.reshape(len(values), -1).any(axis=1).sum())
 
 
 def raise_problems(tallies: Mapping[str, Tally]) -> None:
@@ -117,15 +141,20 @@ def _read_numpy(name: str, values: NDArray[Any], tally: Tally) -> NDArray[Any] |
     if values.dtype.kind not in "fiub":
         check_type(name, pa.from_numpy_dtype(values.dtype) if values.dtype.kind in "SUMm" else pa.null())
     if len(values):
-        tally.types[SourceType(values.dtype.name, values.shape[1:])] += len(values)
-    if tally.role == "feature" or not len(values):
-        return values
-    rows = values.reshape(len(values), -1)
+        tally.types[SourceType(stored_dtype(values.dtype), values.shape[1:])] += len(values)
     bad = 0
+    if values.dtype.kind == "f" and values.dtype != np.float32:
+        try:
+            with np.errstate(over="raise", invalid="ignore"):
+                values = values.astype(np.float32)
+        except FloatingPointError:
+            bad = overflowing(values)
+            tally.overflows += bad
+    if tally.role == "feature" or not len(values):
+        return None if bad else values
+    rows = values.reshape(len(values), -1)
     if values.dtype.kind == "f":
-        # What a float32 cannot hold would become infinite when it is stored.
         with np.errstate(over="ignore", invalid="ignore"):
-            rows = rows.astype(np.float32, copy=False)
             finite = np.isfinite(rows.sum(dtype=np.float64))
         if not finite:
             nans, infinities = np.isnan(rows).any(axis=1), np.isinf(rows).any(axis=1)
@@ -180,7 +209,7 @@ def _count_ragged(cells: pa.Array, dtype: np.dtype[Any], tally: Tally) -> None:
             tally.broken += 1
             tally.reason = tally.reason or "ragged within themselves: pad or crop them to one shape"
         else:
-            tally.types[SourceType(dtype.name, shape)] += 1
+            tally.types[SourceType(stored_dtype(dtype), shape)] += 1
 
 
 def _shape_of(cell: Any) -> tuple[int, ...] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -123,12 +124,23 @@ def source_names(inputs: Iterable[Input]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(source for given in inputs for source in given.sources))
 
 
-def check_present(inputs: Iterable[Input], available: Sequence[str], extra: Iterable[str] = ()) -> None:
-    """Raise ConfigurationError if a wanted column is not among `available`."""
-    missing = [name for name in (*source_names(inputs), *extra) if name not in available]
+def check_present(
+    inputs: Iterable[Input], available: Sequence[str], extra: Iterable[str] = (), *, any_case: bool = False
+) -> None:
+    """Raise ConfigurationError if a wanted column is not among `available`, or is there more than once.
+
+    With `any_case` names that differ in capital letters only are one name, as they are for Spark.
+    """
+    wanted = (*source_names(inputs), *extra)
+    missing = [name for name in wanted if name not in available]
     if missing:
         shown = ", ".join(map(repr, list(available)[:20])) + (", ..." if len(available) > 20 else "")
         raise ConfigurationError(f"the data has no column {missing[0]!r}: it has {shown}")
+    counts = Counter(name.lower() if any_case else name for name in available)
+    for name in wanted:
+        count = counts[name.lower() if any_case else name]
+        if count > 1:
+            raise ConfigurationError(f"the data has {count} columns {name!r}: rename all but one of them")
 
 
 def check_type(name: str, kind: pa.DataType) -> np.dtype[Any] | None:
@@ -196,7 +208,12 @@ def _parse_input(argument: str, role: Role, name: str, columns: str | Sequence[s
             f"{argument} has the key {name!r}, but an array of a batch needs a plain identifier such as 'x1'"
         )
     if isinstance(columns, str):
-        return Input(name, role, (columns,), matrix=False)
+        return Input(name, role, (_one_name(argument, columns),), matrix=False)
+    if isinstance(columns, bytes | Mapping) or not isinstance(columns, Iterable):
+        place = f" for {name!r}" if name != argument else ""
+        raise ConfigurationError(
+            f"{argument} is {columns!r}{place}, but must be the name of a column, a list of names, or a dict of either"
+        )
     sources = tuple(_one_name(argument, column) for column in columns)
     if not sources:
         raise ConfigurationError(f"{argument} names no column for {name!r}: name at least one")

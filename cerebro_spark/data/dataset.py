@@ -77,6 +77,11 @@ class Dataset:
                 return partition
         raise ConfigurationError(f"{id!r} is no partition of {self.url}: it has {[p.id for p in self.partitions]}")
 
+    def version(self, file: str) -> str:
+        """What tells this content of a file from any other that had, or will have, the same name in the store."""
+        versions: Mapping[str, str] = self.made.get("versions", {})
+        return versions.get(file) or str(self.made.get("token", ""))
+
     def with_hosts(self, hosts: Mapping[PartitionId, Sequence[str]]) -> Dataset:
         """The same Dataset with `Partition.hosts` filled in."""
 

@@ -5,6 +5,7 @@ It reads footers and one row, and never writes or moves anything."""
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ from cerebro_spark.data.columns import (
     parse_inputs,
     resolve_columns,
     source_names,
+    stored_dtype,
 )
 from cerebro_spark.data.dataset import COMMON_METADATA, MANIFEST, Dataset, partition_id, read_manifest
 from cerebro_spark.data.unischema import UNISCHEMA_KEY, Unischema, codec_of, load_unischema
@@ -92,6 +94,7 @@ def _open_foreign(store: Store, inputs: Sequence[Input], validation: str | None)
     sources = source_names(inputs)
     for name in sources:
         check_type(name, schema.field(name).type)
+    _check_alike(store, sources, footers)
     _check_nulls(sources, footers)
     columns = resolve_columns(inputs, _source_types(store, first, sources))
     inside = f"{validation.strip('/')}/" if validation else None
@@ -105,7 +108,11 @@ def _open_foreign(store: Store, inputs: Sequence[Input], validation: str | None)
         columns=columns,
         train=_partitions("train", [name for name in footers if name not in held_out], footers, columns),
         validation=_partitions("validation", held_out, footers, columns),
-        made={"by": "elsewhere", "columns": {given.name: list(given.sources) for given in inputs}},
+        made={
+            "by": "elsewhere",
+            "columns": {given.name: list(given.sources) for given in inputs},
+            "versions": {name: _version(store, name, footer) for name, footer in footers.items()},
+        },
     )
 
 
@@ -120,6 +127,48 @@ def _footer(store: Store, name: str) -> pq.FileMetaData:
             return pq.read_metadata(file)
     except pa.ArrowException as error:
         raise DataError(f"{name!r} in {store.url} is no Parquet file: {error}") from error
+
+
+def _version(store: Store, name: str, footer: pq.FileMetaData) -> str:
+    """What changes when the file is written again: its footer, and its age where we can see that.
+
+    A footer has the sizes of all pages, and the smallest and largest values unless its writer left them out.
+    """
+    sink = io.BytesIO()
+    footer.write_metadata_file(sink)
+    path = store.local_path(name)
+    stat = path.stat() if path is not None else None
+    age = f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ino}" if stat is not None else str(store.size(name))
+    return hashlib.blake2b(sink.getvalue() + age.encode(), digest_size=10).hexdigest()
+
+
+def _check_alike(store: Store, sources: Sequence[str], footers: Mapping[str, pq.FileMetaData]) -> None:
+    """Raise DataError if a file lacks a column, or has it as another type than the first file."""
+    schemas = {name: footer.schema.to_arrow_schema() for name, footer in footers.items()}
+    first, schema = next(iter(schemas.items()))
+    for name, other in schemas.items():
+        for source in sources:
+            if source not in other.names:
+                raise DataError(
+                    f"{name!r} in {store.url} has no column {source!r}, which {first!r} has: write it with that column"
+                    " or take the file away"
+                )
+            kind, found = schema.field(source).type, other.field(source).type
+            if _stored(kind) != _stored(found):
+                raise DataError(
+                    f"column {source!r} is {found} in {name!r} of {store.url}, but {kind} in {first!r}: cast it to one"
+                    " type in all files, or take the file away"
+                )
+
+
+def _stored(kind: pa.DataType) -> tuple[int, str]:
+    """How deep the lists of a column are nested, and what their elements are kept as."""
+    depth = 0
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        kind, depth = kind.value_type, depth + 1
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return depth, stored_dtype(np.dtype(kind.to_pandas_dtype()))
+    return depth, str(kind).replace("large_", "")
 
 
 def _partitions(

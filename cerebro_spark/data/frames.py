@@ -41,7 +41,7 @@ class FrameSource:
     def types(self) -> dict[str, pa.DataType]:
         """The Arrow type of each column, for checks before any work is done."""
         return {
-            name: cells.type if not isinstance(cells, np.ndarray) else _numpy_type(cells)
+            name: cells.type if not isinstance(cells, np.ndarray) else _numpy_type(name, cells)
             for name, cells in self.columns.items()
         }
 
@@ -84,12 +84,19 @@ def column_names(data: pd.DataFrame | Mapping[str, Any]) -> list[str]:
 
 
 def _cells(name: str, values: Any) -> Cells:
+    if isinstance(values, np.ndarray) and not values.ndim:
+        raise DataError(f"column {name!r} is a ndarray without rows, just {values}: give one value for each row")
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise DataError(
+            f"column {name!r} is a {type(values).__name__}, not a row after row: give a list or an array with one value"
+            " for each row"
+        )
     if isinstance(values, pd.Series):
         plain = isinstance(values.dtype, np.dtype) and values.dtype.kind in "fiub"
         values = values.to_numpy() if plain or values.dtype == object else pa.array(values, from_pandas=True)
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    if isinstance(values, np.ndarray) and values.dtype.kind in "fiub" and values.ndim:
+    if isinstance(values, np.ndarray) and values.dtype.kind in "fiub":
         return values
     return _objects(name, values if isinstance(values, np.ndarray) else list(values))
 
@@ -97,6 +104,7 @@ def _cells(name: str, values: Any) -> Cells:
 def _objects(name: str, values: Sequence[Any] | NDArray[Any]) -> Cells:
     """Cells that are lists, arrays or Python values: Arrow takes the first two only as lists of lists."""
     if isinstance(values, np.ndarray) and values.dtype.kind != "O":
+        _element_type(name, values.dtype)
         return _arrow(name, values)
     first = next((value for value in values if value is not None), None)
     if hasattr(first, "toArray"):
@@ -120,8 +128,18 @@ def _arrow(name: str, values: Any) -> pa.Array:
         ) from error
 
 
-def _numpy_type(cells: NDArray[Any]) -> pa.DataType:
-    kind = pa.from_numpy_dtype(cells.dtype)
+def _element_type(name: str, dtype: np.dtype[Any]) -> pa.DataType:
+    try:
+        return pa.from_numpy_dtype(dtype)
+    except pa.ArrowNotImplementedError as error:
+        remedy = "use .astype('float64')" if dtype.kind == "f" else "convert it to numbers of one of the usual types"
+        raise DataError(
+            f"column {name!r} is of type {dtype.name} in all its rows, which cannot be trained on: {remedy}"
+        ) from error
+
+
+def _numpy_type(name: str, cells: NDArray[Any]) -> pa.DataType:
+    kind = _element_type(name, cells.dtype)
     for _ in cells.shape[1:]:
         kind = pa.list_(kind)
     return kind

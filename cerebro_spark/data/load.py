@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from cerebro_spark.data import arrow, petastorm
+from cerebro_spark.data.cells import overflow_problem, overflowing
 from cerebro_spark.data.columns import Column
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.images import decode
@@ -117,11 +118,36 @@ def _fill_column(column: Column, partition: Partition, at: int, batch: Mapping[s
         values = np.asarray(batch[source])
         _check_values(source, column, partition, values)
         if len(column.sources) == 1:
-            target[...] = values.reshape(target.shape)
+            _assign(source, partition, values, target)
             return
         width = values.shape[1] if values.ndim > 1 else 1
-        target[:, offset : offset + width] = values.reshape(len(values), width)
+        _assign(source, partition, values, target[:, offset : offset + width])
         offset += width
+
+
+def _assign(source: str, partition: Partition, values: NDArray[Any], target: NDArray[Any]) -> None:
+    """Copy the values, which may be of a wider type than their place but must fit it: nothing wraps or overflows."""
+    if target.dtype.kind in "iub" and not np.can_cast(values.dtype, target.dtype, "safe"):
+        if target.dtype.kind == "b" or values.dtype.kind not in "iu":
+            raise DataError(
+                f"column {source!r} is {values.dtype} in {partition.id} where {target.dtype} is expected: its file was"
+                " changed after it was opened; open the data again"
+            )
+        # As Python numbers: NumPy would compare unsigned 64-bit numbers with signed ones as floats.
+        limits = np.iinfo(target.dtype)
+        low, high = int(values.min(initial=0)), int(values.max(initial=0))
+        if low < limits.min or high > limits.max:
+            kept = values.reshape(len(values), -1).astype(target.dtype)
+            bad = int((kept != values.reshape(len(values), -1)).any(axis=1).sum())
+            raise DataError(
+                f"column {source!r} has {bad} rows in {partition.id} that {target.dtype} cannot hold (numbers from"
+                f" {low} to {high}): its file was changed after it was opened; open the data again"
+            )
+    try:
+        with np.errstate(over="raise"):
+            target[...] = values.reshape(target.shape)
+    except FloatingPointError as error:
+        raise DataError(f"{overflow_problem(source, overflowing(values))} ({partition.id})") from error
 
 
 def _check_values(source: str, column: Column, partition: Partition, values: NDArray[Any]) -> None:

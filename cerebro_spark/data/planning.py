@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from cerebro_spark.data.cells import Tally, raise_problems
+from cerebro_spark.data.cells import Tally
 from cerebro_spark.data.columns import Column
 from cerebro_spark.data.deal import deal, partition_sizes, validation_rows
 from cerebro_spark.data.staging import Chunk, Piece, SplitReport
@@ -14,17 +14,53 @@ from cerebro_spark.types import Split
 Hands = dict[tuple[Split, int], list[Piece]]
 
 
-def agree(reports: Sequence[SplitReport]) -> tuple[Column, ...]:
-    """The columns that all splits have; DataError with everything that is wrong in any of them."""
+def agree(reports: Sequence[SplitReport], others: Sequence[SplitReport] = ()) -> tuple[Column, ...]:
+    """The columns that all splits have, `others` being those of a validation frame.
+
+    DataError with everything that is wrong in any of them.
+    """
+    tallies, more = _sum(reports), _sum(others)
+    problems = [problem for name, tally in tallies.items() for problem in tally.problems(name)]
+    problems += [f"validation frame: {problem}" for name, tally in more.items() for problem in tally.problems(name)]
+    if problems:
+        raise DataError("; ".join(problems))
+    columns = next((report.columns for report in reports if report.columns), None)
+    if columns is None:
+        raise DataError("the data has 0 rows: there is nothing to train on")
+    held_out = next((report.columns for report in others if report.columns), None)
+    if held_out is not None:
+        _compare(columns, tallies, held_out, more)
+    return columns
+
+
+def _sum(reports: Sequence[SplitReport]) -> dict[str, Tally]:
     tallies: dict[str, Tally] = {}
     for report in reports:
         for name, tally in report.tallies.items():
             tallies.setdefault(name, Tally(tally.role)).add(tally)
-    raise_problems(tallies)
-    columns = next((report.columns for report in reports if report.columns), None)
-    if columns is None:
-        raise DataError("the data has 0 rows: there is nothing to train on")
-    return columns
+    return tallies
+
+
+def _compare(
+    columns: Sequence[Column], tallies: Mapping[str, Tally], others: Sequence[Column], more: Mapping[str, Tally]
+) -> None:
+    """Raise DataError where the validation frame is stored otherwise than the data it stands beside."""
+    problems: dict[str, str] = {}
+    for column, other in zip(columns, others, strict=True):
+        for source in column.sources:
+            (kind, _), (found, _) = tallies[source].types.most_common()[0], more[source].types.most_common()[0]
+            if (kind.shape, kind.codec) != (found.shape, found.codec):
+                problems[source] = (
+                    f"column {source!r} has rows of shape {kind.shape} in df, but {found.shape} in the validation"
+                    " frame: pad or crop them to one shape, encoded in one way"
+                )
+            elif column.dtype != other.dtype:
+                problems[source] = (
+                    f"column {source!r} is {kind.dtype} in df, but {found.dtype} in the validation frame:"
+                    " cast one of them to the type of the other"
+                )
+    if problems:
+        raise DataError("; ".join(problems.values()))
 
 
 def plan_fraction(reports: Sequence[SplitReport], fraction: float, partitions: int, seed: int) -> Hands:
@@ -34,6 +70,10 @@ def plan_fraction(reports: Sequence[SplitReport], fraction: float, partitions: i
     held_out = validation_rows(rows, fraction)
     if fraction and not held_out:
         raise DataError(f"validation is {fraction}, but that is 0 of {rows} rows: use a larger fraction")
+    if rows and held_out == rows:
+        raise DataError(
+            f"validation is {fraction}, but that is all {rows} rows and leaves none to train on: use a smaller fraction"
+        )
     train = _train_sizes(rows - held_out, partitions)
     hands = _pieces(
         chunks, [chunk.train for chunk in chunks], [], train + _validation_sizes(held_out, partitions), seed
@@ -48,6 +88,10 @@ def plan_flag(reports: Sequence[SplitReport], partitions: int, seed: int) -> Han
     marked = [chunk.held_out for chunk in chunks]
     if not sum(marked):
         raise DataError("the validation column is true in 0 rows: mark some, or pass a fraction")
+    if not sum(train):
+        raise DataError(
+            f"the validation column is true in all {sum(marked)} rows, which leaves none to train on: mark fewer"
+        )
     hands = _pieces(chunks, train, [], _train_sizes(sum(train), partitions), seed)
     others = _pieces(chunks, marked, train, _validation_sizes(sum(marked), partitions), seed)
     return _named("train", hands) | _named("validation", others)

@@ -10,25 +10,25 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pandas as pd
 import pyarrow as pa
 
 from cerebro_spark import errors
-from cerebro_spark._version import __version__
 from cerebro_spark.data.arrow import PartitionFile, common_metadata
-from cerebro_spark.data.columns import ColumnNames, Input, check_present, check_type, parse_inputs, source_names
+from cerebro_spark.data.columns import ColumnNames, Input, check_present, check_type, source_names
 from cerebro_spark.data.dataset import COMMON_METADATA, Dataset, partition_id, write_manifest
 from cerebro_spark.data.deal import validation_rows
 from cerebro_spark.data.frames import FrameSource, column_names
+from cerebro_spark.data.order import Order, is_frame, is_spark
 from cerebro_spark.data.planning import Hands, agree, plan_flag, plan_fraction, plan_frames
 from cerebro_spark.data.staging import AssemblePartition, Piece, SplitReport, StageSplit
-from cerebro_spark.errors import AlreadyInStore, CerebroError, ConfigurationError, DataError
+from cerebro_spark.errors import AlreadyInStore, CerebroError, ConfigurationError, DataError, NotFoundInStore
 from cerebro_spark.store.base import Store
-from cerebro_spark.store.paths import dataset_folder, manifest, partition_file, split_folder
+from cerebro_spark.store.paths import dataset_folder, manifest, partition_file, split_folder, writer_folder
 from cerebro_spark.types import Partition, PartitionId, Split
 
 if TYPE_CHECKING:
@@ -76,69 +76,61 @@ def prepare(
     >>> [(partition.id, partition.rows) for partition in dataset.train]
     [('train-00000', 2), ('train-00001', 2)]
     """
-    order = _Order.of(features, label, weight, validation, partitions, seed)
+    order = Order.of(features, label, weight, validation, partitions, seed)
     target = as_store(store)
     source = open_source(df, order.inputs, order.flag)
-    held_out = open_source(validation, order.inputs, None) if _is_frame(validation) else None
-    id = name or f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:6]}"
-    folder = dataset_folder(id)
-    if target.exists(manifest(id)):
-        raise AlreadyInStore(
-            f"{target.url} has a data set {id!r} already: open it with open_dataset or choose another name"
+    held_out = open_source(validation, order.inputs, None) if is_frame(validation) else None
+    spark = getattr(source, "session", None) or getattr(held_out, "session", None)
+    if spark is not None and target.url.startswith("memory://"):
+        raise ConfigurationError(
+            f"{target.url} is in the memory of this process, which Spark's executors cannot reach: use a folder that"
+            " all of them mount, hdfs:// or s3://, or give pandas frames"
         )
-    target.delete(folder)
+    place = _Place(target, name or f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:6]}")
+    if target.exists(manifest(place.id)):
+        raise place.taken()
     try:
-        dataset = _write(order, target, folder, id, source, held_out)
+        dataset = _write(order, place, source, held_out)
     except BaseException:
-        target.delete(folder)
+        # The first error is the one to hear of.
+        with suppress(Exception):
+            place.abandon()
         raise
-    spark = getattr(source, "session", None)
     return dataset if spark is None else dataset.with_hosts(replica_hosts(spark, dataset))
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
-    """The arguments of `prepare`, checked."""
+class _Place:
+    """Where one call of `prepare` writes: a folder of its own, so that others may try the same name meanwhile.
 
-    inputs: tuple[Input, ...]
-    fraction: float
-    flag: str | None
-    partitions: int | None
-    seed: int
-    made: Mapping[str, Any]
+    The name belongs to whoever writes the manifest first. What a killed writer left is in nobody's way.
+    """
 
-    @staticmethod
-    def of(
-        features: ColumnNames, label: ColumnNames, weight: str | None, validation: Any, partitions: Any, seed: Any
-    ) -> _Order:
-        inputs = parse_inputs(features, label, weight)
-        if partitions is not None and (not isinstance(partitions, int) or partitions < 1):
-            raise ConfigurationError(f"partitions is {partitions!r}, but must be a whole number of at least 1")
-        if not isinstance(seed, int):
-            raise ConfigurationError(f"seed is {seed!r}, but must be a whole number")
-        fraction = 0.0
-        flag = validation if isinstance(validation, str) else None
-        if isinstance(validation, int | float) and not isinstance(validation, bool):
-            fraction = float(validation)
-            if not 0 <= fraction < 1:
-                raise ConfigurationError(f"validation is {validation!r}, but a fraction must be at least 0 and below 1")
-        elif validation is not None and flag is None and not _is_frame(validation):
-            raise ConfigurationError(
-                f"validation is {validation!r}, but must be a fraction, the name of a boolean column, or a DataFrame"
-            )
-        made = {
-            "by": "prepare",
-            "version": __version__,
-            "columns": {given.name: list(given.sources) for given in inputs},
-            "validation": "rows of its own" if _is_frame(validation) else validation,
-        }
-        return _Order(inputs, fraction, flag, partitions, seed, made)
+    store: Store
+    id: str
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def folder(self) -> str:
+        return writer_folder(self.id, self.token)
+
+    def taken(self) -> AlreadyInStore:
+        return AlreadyInStore(
+            f"{self.store.url} has a data set {self.id!r} already: open it with open_dataset or choose another name"
+        )
+
+    def abandon(self) -> None:
+        """Remove what was written, unless the manifest is there after all: a store may fail after it has written."""
+        try:
+            owner = Dataset.open(self.store, self.id).made.get("token")
+        except NotFoundInStore:
+            owner = None
+        if owner != self.token:
+            self.store.delete(self.folder)
 
 
 def as_store(store: Store | str) -> Store:
     """The store itself, or the one at this URL."""
-    if isinstance(store, Store):
-        return store
     from cerebro_spark.store import open_store
 
     return open_store(store)
@@ -148,8 +140,9 @@ def open_source(df: Any, inputs: Sequence[Input], flag: str | None) -> Source:
     """The rows of `df`, with what can be said against its columns said before any work is done."""
     wanted = [*source_names(inputs), *([flag] if flag is not None else [])]
     source: Source
-    if _is_spark(df):
-        check_present(inputs, df.columns, wanted)
+    if is_spark(df):
+        any_case = str(df.sparkSession.conf.get("spark.sql.caseSensitive")).lower() != "true"
+        check_present(inputs, df.columns, wanted, any_case=any_case)
         source = SparkSource(df, list(dict.fromkeys(wanted)))
     elif isinstance(df, pd.DataFrame | Mapping):
         check_present(inputs, column_names(df), wanted)
@@ -169,16 +162,20 @@ def open_source(df: Any, inputs: Sequence[Input], flag: str | None) -> Source:
     return source
 
 
-def _write(order: _Order, store: Store, folder: str, id: str, source: Source, held_out: Source | None) -> Dataset:
-    with source.staging(store, folder) as (staging, place):
-        task = StageSplit(order.inputs, order.flag, staging, f"{place}/train", order.seed)
+def _write(order: Order, place: _Place, source: Source, held_out: Source | None) -> Dataset:
+    store, id = place.store, place.id
+    # Rows that executors stage are reached through the store alone, by this process as well.
+    stager = held_out if isinstance(held_out, SparkSource) else source
+    with stager.staging(store, place.folder) as (staging, folder):
+        task = StageSplit(order.inputs, order.flag, staging, f"{folder}/train", order.seed)
         reports = source.stage(task)
-        others = [] if held_out is None else held_out.stage(replace(task, flag=None, folder=f"{place}/validation"))
-        columns = agree([*reports, *others])
+        others = [] if held_out is None else held_out.stage(replace(task, flag=None, folder=f"{folder}/validation"))
+        columns = agree(reports, others)
         partitions = order.partitions or _default_partitions(source, reports, order.fraction)
         hands = _plan(order, reports, None if held_out is None else others, partitions)
         names = {
-            partition_file(id, split, partition_id(split, number)): pieces for (split, number), pieces in hands.items()
+            partition_file(id, place.token, split, partition_id(split, number)): pieces
+            for (split, number), pieces in hands.items()
         }
         written = source.assemble(AssemblePartition(staging, store, columns, order.seed), names)
     columns = tuple(replace(column, sources=(column.name,)) for column in columns)
@@ -186,19 +183,23 @@ def _write(order: _Order, store: Store, folder: str, id: str, source: Source, he
     made = tuple(_partition(split, number, files) for split, number in hands)
     dataset = Dataset(
         store=store,
-        folder=folder,
+        folder=dataset_folder(id),
         id=id,
         columns=columns,
         train=tuple(partition for partition in made if partition.split == "train"),
         validation=tuple(partition for partition in made if partition.split == "validation"),
         seed=order.seed,
-        made={**order.made, "input": source.kind},
+        made={**order.made, "input": source.kind, "token": place.token},
     )
     for part in (dataset.train, dataset.validation):
         if part:
             groups = {each.files[0].rpartition("/")[2]: files[each.id].row_groups for each in part}
-            store.write(f"{split_folder(id, part[0].split)}/{COMMON_METADATA}", common_metadata(columns, groups))
-    write_manifest(dataset, files)
+            folder = split_folder(id, place.token, part[0].split)
+            store.write(f"{folder}/{COMMON_METADATA}", common_metadata(columns, groups))
+    try:
+        write_manifest(dataset, files)
+    except AlreadyInStore as error:
+        raise place.taken() from error
     return dataset
 
 
@@ -207,9 +208,7 @@ def _default_partitions(source: Source, reports: Sequence[SplitReport], fraction
     return max(1, min(source.slots(), rows - validation_rows(rows, fraction)))
 
 
-def _plan(
-    order: _Order, reports: Sequence[SplitReport], others: Sequence[SplitReport] | None, partitions: int
-) -> Hands:
+def _plan(order: Order, reports: Sequence[SplitReport], others: Sequence[SplitReport] | None, partitions: int) -> Hands:
     if others is not None:
         return plan_frames(reports, others, partitions, order.seed)
     if order.flag is not None:
@@ -220,14 +219,6 @@ def _plan(
 def _partition(split: Split, number: int, files: Mapping[PartitionId, PartitionFile]) -> Partition:
     id = partition_id(split, number)
     return Partition(id=id, split=split, rows=files[id].rows, bytes=files[id].bytes, files=(files[id].name,))
-
-
-def _is_spark(df: Any) -> bool:
-    return type(df).__module__.startswith("pyspark.sql")
-
-
-def _is_frame(value: Any) -> bool:
-    return _is_spark(value) or isinstance(value, pd.DataFrame | Mapping)
 
 
 class SparkSource:
@@ -248,12 +239,12 @@ class SparkSource:
         from pyspark.sql.pandas.types import to_arrow_type
 
         types: dict[str, pa.DataType] = {}
-        for name, field in zip(self.names, self.selected.schema.fields, strict=True):
+        for name, selected in zip(self.names, self.selected.schema.fields, strict=True):
             try:
-                types[name] = to_arrow_type(field.dataType)
+                types[name] = to_arrow_type(selected.dataType)
             except TypeError as error:
                 raise DataError(
-                    f"column {name!r} is {field.dataType.simpleString()} in all its rows, which cannot be"
+                    f"column {name!r} is {selected.dataType.simpleString()} in all its rows, which cannot be"
                     " trained on: convert it to numbers first"
                 ) from error
         return types

@@ -19,7 +19,7 @@ from cerebro_spark.data.cells import Cells, Tally
 from cerebro_spark.data.columns import Column, Input
 from cerebro_spark.data.deal import generator
 from cerebro_spark.data.rows import Encoded, RowEncoder, Rows, join_records, record_type, shuffled_order, take_records
-from cerebro_spark.errors import AlreadyInStore
+from cerebro_spark.errors import AlreadyInStore, StoreError
 from cerebro_spark.store.base import Store
 
 _WRITE_ROWS_BYTES = 4 << 20
@@ -199,32 +199,34 @@ def _write_chunk(file: BinaryIO, blob: str, offset: int, parts: Sequence[Encoded
 
 
 def _read_piece(file: BinaryIO, piece: Piece, part: Rows, heaps: dict[str, list[bytes]]) -> None:
+    blob = piece.chunk.blob
     file.seek(piece.chunk.offset + piece.start * part.dtype.itemsize)
-    _read_into(file, part.view(np.uint8).data)
+    _read_into(file, blob, part.view(np.uint8).data)
     for name, cells in heaps.items():
         starts, lengths = part[name][:, 0], part[name][:, 1]
         first = int(starts[0])
         file.seek(piece.chunk.heaps[name] + first)
         data = bytearray(int(starts[-1] + lengths[-1]) - first)
-        _read_into(file, memoryview(data))
+        _read_into(file, blob, memoryview(data))
         cells.extend(
             bytes(data[start : start + length])
             for start, length in zip((starts - first).tolist(), lengths.tolist(), strict=True)
         )
 
 
-def _read_into(file: BinaryIO, view: memoryview) -> None:
+def _read_into(file: BinaryIO, blob: str, view: memoryview) -> None:
     readinto = getattr(file, "readinto", None)
     at = 0
     while at < len(view):
         if readinto is not None:
-            count = readinto(view[at:])
-            if not count:
-                break
-            at += count
-            continue
-        data = file.read(min(len(view) - at, _WRITE_ROWS_BYTES))
-        if not data:
-            raise EOFError(f"a staged blob ended {len(view) - at} bytes early")
-        view[at : at + len(data)] = data
-        at += len(data)
+            count = readinto(view[at:]) or 0
+        else:
+            data = file.read(min(len(view) - at, _WRITE_ROWS_BYTES))
+            count = len(data)
+            view[at : at + count] = data
+        if not count:
+            raise StoreError(
+                f"the staged blob {blob!r} ended {len(view) - at} bytes early: somebody changed it, or the store lost"
+                " a part of it; prepare the data again"
+            )
+        at += count

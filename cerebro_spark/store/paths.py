@@ -5,7 +5,7 @@ runs/<run>/functions.pkl                the user's functions, the one pickle of 
 runs/<run>/checkpoints/<trial>/...      a trial's state after a unit
 runs/<run>/result.json                  what the search returned
 datasets/<dataset>/manifest.json        schema, shapes, rows, seed and files of a prepared data set
-datasets/<dataset>/train/...parquet     its partitions, a folder a split
+datasets/<dataset>/<token>/train/...parquet   its partitions, a folder a split; each writer has a token of its own
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def dataset_folder(dataset: str) -> str:
 def dataset_ids(names: Iterable[str]) -> list[str]:
     """The data sets whose manifest is among these names of a store, sorted: those without one were never finished.
 
-    >>> dataset_ids(["datasets/d1/manifest.json", "datasets/d2/train/train-00000.parquet"])
+    >>> dataset_ids(["datasets/d1/manifest.json", "datasets/d2/5e8c/train/train-00000.parquet"])
     ['d1']
     """
     parts = (name.split("/") for name in names)
@@ -153,20 +153,29 @@ def manifest(dataset: str) -> str:
     return f"{dataset_folder(dataset)}/manifest.json"
 
 
-def split_folder(dataset: str, split: Split) -> str:
+def writer_folder(dataset: str, token: str) -> str:
+    """The folder of what one writer of a data set wrote: several may try one name, and only one gets the manifest.
+
+    >>> writer_folder("d1", "5e8c")
+    'datasets/d1/5e8c'
+    """
+    return f"{dataset_folder(dataset)}/{check_id(token, 'token')}"
+
+
+def split_folder(dataset: str, token: str, split: Split) -> str:
     """The folder of one split's partitions, which is a Parquet data set of its own.
 
-    >>> split_folder("d1", "train")
-    'datasets/d1/train'
+    >>> split_folder("d1", "5e8c", "train")
+    'datasets/d1/5e8c/train'
     """
-    return f"{dataset_folder(dataset)}/{split}"
+    return f"{writer_folder(dataset, token)}/{split}"
 
 
-def partition_file(dataset: str, split: Split, partition: PartitionId, part: int | None = None) -> str:
+def partition_file(dataset: str, token: str, split: Split, partition: PartitionId, part: int | None = None) -> str:
     """A partition's file, or the `part`-th of several.
 
-    >>> partition_file("d1", "train", "train-00000"), partition_file("d1", "train", "train-00000", 2)
-    ('datasets/d1/train/train-00000.parquet', 'datasets/d1/train/train-00000-002.parquet')
+    >>> partition_file("d1", "5e8c", "train", "train-00000"), partition_file("d1", "5e8c", "train", "train-00000", 2)
+    ('datasets/d1/5e8c/train/train-00000.parquet', 'datasets/d1/5e8c/train/train-00000-002.parquet')
     """
     suffix = "" if part is None else f"-{part:03d}"
-    return f"{split_folder(dataset, split)}/{check_id(partition, 'partition id')}{suffix}.parquet"
+    return f"{split_folder(dataset, token, split)}/{check_id(partition, 'partition id')}{suffix}.parquet"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import multiprocessing
 import os
 import signal
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from numbered_rows import needs_petastorm, numbered
 
@@ -20,8 +23,10 @@ from cerebro_spark.data import load
 from cerebro_spark.data.batches import Batches
 from cerebro_spark.data.cache import Cache
 from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.foreign import open_dataset
 from cerebro_spark.data.prepare import prepare
 from cerebro_spark.errors import StoreFull
+from cerebro_spark.store import open_store
 from cerebro_spark.store.local import LocalStore
 
 ROWS = 400
@@ -72,6 +77,33 @@ def test_arrays_are_right_contiguous_and_read_only(dataset: Dataset, roots: dict
                     array[0] = 0
 
 
+def test_a_data_set_prepared_again_under_its_name_is_loaded_again(store: LocalStore, roots: dict[str, Any]) -> None:
+    with Cache(**roots) as cache:
+        for sign in (1, -1):
+            data = {name: values * sign for name, values in numbered(10).items()}
+            dataset = prepare(data, store=store, features="x", label="y", partitions=1, name="d")
+            assert sorted(cache.load(dataset, dataset.train[0])["label"] * sign) == list(range(10))
+            store.delete("datasets/d")
+
+
+@pytest.mark.parametrize("where", ["local", "memory"])
+def test_a_parquet_file_that_was_written_again_is_loaded_again(
+    tmp_path: Path, roots: dict[str, Any], where: str
+) -> None:
+    """With as many rows and bytes as before, and, where the file's age is known, not even another footer."""
+    folder = LocalStore(tmp_path / "p") if where == "local" else open_store(f"memory://{tmp_path}/p")
+    with Cache(**roots) as cache:
+        for number in (1, 2):
+            sink = io.BytesIO()
+            table = pa.table({"x": [float(number)] * 4, "y": [number] * 4})
+            pq.write_table(table, sink, write_statistics=where == "memory", compression="none", use_dictionary=False)
+            folder.delete("a.parquet")
+            folder.write("a.parquet", sink.getvalue())
+            dataset = open_dataset(folder, features=["x"], label="y")
+            assert cache.load(dataset, dataset.train[0])["label"].tolist() == [number] * 4
+            assert open_dataset(folder, features=["x"], label="y") == dataset
+
+
 def test_a_partition_is_loaded_once(dataset: Dataset, roots: dict[str, Any], loads: list[str]) -> None:
     with Cache(**roots) as cache, Cache(**roots) as other:
         first = cache.load(dataset, dataset.train[0])
@@ -92,6 +124,7 @@ sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "op
 from cerebro_spark.data.batches import Batches
 from cerebro_spark.data.cache import Cache
 from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.foreign import open_dataset
 from cerebro_spark.store.local import LocalStore
 dataset = Dataset.open(LocalStore({str(dataset.store.root)!r}))  # type: ignore
 with Cache({str(roots["folder"])!r}, memory_folder={str(roots["memory_folder"])!r}, reader="petastorm") as cache:

@@ -140,6 +140,71 @@ def test_nan_labels_and_ragged_rows_are_seen_when_loaded(tmp_path: Path, reader:
         load_arrays(dataset, dataset.train[0], reader=reader)
 
 
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("a", None, r"'b.parquet' in .* has no column 'a', which 'a.parquet' has: write"),
+        ("a", pa.array([1, 2], pa.int32()), r"'a' is int32 in 'b.parquet' .* but int64 in 'a.parquet': cast"),
+        ("a", pa.array([1.0, 2.0]), r"'a' is double in 'b.parquet'"),
+        ("a", pa.array([[1], [2]]), r"'a' is list<element: int64> in 'b.parquet'"),
+        ("a", pa.array(["1", "2"]), r"'a' is string in 'b.parquet'"),
+        ("v", pa.array([1.0, 2.0]), r"'v' is double in 'b.parquet'"),
+    ],
+)
+def test_files_of_different_columns_are_named_when_opened(
+    tmp_path: Path, column: str, values: pa.Array | None, message: str
+) -> None:
+    table = pa.table({"a": [1, 2], "v": [[1.0], [2.0]], "y": [0, 1]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    other = table.drop_columns([column])
+    pq.write_table(other if values is None else other.append_column(column, values), tmp_path / "b.parquet")
+    with pytest.raises(DataError, match=message):
+        open_dataset(tmp_path, features={"a": "a", "v": "v"}, label="y")
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_floats_of_different_width_are_stored_alike(tmp_path: Path, reader: Any) -> None:
+    for name, kind in (("a", pa.float32()), ("b", pa.float64())):
+        columns = {"v": pa.array([[1.5], [2.5]], pa.list_(kind)), "y": pa.array([0.5, 1.5], kind), "other": [1, 2]}
+        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+    dataset = open_dataset(tmp_path, features="v", label="y")
+    for partition in dataset.train:
+        arrays = load_arrays(dataset, partition, reader=reader)
+        assert (arrays["features"].tolist(), arrays["label"].tolist()) == ([[1.5], [2.5]], [0.5, 1.5])
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(
+    ("was", "now", "message"),
+    [
+        (pa.array([1, 2], pa.int8()), pa.array([1, 300]), r"'a' .* 1 rows .* int8 .*300"),
+        (pa.array([1, 2], pa.uint8()), pa.array([1, -1]), r"'a' .* 1 rows .* uint8 .*-1"),
+        (pa.array([1, 2], pa.int64()), pa.array([1, 2**63], pa.uint64()), r"'a' .* 1 rows .* int64"),
+        (pa.array([True, False]), pa.array([1, 5]), r"'a' .* int64 .* bool"),
+        (pa.array([1.0, 2.0]), pa.array([1.0, 1e300]), r"'a' has 1 rows with numbers beyond"),
+    ],
+    ids=["int8", "uint8", "int64", "bool", "float32"],
+)
+def test_a_file_changed_after_opening_never_wraps_numbers(
+    tmp_path: Path, was: pa.Array, now: pa.Array, message: str, reader: Any
+) -> None:
+    if now.type == pa.uint64():
+        reader = "arrow"  # the only one that reads this type
+    pq.write_table(pa.table({"a": was, "y": [0, 1]}), tmp_path / "p.parquet")
+    dataset = open_dataset(tmp_path, features="a", label="y")
+    pq.write_table(pa.table({"a": now, "y": [0, 1]}), tmp_path / "p.parquet")
+    with pytest.raises(DataError, match=message):
+        load_arrays(dataset, dataset.train[0], reader=reader)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_wider_integer_type_that_fits_is_read(tmp_path: Path, reader: Any) -> None:
+    pq.write_table(pa.table({"a": pa.array([1, 2], pa.int8()), "y": [0, 1]}), tmp_path / "p.parquet")
+    dataset = open_dataset(tmp_path, features="a", label="y")
+    pq.write_table(pa.table({"a": pa.array([-128, 127]), "y": [0, 1]}), tmp_path / "p.parquet")
+    assert load_arrays(dataset, dataset.train[0], reader=reader)["features"].tolist() == [-128, 127]
+
+
 @needs_petastorm
 @pytest.mark.parametrize("reader", ["arrow", "petastorm"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -173,9 +238,9 @@ def test_a_shape_that_only_the_schema_knows(store: LocalStore, tmp_path: Path) -
     """Flat lists in the files, two dimensions in the Petastorm schema beside them."""
     data = {"g": np.arange(60).reshape(10, 2, 3), "y": np.arange(10)}
     made = prepare(data, store=store, features="g", label="y", partitions=1)
-    train = store.local_path(f"{made.folder}/train")
-    assert train is not None
-    dataset = open_dataset(train, features={"g": "features"}, label={"y": "label"})
+    file = store.local_path(made.train[0].files[0])
+    assert file is not None
+    dataset = open_dataset(file.parent, features={"g": "features"}, label={"y": "label"})
     assert dataset.features[0].shape == (2, 3)
     assert (load_arrays(dataset, dataset.train[0])["g"] == load_arrays(made, made.train[0])["features"]).all()
 

@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from cerebro_spark.data.load import load_arrays
 from cerebro_spark.data.prepare import prepare
-from cerebro_spark.errors import DataError
+from cerebro_spark.errors import ConfigurationError, DataError
 from cerebro_spark.store.local import LocalStore
 
 NAN, INF = float("nan"), float("inf")
@@ -39,7 +40,9 @@ BAD: list[tuple[str, list[Any], str, str, str]] = [
     ("ragged nested", [[[1]], [[1]], [[1, 2]], [[1]]], "array<array<int>>", "x", "'x' is ragged: .*1 rows differ"),
     ("NaN label", [1.0, NAN, NAN, 2.0], "double", "y", "'y' is a label and has 2 NaN rows"),
     ("infinite label", [1.0, INF, 0.0, -INF], "double", "y", "'y' is a label and has 2 infinite rows"),
-    ("label beyond float32", [1.0, 1e300, 0.0, 1.0], "double", "y", "'y' is a label and has 1 infinite rows"),
+    ("label beyond float32", [1.0, 1e300, 0.0, 1.0], "double", "y", "'y' has 1 rows with numbers beyond .*scale"),
+    ("beyond float32", [1.0, 1e300, -1e39, 1.0], "double", "x", "'x' has 2 rows with numbers beyond .*scale"),
+    ("array beyond float32", [[1e300, NAN, 1e300]] * 4, "array<double>", "x", "'x' has 4 rows with numbers beyond"),
     ("NaN in an array label", [[1.0, NAN]] * 4, "array<double>", "y", "'y' is a label and has 4 NaN rows"),
     ("NaN weight", [1.0, NAN, 1.0, 1.0], "double", "w", "'w' is a weight and has 1 NaN rows"),
     ("negative weight", [1.0, -1.0, -2.0, 1.0], "double", "w", "'w' is a weight and has 2 negative rows"),
@@ -120,6 +123,42 @@ def test_categories_are_refused_with_their_remedy(store: LocalStore) -> None:
 def test_nan_features_are_let_through(store: LocalStore) -> None:
     dataset = prepare({"x": [1.0, NAN], "y": [0, 1]}, store=store, features=["x"], label="y", partitions=1)
     assert dataset.rows == 2
+
+
+def test_infinite_features_are_let_through(store: LocalStore) -> None:
+    data = {"x": [3e38, INF, -INF], "y": [0, 1, 1]}
+    dataset = prepare(data, store=store, features=["x"], label="y", partitions=1)
+    assert np.isinf(load_arrays(dataset, dataset.train[0])["features"]).sum() == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (3.0, "'x' is a float, not a row after row"),
+        (np.array(3.0), "'x' is a ndarray without rows"),
+        (None, "'x' is a NoneType"),
+        ("ab", "'x' is a str"),
+        (b"ab", "'x' is a bytes"),
+        ({"a": 1, "b": 2}, "'x' is a dict"),
+        (np.zeros(2, np.longdouble), r"'x' is of type float128 .*astype\('float64'\)"),
+        ([np.zeros(3, np.longdouble)] * 2, r"'x' is of type float128 .*astype\('float64'\)"),
+        (np.zeros(2, complex), r"'x' is of type complex128 .*cannot be trained on"),
+        (np.array(["a", "b"]), "'x' is of type string.*StringIndexer"),
+        (np.array(["2026-11-15", "2026-11-16"], "datetime64[D]"), "'x' is of type date.*days since"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_no_column_of_numbers(store: LocalStore, values: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        prepare({"x": values, "y": [0, 1]}, store=store, features="x", label="y", partitions=1)
+    assert store.list() == []
+
+
+def test_two_columns_of_one_name(store: LocalStore) -> None:
+    frame = pd.DataFrame([[1.0, 2.0, 0], [3.0, 4.0, 1]], columns=["x", "x", "y"])
+    with pytest.raises(ConfigurationError, match="2 columns 'x': rename"):
+        prepare(frame, store=store, features="x", label="y", partitions=1)
+    assert prepare(frame, store=store, features="y", label="y", partitions=1).rows == 2
 
 
 def test_columns_of_different_lengths(store: LocalStore) -> None:

@@ -24,7 +24,7 @@ from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.load import load_arrays
 from cerebro_spark.data.prepare import prepare
 from cerebro_spark.data.rows import shuffled_order
-from cerebro_spark.errors import AlreadyInStore, ConfigurationError, DataError
+from cerebro_spark.errors import ConfigurationError, DataError
 from cerebro_spark.store.local import LocalStore
 
 COUNTER = itertools.count()
@@ -249,6 +249,49 @@ def test_validation_by_a_second_frame(store: LocalStore) -> None:
     assert numbers(dataset, "train") == list(range(20))
 
 
+@pytest.mark.parametrize(
+    ("columns", "kinds"),
+    [
+        ({"features": ["x"], "label": "y"}, {"x": "float64"}),
+        ({"features": "x", "label": "y"}, {"x": "float64"}),
+        ({"features": ["x", "y"], "label": "x"}, {"y": "int32"}),
+        ({"features": ["x", "y"], "label": "x"}, {"x": "float16", "y": "float64"}),
+    ],
+)
+def test_a_validation_frame_of_other_types_that_are_stored_alike(
+    store: LocalStore, columns: Any, kinds: dict[str, str]
+) -> None:
+    data = numbered(20)
+    other = {name: values[:7].astype(kinds.get(name, values.dtype)) for name, values in data.items()}
+    dataset = prepare(data, store=store, validation=other, partitions=2, **columns)
+    assert [part.rows for part in dataset.validation] == [4, 3]
+    for partition in dataset.partitions:
+        arrays = load_arrays(dataset, partition)
+        assert arrays["features"].dtype == np.float32
+        assert (
+            arrays["features"].reshape(partition.rows, -1)[:, 0] == arrays["label"].reshape(partition.rows, -1)[:, 0]
+        ).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"y": np.arange(7, dtype="int32")}, r"'y' is int64 in df, but int32 in the validation frame: cast"),
+        ({"y": np.arange(7) / 2}, r"'y' is int64 in df, but float32 in the validation frame: cast"),
+        (
+            {"x": np.zeros((7, 2))},
+            r"'x' has rows of shape \(3,\) in df, but \(2,\) in the validation frame: pad or crop",
+        ),
+        ({"y": [1, None, 3, 4, 5, 6, 7]}, r"validation frame: column 'y' has 1 null rows"),
+    ],
+)
+def test_a_validation_frame_that_does_not_fit_is_named(store: LocalStore, change: Any, message: str) -> None:
+    other = {**numbered(7), **change}
+    with pytest.raises(DataError, match=message):
+        prepare(numbered(20), store=store, features="x", label="y", validation=other, partitions=2)
+    assert store.list() == []
+
+
 def test_fewer_validation_rows_than_partitions_make_fewer_partitions(store: LocalStore) -> None:
     dataset = prepare(numbered(20), store=store, features="x", label="y", validation=0.1, partitions=4)
     assert [partition.rows for partition in dataset.validation] == [1, 1]
@@ -269,30 +312,53 @@ def test_fewer_validation_rows_than_partitions_make_fewer_partitions(store: Loca
         ({"seed": "x"}, ConfigurationError, "seed is 'x'"),
         ({"features": "nobody"}, ConfigurationError, "no column 'nobody'"),
         ({"name": "../x"}, ConfigurationError, "data set id"),
+        ({"partitions": True}, ConfigurationError, "partitions is True"),
+        ({"partitions": 2.0}, ConfigurationError, "partitions is 2.0"),
+        ({"seed": True}, ConfigurationError, "seed is True"),
+        ({"validation": 0.99}, DataError, "validation is 0.99, .* all 20 rows .* none to train on: use a smaller"),
+        ({"validation": "every"}, DataError, "true in all 20 rows"),
+        ({"features": None}, ConfigurationError, "features is None, .* name of a column, a list"),
+        ({"features": 3}, ConfigurationError, "features is 3, "),
+        ({"features": {"x": None}}, ConfigurationError, "features is None for 'x', "),
+        ({"features": b"x"}, ConfigurationError, "features is b'x', "),
+        ({"label": None}, ConfigurationError, "label is None, "),
+        ({"features": ["y", "v"], "label": {"features": "y"}}, ConfigurationError, "stands for two arrays"),
     ],
 )
 def test_arguments_that_cannot_work(
     store: LocalStore, changes: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    data = {**numbered(20), "none": np.zeros(20, bool)}
+    data = {**numbered(20), "none": np.zeros(20, bool), "every": np.ones(20, bool)}
     arguments = {"features": "x", "label": "y", "partitions": 2, **changes}
     with pytest.raises(error, match=message):
         prepare(data, store=store, **arguments)
     assert store.list() == []
 
 
+@pytest.mark.parametrize("given", [None, 3, b"/tmp"])
+def test_what_is_no_store_is_refused(given: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"no address of a store: give a path"):
+        prepare(numbered(4), store=given, features="x", label="y")
+
+
+def test_numbers_of_numpy_are_numbers(store: LocalStore) -> None:
+    dataset = prepare(
+        numbered(20),
+        store=store,
+        features="x",
+        label="y",
+        validation=np.float32(0.25),
+        partitions=np.int64(2),
+        seed=np.int32(7),
+    )
+    assert ([part.rows for part in dataset.train], [part.rows for part in dataset.validation]) == ([8, 7], [3, 2])
+    assert Dataset.open(store) == dataset
+    assert (dataset.seed, dataset.made["validation"]) == (7, 0.25)
+
+
 def test_what_is_no_frame_is_refused(store: LocalStore) -> None:
     with pytest.raises(ConfigurationError, match="df is a list"):
         prepare([1, 2], store=store, features="x", label="y")
-
-
-def test_a_taken_name_is_refused_and_the_leftovers_of_a_crash_are_not(store: LocalStore) -> None:
-    store.write("datasets/d/train/train-00007.parquet", b"left by a crash")
-    dataset = prepare(numbered(10), store=store, features="x", label="y", partitions=2, name="d")
-    assert len([name for name in store.list("datasets/d") if name.endswith(".parquet")]) == 2
-    with pytest.raises(AlreadyInStore, match="'d'"):
-        prepare(numbered(10), store=store, features="x", label="y", partitions=2, name="d")
-    assert Dataset.open(store, "d") == dataset
 
 
 def test_a_store_may_be_given_by_its_address(tmp_path: Path) -> None:

@@ -24,6 +24,17 @@ def numbered_df(spark: Any, rows: int, splits: int = 3) -> Any:
     return spark.range(0, rows, 1, splits).selectExpr("cast(id as float) as x", "id as y")
 
 
+def counted_df(spark: Any, ran: Any) -> Any:
+    """Rows whose plan counts how often it ran."""
+
+    def count(batches: Any) -> Any:
+        for batch in batches:
+            ran.add(1)
+            yield batch
+
+    return numbered_df(spark, 10).mapInArrow(count, "x float, y long")
+
+
 def test_every_row_once_and_equal_partitions(spark: Any, store: LocalStore) -> None:
     dataset = prepare(
         numbered_df(spark, 1003), store=store, features=["x"], label="y", validation=0.2, partitions=4, seed=1
@@ -160,6 +171,35 @@ def test_validation_by_column_and_by_frame(spark: Any, store: LocalStore) -> Non
     assert numbers(dataset, "train") == list(range(100))
 
 
+def test_arrays_beside_a_spark_frame_for_validation_and_the_other_way_round(spark: Any, store: LocalStore) -> None:
+    arrays = {"x": np.arange(20.0), "y": np.arange(20)}
+    df = numbered_df(spark, 9)
+    dataset = prepare(arrays, store=store, features=["x"], label="y", validation=df, partitions=2, name="a")
+    assert (numbers(dataset, "train"), numbers(dataset, "validation")) == (list(range(20)), list(range(9)))
+    dataset = prepare(df, store=store, features=["x"], label="y", validation=arrays, partitions=2, name="b")
+    assert (numbers(dataset, "train"), numbers(dataset, "validation")) == (list(range(9)), list(range(20)))
+    assert not [name for name in store.list() if "staging" in name]
+
+
+def test_two_columns_of_one_name(spark: Any, store: LocalStore) -> None:
+    df = spark.range(4).selectExpr("id as x", "id as x", "id as y", "id as V", "id as v")
+    with pytest.raises(ConfigurationError, match="2 columns 'x': rename"):
+        prepare(df, store=store, features=["x"], label="y")
+    with pytest.raises(ConfigurationError, match="2 columns 'v': rename"):
+        prepare(df, store=store, features=["v"], label="y")
+    assert prepare(df, store=store, features=["y"], label="y", partitions=1).rows == 4
+
+
+def test_a_store_in_this_process_alone_is_refused_before_the_plan_runs(spark: Any) -> None:
+    ran = spark.sparkContext.accumulator(0)
+    df = counted_df(spark, ran)
+    arrays = {"x": [1.0], "y": [1]}
+    for one, other in ((df, None), (arrays, df), (df, arrays)):
+        with pytest.raises(ConfigurationError, match=r"memory://s .* executors cannot reach"):
+            prepare(one, store="memory://s", features=["x"], label="y", validation=other)
+    assert ran.value == 0
+
+
 def test_partitions_default_to_the_slots_and_empty_splits_are_no_matter(spark: Any, store: LocalStore) -> None:
     dataset = prepare(numbered_df(spark, 10, 16), store=store, features=["x"], label="y")
     assert [partition.rows for partition in dataset.train] == [5, 5]
@@ -167,13 +207,7 @@ def test_partitions_default_to_the_slots_and_empty_splits_are_no_matter(spark: A
 
 def test_a_missing_column_is_seen_before_the_plan_runs(spark: Any, store: LocalStore) -> None:
     ran = spark.sparkContext.accumulator(0)
-
-    def count(batches: Any) -> Any:
-        for batch in batches:
-            ran.add(1)
-            yield batch
-
-    df = numbered_df(spark, 10).mapInArrow(count, "x float, y long")
+    df = counted_df(spark, ran)
     with pytest.raises(ConfigurationError, match="no column 'z': it has 'x', 'y'"):
         prepare(df, store=store, features=["z"], label="y")
     assert ran.value == 0

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from numbered_rows import numbered, numbers
 
@@ -15,6 +18,7 @@ from cerebro_spark.store.hdfs import HdfsStore
 
 pytestmark = [pytest.mark.jvm, pytest.mark.hadoop, pytest.mark.slow]
 
+BLOCK = 1 << 16
 ADDRESSES = {"127.0.0.2", "127.0.0.3", "127.0.0.4"}
 
 
@@ -57,17 +61,36 @@ def test_the_name_node_says_which_hosts_hold_a_partition_also_after_one_died(
         hadoop_cluster.wait_live(3)
 
 
-def test_a_file_of_many_blocks_lists_the_host_of_most_bytes_first(spark: Any, hadoop_cluster: Any) -> None:
-    settings = {**hadoop_cluster.settings, "dfs.blocksize": "65536"}
-    store = HdfsStore(f"{hadoop_cluster.url}/blocks", options=settings)
-    dataset = prepare(numbered(40_000, 16), store=store, features="x", label="y", partitions=1)
-    path = f"/blocks/{dataset.train[0].files[0]}"
-    blocks = hadoop_cluster.block_hosts(path)
-    hosts = replica_hosts(spark, dataset)["train-00000"]
-    assert set(hosts) == {host for block in blocks for host in block}
-    if len(blocks) > 1:
-        held = [sum(host in block for block in blocks) for host in hosts]
-        assert held[0] >= held[-1] - 1
+def test_a_file_of_many_blocks_lists_the_host_of_most_bytes_first(
+    spark: Any, hadoop_cluster: Any, tmp_path: Path
+) -> None:
+    """Files of five blocks with one replica each: three hosts cannot all hold as much as each other."""
+    rows = np.random.default_rng(0).random((20_000, 2))
+    table = pa.table({"x": rows[:, 0], "y": rows[:, 1]})
+    pq.write_table(table, tmp_path / "a.parquet", compression="none", use_dictionary=False)
+    size = (tmp_path / "a.parquet").stat().st_size
+    # Hadoop's own client: our store writes a blob of this size as one block.
+    hadoop = spark._jvm.org.apache.hadoop
+    settings = hadoop.conf.Configuration(spark._jsc.hadoopConfiguration())
+    settings.set("dfs.blocksize", str(BLOCK))
+    settings.set("dfs.replication", "1")
+    system = hadoop.fs.FileSystem.newInstance(spark._jvm.java.net.URI(hadoop_cluster.url), settings)
+    for number in range(4):
+        system.copyFromLocalFile(
+            hadoop.fs.Path(f"file://{tmp_path}/a.parquet"), hadoop.fs.Path(f"/blocks/part-{number}.parquet")
+        )
+    system.close()
+    dataset = open_dataset(hdfs_store(hadoop_cluster, "blocks"), features=["x"], label="y")
+    hosts = replica_hosts(spark, dataset)
+    assert len(hosts) == 4
+    for partition in dataset.train:
+        blocks = hadoop_cluster.block_hosts(f"/blocks/{partition.files[0]}")
+        assert len(blocks) == -(-size // BLOCK) == 5
+        held = dict.fromkeys(ADDRESSES, 0)
+        for at, (host,) in enumerate(blocks):
+            held[host] += min(BLOCK, size - at * BLOCK)
+        expected = sorted((host for host in held if held[host]), key=lambda host: (-held[host], host))
+        assert list(hosts[partition.id]) == expected
 
 
 def test_a_store_that_is_not_on_hdfs_has_no_replica_map(spark: Any, tmp_path: Path) -> None:

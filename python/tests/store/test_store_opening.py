@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hadoop.cluster import HadoopCluster
@@ -69,6 +70,27 @@ def test_options_reach_the_store_or_are_refused(tmp_path: Path) -> None:
 def test_addresses_that_are_no_store(url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"otherhost|nosuchscheme|no address"):
         open_store(url)
+
+
+@pytest.mark.parametrize("url", [None, 3, ["/tmp"]])
+def test_what_is_no_address_at_all(url: Any) -> None:
+    with pytest.raises(ConfigurationError, match="no address of a store: give a path, or a URL"):
+        open_store(url)
+
+
+def test_viewfs_is_refused_with_its_remedy() -> None:
+    with pytest.raises(ConfigurationError, match=r"'viewfs://c/x' .*: give the address it stands for, 'hdfs://"):
+        open_store("viewfs://c/x")
+
+
+@pytest.mark.parametrize("below", ["", "/a/b"])
+def test_a_path_that_is_a_file_is_refused(tmp_path: Path, below: str) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("mine")
+    for address in (f"{file}{below}", f"{file.as_uri()}{below}"):
+        with pytest.raises(ConfigurationError, match=r"notes.txt' is a file, but a store is a folder: give"):
+            open_store(address)
+    assert file.read_text() == "mine"
 
 
 def test_hdfs_without_a_host_takes_the_name_node_of_the_configuration(conf_dir: Path) -> None:
