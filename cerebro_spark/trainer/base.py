@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import math
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from cerebro_spark.errors import CerebroError, CheckpointError, ConfigurationError, TrialFailed
-from cerebro_spark.trainer.checkpoint import Entry, MemorySource, open_checkpoint, write_checkpoint
+from cerebro_spark.trainer.checkpoint import Entry, MemorySource, Reader, open_checkpoint, write_checkpoint
 from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
 from cerebro_spark.trainer.randomness import Tree, derive_seed
 from cerebro_spark.trainer.resident import Resident, Residents
+from cerebro_spark.trainer.resources import Resources as Resources
 from cerebro_spark.trainer.state import flatten, numpy_array, unflatten
 from cerebro_spark.trainer.structure import signature
 from cerebro_spark.types import Metrics, TrialId, Unit
 
 Params = Mapping[str, Any]
+
+EXPLODED = 1e30
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,24 +37,11 @@ class Hooks:
     eval_fn: Callable[[Any, Iterable[Batch], Params], Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """What of its machine a worker owns.
-
-    `threads` is set once a process (None leaves the framework's own choice); `device` is "auto", "cpu" or a GPU such as
-    "cuda:0"; `precision` asks for mixed precision; `model_memory` bounds the built models that are kept, `data_memory`
-    the arrays kept on a GPU (None: half of what is free there).
-    """
-
-    threads: int | None = None
-    device: str = "auto"
-    precision: Literal["bfloat16", "float16"] | None = None
-    model_memory: int = 4 << 30
-    data_memory: int | None = None
-
-
 class Saved(NamedTuple):
-    """The size of a checkpoint that was written, and the digest of the weights and optimizer state in it."""
+    """The size of a checkpoint that was written, and the digest of the training state in it.
+
+    Weights, optimizer state, learning rates, schedule and counters count; the generators and the trial's name do not.
+    """
 
     bytes: int
     digest: str
@@ -132,8 +121,7 @@ class Trainer(ABC):
             return
         self._live = None
         resident, numbers = self._resident(trial, params)
-        with open_checkpoint(source, digest=digest) as reader:
-            self._check_framework(reader.meta)
+        with open_checkpoint(source, digest=digest) as reader, self._fitting(reader):
             resident.restore(reader, numbers if warm_start else None)
             random = unflatten(reader.meta["rng"], lambda name: numpy_array(reader, name))
             counters = reader.meta["counters"]
@@ -202,7 +190,7 @@ class Trainer(ABC):
         live = self._current()
         with self._randomness(live, keep=False):
             parts = list(self._predict(live.resident, self._batches(feed, live.params)))
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
 
     def finish(self, metrics: Metrics) -> dict[str, float]:
         """The values of merged metrics; states become numbers through the current trial's metric objects."""
@@ -295,13 +283,24 @@ class Trainer(ABC):
             _, numbers = self._seen[signature(params)]
         return kept, numbers
 
-    def _check_framework(self, meta: Any) -> None:
-        found = meta.get("framework") if isinstance(meta, dict) else None
+    @contextmanager
+    def _fitting(self, reader: Reader) -> Iterator[None]:
+        """Whatever goes wrong inside is the checkpoint's fault, which does not fit, and is named."""
+        found = reader.meta.get("framework") if isinstance(reader.meta, dict) else None
         if found != self.framework:
             raise CheckpointError(
-                f"the checkpoint was written by {found!r}, but this search trains with {self.framework!r}:"
-                " a checkpoint is loaded by the framework that wrote it"
+                f"{reader.label} was written by {found!r}, but this search trains with {self.framework!r}: a checkpoint"
+                " is loaded by the framework that wrote it"
             )
+        try:
+            yield
+        except (CerebroError, OSError):
+            raise
+        except Exception as error:
+            raise CheckpointError(
+                f"{reader.label} does not fit the model that params build ({type(error).__name__}: {error}): a"
+                " checkpoint fits only the architecture that wrote it"
+            ) from error
 
     def _input(self, feed: Feed | Iterable[Batch], params: Params) -> Feed | Iterable[Batch]:
         return feed if self.hooks.input_fn is None else self._batches(feed, params)
@@ -340,12 +339,17 @@ class Trainer(ABC):
 
 
 def check_loss(metrics: Metrics, unit: Unit, params: Params) -> None:
-    """Raise TrialFailed when a loss of the unit is NaN or infinite."""
+    """Raise TrialFailed when a loss of the unit has exploded: NaN, infinite, or beyond 1e30 a row.
+
+    Nothing learns from a loss of 1e30, float32 ends at 3e38, and the square of such a number is infinite already.
+    """
     for name, total in metrics.sums.items():
-        if (name == "loss" or name.endswith("_loss")) and not math.isfinite(total):
+        value = total / (metrics.weights.get(name) or 1.0)
+        if (name == "loss" or name.endswith("_loss")) and not abs(value) <= EXPLODED:
             raise TrialFailed(
-                f"trial {unit.trial} failed in epoch {unit.epoch} on partition {unit.partition}: its {name} is {total};"
-                f" params {dict(params)!r}. Lower the learning rate, clip the gradients, or look for odd rows"
+                f"trial {unit.trial} failed in epoch {unit.epoch} on partition {unit.partition}: its {name} is {value},"
+                f" which is beyond {EXPLODED:g}; params {dict(params)!r}. Lower the learning rate, clip the gradients,"
+                " or look for odd rows"
             )
 
 

@@ -27,6 +27,7 @@ ITEM_BYTES = {
 _MAX_HEADER = 100_000_000
 _CHUNK = 4 << 20
 _IN_THREAD = 1 << 20
+_UNCOUNTED = ("rng", "trial", "versions")
 
 
 class Entry(NamedTuple):
@@ -47,7 +48,10 @@ class Entry(NamedTuple):
 
 
 class Written(NamedTuple):
-    """How long the file is, and the digest of the arrays in it (those under `rng/` left out)."""
+    """How long the file is, and the digest of the training state in it: arrays and JSON.
+
+    Left out are the generators (`rng`), the trial's name and the versions: they do not say what was learnt.
+    """
 
     bytes: int
     digest: str
@@ -57,6 +61,7 @@ class Source(Protocol):
     """Where arrays come from: a checkpoint file, or another built model in this process."""
 
     meta: Any
+    label: str
 
     def names(self) -> Sequence[str]: ...
     def spec(self, name: str) -> tuple[str, tuple[int, ...]]: ...
@@ -81,6 +86,11 @@ class Digest:
             return
         self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="digest")
         self._parts[name] = self._pool.submit(_hash_array, label, data)
+
+    def add_meta(self, meta: Any) -> None:
+        """Count the JSON part in: learning rates, schedules, counters."""
+        kept = {k: v for k, v in meta.items() if k not in _UNCOUNTED} if isinstance(meta, dict) else meta
+        self._parts["\0meta"] = _hash_array("meta|", memoryview(json.dumps(kept, sort_keys=True).encode()))
 
     def has(self, name: str) -> bool:
         return name in self._parts
@@ -137,6 +147,7 @@ def _write(file: BinaryIO, entries: Sequence[Entry], meta: Any) -> Written:
     _write_all(file, memoryview(header))
     total = len(header)
     digest = Digest()
+    digest.add_meta(meta)
     for entry in entries:
         data = entry.data()
         if data.nbytes != entry.nbytes:
@@ -190,7 +201,7 @@ def open_checkpoint(source: Path | BinaryIO | bytes, *, digest: str = "") -> Ite
             raise CheckpointError(f"the checkpoint {source} cannot be read: {error}") from error
         return
     stream: BinaryIO = io.BytesIO(source) if isinstance(source, bytes) else source
-    reader = Reader(stream, str(getattr(source, "name", "in memory")), digest)
+    reader = Reader(stream, str(getattr(source, "name", "the checkpoint in memory")), digest)
     yield reader
     reader.check_digest()
 
@@ -200,12 +211,14 @@ class Reader:
 
     def __init__(self, file: BinaryIO, label: str, digest: str = "") -> None:
         self._file = file
-        self._label = label
+        self.label = label
         self._expected = digest
         self._digest = Digest() if digest else None
         header, self._start = self._read_header()
         metadata = header.pop("__metadata__", None)
         self.meta = self._check_format(metadata)
+        if self._digest is not None:
+            self._digest.add_meta(self.meta)
         self._entries = {name: self._check_entry(name, spec) for name, spec in header.items()}
         self._check_size()
 
@@ -232,13 +245,13 @@ class Reader:
             return
         view = buffer.cast("B")
         if len(view) != end - begin:
-            raise CheckpointError(f"{self._label}: {name!r} has {end - begin} bytes, but {len(view)} were expected")
+            raise CheckpointError(f"{self.label}: {name!r} has {end - begin} bytes, but {len(view)} were expected")
         self._file.seek(self._start + begin)
         filled = 0
         while filled < len(view):
             count = self._file.readinto(view[filled:])  # type: ignore[attr-defined]
             if not count:
-                raise CheckpointError(f"{self._label} ends inside {name!r}: the file is truncated")
+                raise CheckpointError(f"{self.label} ends inside {name!r}: the file is truncated")
             filled += count
         if self._digest is not None:
             self._digest.add(name, dtype, shape, view)
@@ -253,14 +266,12 @@ class Reader:
         found = self._digest.hexdigest()
         if found != self._expected:
             raise CheckpointError(
-                f"{self._label} has digest {found}, but {self._expected} was written: the file is damaged or another's"
+                f"{self.label} has digest {found}, but {self._expected} was written: the file is damaged or another's"
             )
 
     def _entry(self, name: str) -> tuple[str, tuple[int, ...], int, int]:
         if name not in self._entries:
-            raise CheckpointError(
-                f"{self._label} has no array {name!r}: it was written by a model of another structure"
-            )
+            raise CheckpointError(f"{self.label} has no array {name!r}: it was written by a model of another structure")
         return self._entries[name]
 
     def _read_header(self) -> tuple[dict[str, Any], int]:
@@ -271,7 +282,7 @@ class Reader:
             raise self._foreign("it does not begin as a safetensors file does")
         text = self._file.read(length)
         if len(text) < length:
-            raise CheckpointError(f"{self._label} ends inside its header: the file is truncated")
+            raise CheckpointError(f"{self.label} ends inside its header: the file is truncated")
         try:
             header = json.loads(text)
         except ValueError:
@@ -285,7 +296,7 @@ class Reader:
             raise self._foreign("it is a safetensors file that something else wrote")
         if metadata.get("version") != str(VERSION):
             raise CheckpointError(
-                f"{self._label} has checkpoint format version {metadata.get('version')}, but this release reads version"
+                f"{self.label} has checkpoint format version {metadata.get('version')}, but this release reads version"
                 f" {VERSION}: use the release that wrote it"
             )
         try:
@@ -300,7 +311,7 @@ class Reader:
         except (KeyError, TypeError, ValueError):
             sound = False
         if not sound:
-            raise CheckpointError(f"{self._label} describes {name!r} as {spec!r}, which makes no sense: it is damaged")
+            raise CheckpointError(f"{self.label} describes {name!r} as {spec!r}, which makes no sense: it is damaged")
         return dtype, shape, begin, end
 
     def _check_size(self) -> None:
@@ -308,12 +319,10 @@ class Reader:
         found = self._file.seek(0, os.SEEK_END)
         if found != expected:
             kind = "truncated" if found < expected else "damaged"
-            raise CheckpointError(
-                f"{self._label} has {found} bytes, but its header says {expected}: the file is {kind}"
-            )
+            raise CheckpointError(f"{self.label} has {found} bytes, but its header says {expected}: the file is {kind}")
 
     def _foreign(self, why: str) -> CheckpointError:
-        return CheckpointError(f"{self._label} is not a checkpoint of cerebro-spark: {why}")
+        return CheckpointError(f"{self.label} is not a checkpoint of cerebro-spark: {why}")
 
 
 class MemorySource:
@@ -322,6 +331,7 @@ class MemorySource:
     def __init__(self, entries: Sequence[Entry], meta: Any) -> None:
         self._entries = {entry.name: entry for entry in entries}
         self.meta = meta
+        self.label = "the built model"
 
     def names(self) -> Sequence[str]:
         return list(self._entries)

@@ -20,8 +20,8 @@ from cerebro_spark.trainer.keras_resident import (
     default_generator,
     fresh_build,
     keras_entry,
-    model_signature,
 )
+from cerebro_spark.trainer.keras_structure import model_signature
 from cerebro_spark.trainer.randomness import Tree, capture_host, restore_host
 from cerebro_spark.trainer.resident import Resident
 from cerebro_spark.trainer.state import numpy_entry

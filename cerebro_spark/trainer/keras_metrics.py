@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.types import Metrics
 
 
@@ -19,7 +20,12 @@ def named_metrics(model: Any) -> dict[str, Any]:
             named[metric.name] = metric
         elif parts:
             # CompileMetrics: its results come in the order of its parts, under names that hold the output's.
-            named.update(zip(metric.result(), parts, strict=True))
+            for name, part in zip(metric.result(), parts, strict=True):
+                if name in named:
+                    raise ConfigurationError(
+                        f"a metric is named {name!r}, which is the name of another already: name it otherwise"
+                    )
+                named[name] = part
     return named
 
 

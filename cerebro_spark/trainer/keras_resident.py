@@ -18,8 +18,7 @@ from cerebro_spark.trainer.checkpoint import ITEM_BYTES, Entry, Source
 from cerebro_spark.trainer.feed import Batch, Columns
 from cerebro_spark.trainer.keras_metrics import named_metrics
 from cerebro_spark.trainer.resident import Resident
-from cerebro_spark.trainer.state import NUMPY_TAGS, check_same, numpy_array, numpy_bytes
-from cerebro_spark.trainer.structure import class_token, signature, unlike_everything
+from cerebro_spark.trainer.state import NUMPY_TAGS, check_names, check_same, numpy_array, numpy_bytes
 
 RETURNS = (
     "model_fn must return a compiled Keras model, for example\n"
@@ -40,8 +39,11 @@ class KerasResident(Resident):
         self.columns = columns
         self._dict_inputs = len(columns.inputs) > 1 or _is_dict(model, "input")
         self._dict_labels = len(columns.labels) > 1 or _is_dict(model, "output")
-        optimizers = [model.optimizer, getattr(model.optimizer, "inner_optimizer", None)]
-        self._rates = [_free_numbers(optimizer) for optimizer in optimizers if optimizer is not None]
+        inner = getattr(model.optimizer, "inner_optimizer", None)
+        optimizers = [model.optimizer] if inner is None else [model.optimizer, inner]
+        self._rates = [_free_numbers(optimizer) for optimizer in optimizers]
+        for optimizer in optimizers:
+            _save_as_plain(optimizer, [rates["weight_decay"] for rates in self._rates if "weight_decay" in rates])
         model._symbolic_build(data_batch=self.pack(sample))
         self.metrics = named_metrics(model)
         self.rows: Any = None
@@ -98,10 +100,12 @@ class KerasResident(Resident):
         return [{name: float(variable.numpy()) for name, variable in rates.items()} for rates in self._rates]
 
     def restore(self, source: Source, numbers: Any = None) -> None:
-        for name, variable in self.named_variables().items():
-            path = f"model/{name}"
-            check_same(source, path, NUMPY_TAGS[variable.dtype], variable.shape)
-            variable.assign(numpy_array(source, path))
+        own = self.named_variables()
+        check_names(source, "model/", own)
+        for name, variable in own.items():
+            check_same(source, f"model/{name}", NUMPY_TAGS[variable.dtype], variable.shape)
+        for name, variable in own.items():
+            variable.assign(numpy_array(source, f"model/{name}"))
         if numbers is not None:
             for rates, fresh in zip(self._rates, numbers, strict=True):
                 for name, variable in rates.items():
@@ -152,66 +156,6 @@ def fresh_build(policy: str | None) -> Iterator[None]:
         keras.config.set_dtype_policy(outer)
 
 
-def model_signature(model: Any) -> str:
-    """Equal for models that differ only in variables: weights, optimizer state, learning rate, weight decay."""
-    try:
-        config = model.get_config()
-        compiled = dict(model._compile_config.config)
-    except (AttributeError, NotImplementedError, TypeError, ValueError):
-        return signature(unlike_everything())
-    compiled.pop("optimizer", None)
-    layers = [(class_token(type(layer)), _own_attributes(layer)) for layer in model._flatten_layers()]
-    variables = [(v.path, tuple(v.shape), v.dtype, v.trainable) for v in (*model.variables, *model.optimizer.variables)]
-    return signature(config, compiled, layers, variables, _optimizer(model.optimizer), special=_describe_keras)
-
-
-def _optimizer(optimizer: Any) -> Any:
-    config = optimizer.get_config()
-    config.pop("name", None)
-    if isinstance(optimizer._learning_rate, keras.Variable):
-        config.pop("learning_rate", None)
-    if isinstance(getattr(optimizer, "weight_decay", None), keras.Variable):
-        config["weight_decay"] = "variable"
-    inner = getattr(optimizer, "inner_optimizer", None)
-    if inner is not None:
-        config["inner_optimizer"] = _optimizer(inner)
-    rate = None if isinstance(optimizer._learning_rate, keras.Variable) else optimizer._learning_rate
-    return (
-        class_token(type(optimizer)),
-        config,
-        rate,
-        list(getattr(optimizer, "_exclude_from_weight_decay", None) or []),
-    )
-
-
-def _own_attributes(layer: Any) -> Any:
-    """What a user's own layer keeps beyond its configuration; Keras' own layers say all in their configuration."""
-    if type(layer).__module__.startswith("keras."):
-        return None
-    return {k: v for k, v in vars(layer).items() if not k.startswith("_") and not _is_tracked(v) and k != "name"}
-
-
-def _is_tracked(value: Any) -> bool:
-    if isinstance(value, list | tuple) and len(value):
-        return all(_is_tracked(item) for item in value)
-    if isinstance(value, dict) and value:
-        return all(_is_tracked(item) for item in value.values())
-    kinds = (keras.layers.Layer, keras.Variable, keras.KerasTensor, keras.random.SeedGenerator, keras.InputSpec)
-    own_parts = isinstance(value, keras.DTypePolicy | keras.metrics.Metric | keras.optimizers.Optimizer)
-    return isinstance(value, kinds) or own_parts or type(value).__module__.startswith("tensorflow.")
-
-
-def _describe_keras(value: Any) -> Any:
-    if not type(value).__module__.startswith("keras.") or isinstance(value, type):
-        return None
-    try:
-        described = (class_token(type(value)), value.get_config())
-    except (AttributeError, NotImplementedError, TypeError, ValueError):
-        return None
-    wrapped = getattr(value, "fn", None) or getattr(value, "_fn", None)
-    return signature(described, wrapped, getattr(value, "_fn_kwargs", None))
-
-
 def _free_numbers(optimizer: Any) -> dict[str, Any]:
     """Make variables of the numbers that Keras lets be variables, so that trials that differ in them share a graph."""
     numbers: dict[str, Any] = {}
@@ -223,6 +167,26 @@ def _free_numbers(optimizer: Any) -> dict[str, Any]:
         optimizer.weight_decay = keras.Variable(float(decay), dtype="float64", trainable=False, name="weight_decay")
         numbers["weight_decay"] = optimizer.weight_decay
     return numbers
+
+
+def _save_as_plain(optimizer: Any, freed: list[Any]) -> None:
+    """Let the user's optimizer be saved and copied as if its weight decay were the plain number that they gave."""
+    if not freed:
+        return
+    get_config = optimizer.get_config
+
+    def plain_config() -> Any:
+        config = get_config()
+        decay = config.get("weight_decay")
+        return {**config, "weight_decay": float(decay.numpy())} if isinstance(decay, keras.Variable) else config
+
+    def save_own_variables(store: Any) -> None:
+        own = [v for v in optimizer.variables if not any(v is one for one in freed)]
+        for index, variable in enumerate(own):
+            store[str(index)] = variable.numpy()
+
+    optimizer.get_config = plain_config
+    optimizer.save_own_variables = save_own_variables
 
 
 def keras_entry(name: str, leaf: Any) -> Entry | None:

@@ -69,9 +69,3 @@ class Residents:
         while len(self._residents) > 1 and sum(r.nbytes for r in self._residents.values()) > self.budget:
             _, gone = self._residents.popitem(last=False)
             gone.close()
-
-    def discard(self, signature: str) -> None:
-        """Let go of that one, if it is there."""
-        gone = self._residents.pop(signature, None)
-        if gone is not None:
-            gone.close()

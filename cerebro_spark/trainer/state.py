@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ NUMPY_TAGS = {
 }  # fmt: skip
 TAG_NAMES = {tag: name for name, tag in NUMPY_TAGS.items()}
 
+_FITS = "a checkpoint fits only the architecture that wrote it"
 _PLAIN = (str, bool, int, float, type(None))
 
 
@@ -110,9 +111,28 @@ def check_same(source: Source, name: str, tag: str, shape: Sequence[int]) -> Non
     found_tag, found_shape = source.spec(name)
     if (found_tag, found_shape) != (tag, tuple(shape)):
         raise CheckpointError(
-            f"{name!r} is {found_tag} of shape {list(found_shape)} in the checkpoint, but {tag} of shape {list(shape)}"
-            " in the model: a checkpoint fits only the architecture that wrote it"
+            f"{name!r} is {found_tag} of shape {list(found_shape)} in {source.label}, but {tag} of shape {list(shape)}"
+            f" in the model: {_FITS}"
         )
+
+
+def check_names(source: Source, prefix: str, own: Iterable[str]) -> None:
+    """Raise CheckpointError unless the source's arrays under `prefix` are just the model's."""
+    found = {name.removeprefix(prefix) for name in source.names() if name.startswith(prefix)}
+    wanted = set(own)
+    for names, where in ((found - wanted, "in the file only"), (wanted - found, "in the model only")):
+        if names:
+            few = ", ".join(repr(name) for name in sorted(names)[:5])
+            raise CheckpointError(
+                f"{source.label} was written by a model of another structure: {few} (of {len(names)}) under {prefix!r}"
+                f" is {where}; {_FITS}"
+            )
+
+
+def check_fact(source: Source, what: str, found: Any, own: Any) -> None:
+    """Raise CheckpointError unless what the source says of its writer is true of this model."""
+    if found != own:
+        raise CheckpointError(f"the {what} is {found} in {source.label}, but {own} in the model: {_FITS}")
 
 
 def _join(path: str, key: object) -> str:

@@ -17,7 +17,9 @@ from cerebro_spark.trainer.resident import Resident
 from cerebro_spark.trainer.state import numpy_entry
 from cerebro_spark.trainer.torch_metrics import Tally
 from cerebro_spark.trainer.torch_model import TorchModel
-from cerebro_spark.trainer.torch_resident import TorchResident, check_model, from_numpy, model_signature, torch_entry
+from cerebro_spark.trainer.torch_resident import TorchResident, from_numpy, torch_entry
+from cerebro_spark.trainer.torch_returns import check_model
+from cerebro_spark.trainer.torch_structure import model_signature
 from cerebro_spark.types import Metrics
 
 __all__ = ["TorchModel", "TorchTrainer"]
@@ -88,7 +90,7 @@ class TorchTrainer(Trainer):
         own = _own(resident)
         model = own.model
         model.module.train()
-        tally = Tally(model.metrics, carried)
+        tally = Tally(model.metrics, carried, own.weigh, self.device)
         weight_name = self.columns.weight
         by_batch = model.scheduler_step == "batch" and model.lr_scheduler is not None
         for tensors in self._tensors(feed):
@@ -107,7 +109,7 @@ class TorchTrainer(Trainer):
     def _evaluate(self, resident: Resident, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:
         own = _own(resident)
         own.model.module.eval()
-        tally = Tally(own.model.metrics, carried)
+        tally = Tally(own.model.metrics, carried, own.weigh, self.device)
         weight_name = self.columns.weight
         for tensors in self._tensors(feed):
             label = self._label(tensors)
@@ -129,7 +131,8 @@ class TorchTrainer(Trainer):
             yield {name: value.float().cpu().numpy() for name, value in outputs.items()}
 
     def _finish(self, resident: Resident, metrics: Metrics) -> dict[str, float]:
-        return Tally(_own(resident).model.metrics, None).finish(metrics)
+        own = _own(resident)
+        return Tally(own.model.metrics, None, own.weigh, self.device).finish(metrics)
 
     def _forward(self, module: Any, tensors: Tensors) -> Any:
         names = self.columns.inputs
@@ -145,14 +148,17 @@ class TorchTrainer(Trainer):
         """Batches as tensors on the device, gathered there when the arrays fit."""
         if not isinstance(feed, Feed):
             for batch in feed:
-                yield {name: self._tensor(name, batch[name]).to(self.device) for name in self.columns.names}
+                tensors = {name: self._tensor(name, batch[name]).to(self.device) for name in self.columns.names}
+                if len(next(iter(tensors.values()))):
+                    yield tensors
             return
         kept = self._on_device(feed)
         arrays = kept or {name: self._tensor(name, feed.arrays[name]) for name in self.columns.names}
         order = torch.from_numpy(feed.order)
         if kept is not None:
             order = order.to(self.device)
-        for rows in torch.split(order, feed.batch_size):
+        # An empty tensor splits into one empty part, whose mean loss would be NaN.
+        for rows in torch.split(order, feed.batch_size) if len(order) else ():
             batch_ = {name: array.index_select(0, rows) for name, array in arrays.items()}
             if kept is None and self.device.type == "cuda":
                 batch_ = {n: t.pin_memory().to(self.device, non_blocking=True) for n, t in batch_.items()}

@@ -2,43 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.trainer.torch_returns import is_metric_object
 from cerebro_spark.types import Metrics
 
+Weigher = Callable[[Any, Any, int], Any]
+
 _FLUSH = 1024
+# No '$' in front: event logs keep such names for themselves.
+_TENSOR, _TUPLE, _ITEMS = "tensor", "tuple", "items"
 
 
 class Tally:
     """Collects a unit's losses and metrics.
 
     A metric is `fn(output, label) -> per-row values`, or an object with `update`, `compute` and `reset`. Of the latter,
-    those whose states all add up (torchmetrics' `dist_reduce_fx="sum"`) are merged, others carried.
+    those whose states all add up (torchmetrics' `dist_reduce_fx="sum"`) are merged, others carried. `weigh(output,
+    label, rows)` says how much a batch's loss counts; None for one that is a sum over its rows already.
     """
 
-    def __init__(self, metrics: Mapping[str, Any], carried: Metrics | None) -> None:
-        self._functions = {name: m for name, m in metrics.items() if not _is_object(m)}
-        self._objects = {name: m for name, m in metrics.items() if _is_object(m)}
+    def __init__(
+        self, metrics: Mapping[str, Any], carried: Metrics | None, weigh: Weigher, device: torch.device
+    ) -> None:
+        self._functions = {name: m for name, m in metrics.items() if not is_metric_object(m)}
+        self._objects = {name: m for name, m in metrics.items() if is_metric_object(m)}
+        self._weigh = weigh
+        self._device = device
         self._pending: list[torch.Tensor] = []
-        self._pending_rows: list[int] = []
+        self._pending_weights: list[Any] = []
         self._values: dict[str, list[torch.Tensor]] = {name: [] for name in self._functions}
         self._sums = dict.fromkeys(["loss", *self._functions], 0.0)
         self._rows = 0
+        self._weight = 0.0
         for name, metric in self._objects.items():
             metric.reset()
+            move_metric(metric, device)
             if carried is not None and name in carried.carried:
-                set_state(metric, carried.carried[name])
+                set_state(metric, carried.carried[name], device)
 
     @torch.no_grad()
     def add(self, loss: torch.Tensor, output: Any, label: Any) -> None:
-        """Count a batch in; nothing is computed of the loss until `metrics`."""
+        """Count a batch in; nothing is waited for until `metrics`."""
         rows = len(next(iter(label.values())) if isinstance(label, dict) else label)
-        self._pending.append(loss)
-        self._pending_rows.append(rows)
+        weight = self._weigh(output, label, rows)
+        # A sum over rows is brought to the form of the others: their mean, counted for so many rows.
+        self._pending.append(loss.double() / rows if weight is None else loss)
+        self._pending_weights.append(rows if weight is None else weight)
         self._rows += rows
         if self._functions or self._objects:
             output = {k: v.detach() for k, v in output.items()} if isinstance(output, dict) else output.detach()
@@ -59,7 +73,8 @@ class Tally:
                 states[name] = _added_state(metric)
             else:
                 carried[name] = get_state(metric)
-        return Metrics(self._sums, dict.fromkeys(self._sums, float(self._rows)), states, carried)
+        weights = {**dict.fromkeys(self._sums, float(self._rows)), "loss": self._weight}
+        return Metrics(self._sums, weights, states, carried)
 
     def finish(self, metrics: Metrics) -> dict[str, float]:
         """The values of merged object metrics."""
@@ -68,23 +83,31 @@ class Tally:
             if name in metrics.states:
                 _set_added_state(metric, metrics.states[name])
             elif name in metrics.carried:
-                set_state(metric, metrics.carried[name])
+                set_state(metric, metrics.carried[name], self._device)
             else:
                 continue
-            values[name] = float(metric.compute())
+            values[name] = _number(name, metric.compute())
         return values
 
     def _flush(self) -> None:
         if not self._pending:
             return
         losses = torch.stack(self._pending).double()
-        rows = torch.tensor(self._pending_rows, dtype=torch.float64, device=losses.device)
-        self._sums["loss"] += float(losses @ rows)
+        weights = _stacked(self._pending_weights, losses.device)
+        # A batch whose labels are all ignored has no mean, and counts nothing.
+        self._sums["loss"] += float(torch.where(weights == 0, 0.0, losses * weights).sum())
+        self._weight += float(weights.sum())
         for name, parts in self._values.items():
             self._sums[name] += float(torch.stack(parts).sum())
             parts.clear()
         self._pending.clear()
-        self._pending_rows.clear()
+        self._pending_weights.clear()
+
+
+def _stacked(weights: list[Any], device: torch.device) -> torch.Tensor:
+    if all(isinstance(weight, int) for weight in weights):
+        return torch.tensor(weights, dtype=torch.float64, device=device)
+    return torch.stack([torch.as_tensor(weight, dtype=torch.float64, device=device) for weight in weights])
 
 
 def _row_sum(name: str, values: Any, rows: int) -> torch.Tensor:
@@ -98,8 +121,25 @@ def _row_sum(name: str, values: Any, rows: int) -> torch.Tensor:
     return total if values.ndim == 1 else torch.mul(total, rows / values.numel())
 
 
-def _is_object(metric: Any) -> bool:
-    return all(callable(getattr(metric, name, None)) for name in ("update", "compute", "reset"))
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return float(value.item())
+    if isinstance(value, bool | int | float) or getattr(value, "shape", None) == ():
+        return float(value)
+    raise ConfigurationError(
+        f"`compute` of metric {name!r} returned {value!r}, but must return one number: average it, or make a metric of"
+        " each part"
+    )
+
+
+def move_metric(metric: Any, device: torch.device) -> None:
+    """Put the tensors that a metric object keeps where the outputs are that it is updated with."""
+    if isinstance(metric, torch.nn.Module):
+        metric.to(device)
+    elif is_metric_object(metric):
+        for name, value in _states(metric).items():
+            if isinstance(value, torch.Tensor) and value.device != device:
+                setattr(metric, name, value.to(device))
 
 
 def _states(metric: Any) -> dict[str, Any]:
@@ -135,10 +175,10 @@ def get_state(metric: Any) -> Any:
     return {name: _encode(name, value) for name, value in _states(metric).items()}
 
 
-def set_state(metric: Any, state: Any) -> None:
+def set_state(metric: Any, state: Any, device: torch.device) -> None:
     """Put a metric object into a state that `get_state` returned."""
     for name, value in state.items():
-        setattr(metric, name, _decode(value))
+        setattr(metric, name, _decode(value, device))
     _mark_updated(metric)
 
 
@@ -152,11 +192,13 @@ def _mark_updated(metric: Any) -> None:
 def _encode(name: str, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
-        return {"$tensor": value.detach().cpu().reshape(-1).tolist(), "dtype": dtype, "shape": list(value.shape)}
-    if isinstance(value, list | tuple):
+        return {_TENSOR: value.detach().cpu().reshape(-1).tolist(), "dtype": dtype, "shape": list(value.shape)}
+    if isinstance(value, tuple):
+        return {_TUPLE: [_encode(name, item) for item in value]}
+    if isinstance(value, list):
         return [_encode(name, item) for item in value]
     if isinstance(value, dict):
-        return {str(key): _encode(name, item) for key, item in value.items()}
+        return {_ITEMS: [[_encode(name, key), _encode(name, item)] for key, item in value.items()]}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ConfigurationError(
@@ -164,9 +206,14 @@ def _encode(name: str, value: Any) -> Any:
     )
 
 
-def _decode(value: Any) -> Any:
-    if isinstance(value, dict) and "$tensor" in value:
-        return torch.tensor(value["$tensor"], dtype=getattr(torch, value["dtype"])).reshape(value["shape"])
-    if isinstance(value, dict):
-        return {key: _decode(item) for key, item in value.items()}
-    return [_decode(item) for item in value] if isinstance(value, list) else value
+def _decode(value: Any, device: torch.device) -> Any:
+    if isinstance(value, list):
+        return [_decode(item, device) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if _TUPLE in value:
+        return tuple(_decode(item, device) for item in value[_TUPLE])
+    if _ITEMS in value:
+        return {_decode(key, device): _decode(item, device) for key, item in value[_ITEMS]}
+    dtype = getattr(torch, value["dtype"])
+    return torch.tensor(value[_TENSOR], dtype=dtype, device=device).reshape(value["shape"])

@@ -20,6 +20,11 @@ class TorchModel:
     Labels reach PyTorch's own losses as they want them: class numbers as int64, everything else in the output's dtype
     and, where the output is (rows, 1), in that shape. Any other loss gets the label as it is stored, integers as int64.
 
+    The loss of an epoch is exact over partitions of any size if a batch's is a mean over its rows, as with PyTorch's
+    own losses. Known are also their reduction="sum" (reported a row), and, in CrossEntropyLoss and NLLLoss, class
+    weights and ignored labels (the mean is then by these weights). A loss of your own that divides by anything else is
+    averaged by rows, and so depends a little on how they are cut into batches. No metric may be named "loss".
+
     >>> def model_fn(params):
     ...     import torch
     ...     module = torch.nn.Linear(64, 1)

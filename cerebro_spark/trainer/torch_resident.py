@@ -7,27 +7,19 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.modules import loss as torch_losses
 
-from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer.checkpoint import Entry, Source
 from cerebro_spark.trainer.resident import Resident
-from cerebro_spark.trainer.state import TAG_NAMES, check_same, unflatten
-from cerebro_spark.trainer.structure import class_token, signature
+from cerebro_spark.trainer.state import TAG_NAMES, check_fact, check_names, check_same, unflatten
+from cerebro_spark.trainer.torch_metrics import move_metric
 from cerebro_spark.trainer.torch_model import TorchModel
-
-RETURNS = (
-    "model_fn must return cs.TorchModel(module, optimizer, loss), for example\n"
-    "    module = torch.nn.Linear(64, 1)\n"
-    "    optimizer = torch.optim.Adam(module.parameters(), lr=params['lr'])\n"
-    "    return cs.TorchModel(module, optimizer, torch.nn.BCEWithLogitsLoss())"
-)
 
 _DTYPES = {getattr(torch, name): tag for tag, name in TAG_NAMES.items() if hasattr(torch, name)}
 _CLASS_NUMBER_LOSSES = (torch_losses.CrossEntropyLoss, torch_losses.NLLLoss, torch_losses.MultiMarginLoss)
-_MODULE_INTERNALS = set(vars(torch.nn.Module()))
 
 
 class TorchResident(Resident):
@@ -37,6 +29,11 @@ class TorchResident(Resident):
         self.model = model
         self.device = device
         model.module.to(device)
+        if isinstance(model.loss, torch.nn.Module):
+            model.loss.to(device)
+        for metric in model.metrics.values():
+            move_metric(metric, device)
+        _move_optimizer_state(model.optimizer)
         dtype = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(precision or "")
         self.autocast: AbstractContextManager[Any] = nullcontext()
         if dtype is not None:
@@ -45,6 +42,7 @@ class TorchResident(Resident):
         self.scaler = GradScaler("cuda") if scaled else None
         self.parameters = [p for group in model.optimizer.param_groups for p in group["params"]]
         self.fit_label = label_fitter(model.loss)
+        self.weigh = loss_weigher(model.loss)
 
     @property
     def nbytes(self) -> int:
@@ -60,9 +58,12 @@ class TorchResident(Resident):
             "parameters": dict(model.module.named_parameters()),
             "buffers": dict(model.module.named_buffers()),
             "optimizer": {
+                "class": _class_name(model.optimizer),
+                "sizes": [len(group["params"]) for group in model.optimizer.param_groups],
                 "state": [dict(model.optimizer.state.get(p, {})) for p in self.parameters],
                 "groups": [_without_params(group) for group in model.optimizer.param_groups],
             },
+            "scheduler_class": _class_name(model.lr_scheduler),
             "scheduler": None if model.lr_scheduler is None else model.lr_scheduler.state_dict(),
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
         }
@@ -73,6 +74,7 @@ class TorchResident(Resident):
 
     @torch.no_grad()
     def restore(self, source: Source, numbers: Any = None) -> None:
+        self._check_fits(source)
         saved = source.meta["model"]
         module, optimizer = self.model.module, self.model.optimizer
         for kind, own in (("parameters", module.named_parameters()), ("buffers", module.named_buffers())):
@@ -94,6 +96,22 @@ class TorchResident(Resident):
         if numbers is not None:
             self._use_numbers(numbers)
 
+    def _check_fits(self, source: Source) -> None:
+        """Refuse what another model, optimizer or scheduler left, before anything is changed."""
+        saved, model = source.meta["model"], self.model
+        for kind, own in (
+            ("parameters", dict(model.module.named_parameters())),
+            ("buffers", dict(model.module.named_buffers())),
+        ):
+            check_names(source, f"model/{kind}/", own)
+            for name, tensor in own.items():
+                check_same(source, f"model/{kind}/{name}", _DTYPES[tensor.dtype], tensor.shape)
+        optimizer = saved["optimizer"]
+        check_fact(source, "optimizer", optimizer["class"], _class_name(model.optimizer))
+        sizes = [len(group["params"]) for group in model.optimizer.param_groups]
+        check_fact(source, "number of parameters in each group of the optimizer", optimizer["sizes"], sizes)
+        check_fact(source, "learning rate schedule", saved["scheduler_class"], _class_name(model.lr_scheduler))
+
     def _restore_optimizer_state(self, source: Source, saved: list[Any]) -> None:
         optimizer = self.model.optimizer
         for index, (parameter, group) in enumerate(_with_groups(optimizer)):
@@ -101,8 +119,7 @@ class TorchResident(Resident):
             new: dict[str, Any] = {}
             for key, value in saved[index].items():
                 if isinstance(value, dict) and "$array" in value:
-                    on_host = key == "step" and not (group.get("capturable") or group.get("fused"))
-                    device = torch.device("cpu") if on_host else parameter.device
+                    device = _home(key, parameter, group)
                     new[key] = reuse_tensor(source, value["$array"], old.get(key), device)
                 else:
                     new[key] = unflatten(value, lambda name: new_tensor(source, name, parameter.device))  # noqa: B023
@@ -124,70 +141,6 @@ class TorchResident(Resident):
             part._last_lr = [group["lr"] for group in groups]
 
 
-def check_model(made: Any) -> TorchModel:
-    """Return what `model_fn` made if it can be trained, else raise ConfigurationError that shows what to return."""
-    if not isinstance(made, TorchModel):
-        raise ConfigurationError(f"model_fn returned {made!r} of type {type(made).__name__}. {RETURNS}")
-    if not isinstance(made.module, torch.nn.Module):
-        raise ConfigurationError(
-            f"TorchModel.module is a {type(made.module).__name__}, not a torch.nn.Module. {RETURNS}"
-        )
-    if not isinstance(made.optimizer, torch.optim.Optimizer):
-        raise ConfigurationError(
-            f"TorchModel.optimizer is a {type(made.optimizer).__name__}, not a torch.optim.Optimizer. {RETURNS}"
-        )
-    own = {id(p) for p in made.module.parameters()}
-    if any(id(p) not in own for group in made.optimizer.param_groups for p in group["params"]):
-        raise ConfigurationError("the optimizer holds parameters of another module: build it over module.parameters()")
-    if isinstance(made.lr_scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-        raise ConfigurationError(
-            "lr_scheduler is a ReduceLROnPlateau, which waits for a validation metric that no single worker knows: use"
-            " a scheduler that goes by steps or epochs"
-        )
-    if made.scheduler_step not in ("epoch", "batch"):
-        raise ConfigurationError(f"scheduler_step is {made.scheduler_step!r}, but must be 'epoch' or 'batch'")
-    return made
-
-
-def model_signature(model: TorchModel) -> str:
-    """Equal for models that differ only in weights, optimizer numbers and scheduler state."""
-    modules = [
-        (name, class_token(type(module)), {k: v for k, v in vars(module).items() if k not in _MODULE_INTERNALS},
-         {k: len(v) for k, v in vars(module).items() if "hooks" in k and v})
-        for name, module in model.module.named_modules()
-    ]  # fmt: skip
-    tensors = [
-        (name, str(t.dtype), tuple(t.shape), t.requires_grad)
-        for name, t in (*model.module.named_parameters(), *model.module.named_buffers())
-    ]
-    named = {id(p): name for name, p in model.module.named_parameters()}
-    groups = [[named[id(p)] for p in group["params"]] for group in model.optimizer.param_groups]
-    scheduler = model.lr_scheduler
-    rest = [model.loss, dict(model.metrics), model.scheduler_step, model.clip_norm, model.clip_value]
-    lambdas = [getattr(scheduler, "lr_lambdas", None), getattr(scheduler, "_scale_fn_custom", None)]
-    return signature(
-        modules, tensors, groups, type(model.optimizer), type(scheduler), lambdas, rest, special=_describe_tensors
-    )
-
-
-def _describe_tensors(value: Any) -> Any:
-    if isinstance(value, torch.nn.Module):
-        return ("module", model_part(value))
-    if isinstance(value, torch.Tensor):
-        return ("tensor", str(value.dtype), tuple(value.shape), value.detach().cpu().reshape(-1).tolist())
-    if isinstance(value, torch.dtype | torch.device):
-        return repr(value)
-    return None
-
-
-def model_part(module: torch.nn.Module) -> Any:
-    """A module inside a loss or a metric: described by class, plain attributes and the values of its tensors."""
-    plain = {k: v for k, v in vars(module).items() if k not in _MODULE_INTERNALS}
-    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    children = [model_part(child) for child in module.children()]
-    return class_token(type(module)), signature(plain, tensors, special=_describe_tensors), children
-
-
 def label_fitter(loss: Any) -> Callable[[Any, Any], Any]:
     """How a stored label becomes what `loss` wants: PyTorch's own losses are known, any other gets it untouched."""
     if isinstance(loss, _CLASS_NUMBER_LOSSES):
@@ -195,6 +148,29 @@ def label_fitter(loss: Any) -> Callable[[Any, Any], Any]:
     if isinstance(loss, torch_losses._Loss):
         return _like_output
     return lambda _, label: label
+
+
+def loss_weigher(loss: Any) -> Callable[[Any, Any, int], Any]:
+    """How much a batch's loss counts: as the denominator of its mean says, so that parts average to the whole.
+
+    That is the number of rows, but for class numbers the class weights of the labels that are not ignored. A loss with
+    reduction="sum" has no denominator: it counts 1, of as many as there are rows.
+    """
+    if isinstance(loss, torch_losses._Loss) and loss.reduction == "sum":
+        return lambda output, label, rows: None
+    by_class = (torch_losses.CrossEntropyLoss.forward, torch_losses.NLLLoss.forward)
+    if getattr(type(loss), "forward", None) not in by_class or loss.reduction != "mean":
+        return lambda output, label, rows: rows
+
+    def weight(output: Any, label: Any, rows: int) -> Any:
+        if label.ndim == output.ndim:
+            return rows
+        counted = label != loss.ignore_index
+        if loss.weight is None:
+            return counted.sum()
+        return torch.where(counted, loss.weight[torch.where(counted, label, 0).long()], 0).sum()
+
+    return weight
 
 
 def _like_output(output: Any, label: Any) -> Any:
@@ -248,6 +224,9 @@ def from_numpy(array: Any) -> torch.Tensor:
     """A tensor over the array's memory. It is only read from, so a read-only (memory-mapped) array is fine."""
     if array.dtype.name in ("uint16", "uint32", "uint64"):
         array = array.astype("int64")
+    if any(stride < 0 for stride in array.strides):
+        # PyTorch knows no backward steps, which is how NumPy flips.
+        array = np.ascontiguousarray(array)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
@@ -258,6 +237,25 @@ def _set_number(group: dict[str, Any], key: str, value: Any) -> None:
         group[key].fill_(value) if not isinstance(value, torch.Tensor) else group[key].copy_(value)
     else:
         group[key] = value
+
+
+def _home(key: str, parameter: torch.Tensor, group: dict[str, Any]) -> torch.device:
+    """Where an optimizer keeps a tensor of its state: with the parameter, but its step count mostly on the host."""
+    on_host = key == "step" and not (group.get("capturable") or group.get("fused"))
+    return torch.device("cpu") if on_host else parameter.device
+
+
+def _move_optimizer_state(optimizer: Any) -> None:
+    """Some optimizers (Adagrad) make their state at once, where the parameters were before they moved."""
+    for parameter, group in _with_groups(optimizer):
+        state = optimizer.state.get(parameter, {})
+        for key, value in state.items():
+            if isinstance(value, torch.Tensor):
+                state[key] = value.to(_home(key, parameter, group))
+
+
+def _class_name(thing: Any) -> str | None:
+    return None if thing is None else f"{type(thing).__module__}.{type(thing).__qualname__}"
 
 
 def _without_params(group: dict[str, Any]) -> dict[str, Any]:

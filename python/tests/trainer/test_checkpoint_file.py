@@ -122,6 +122,24 @@ def test_a_changed_byte_shows_in_the_digest(tmp_path: Path) -> None:
         pass
 
 
+def test_the_digest_counts_what_was_learnt_and_no_more() -> None:
+    meta = {"lr": 0.1, "counters": {"units": 3}, "trial": "t1", "versions": {"numpy": "1"}, "rng": {"position": 1}}
+
+    def digest(**changed: object) -> str:
+        return write_checkpoint(io.BytesIO(), [], {**meta, **changed}).digest
+
+    assert digest() == digest(trial="t2", versions={}, rng=None)
+    assert len({digest(), digest(lr=0.2), digest(counters={"units": 4})}) == 3
+
+
+def test_a_changed_number_shows_in_the_digest(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    digest = write_checkpoint(path, [], {"lr": 0.125}).digest
+    path.write_bytes(path.read_bytes().replace(b"0.125", b"0.225"))
+    with pytest.raises(CheckpointError, match="damaged"), open_checkpoint(path, digest=digest):
+        pass
+
+
 def foreign_files() -> dict[str, bytes]:
     def framed(header: object) -> bytes:
         text = json.dumps(header).encode()

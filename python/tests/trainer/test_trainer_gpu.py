@@ -89,3 +89,45 @@ def test_mixed_precision_learns() -> None:
     made.build("t0", {"lr": 0.003})
     losses = [made.train(Unit("t0", epoch, "p0"), feed()).values()["loss"] for epoch in range(1, 9)]
     assert losses[-1] < 0.7 * losses[0]
+
+
+class Confusion:
+    """A metric object that knows nothing of devices."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.counts, self.seen = torch.zeros(2), []  # type: ignore[var-annotated]
+
+    def update(self, output: torch.Tensor, label: torch.Tensor) -> None:
+        right = (output.argmax(1) == label).float()
+        self.counts = self.counts + torch.stack([right.sum(), (1 - right).sum()])
+        self.seen = [*self.seen, right.mean().reshape(1)]
+
+    def compute(self) -> torch.Tensor:
+        return self.counts[0] / self.counts.sum() + 0 * torch.cat(self.seen).sum()
+
+
+def weighted_fn(params: dict[str, float]) -> TorchModel:
+    module = torch.nn.Linear(256, 2)
+    loss = torch.nn.CrossEntropyLoss(weight=torch.tensor([1.0, 3.0]))
+    metrics = {"right": Confusion(), "same": lambda output, label: output.argmax(1) == label}
+    return TorchModel(module, torch.optim.Adagrad(module.parameters(), lr=params["lr"]), loss, metrics)
+
+
+def test_state_of_losses_metrics_and_optimizers_is_on_the_gpu(tmp_path: Path) -> None:
+    columns = Columns({"x": ColumnSpec("float32", (256,))}, {"y": ColumnSpec("int64")})
+    rng = np.random.default_rng(0)
+    rows = {"x": rng.normal(size=(512, 256)).astype("float32"), "y": rng.integers(0, 2, 512)}
+    made = [TorchTrainer(Hooks(weighted_fn), columns, seed=3) for _ in range(2)]
+    made[0].build("t0", {"lr": 0.01})
+    made[0].train(Unit("t0", 1, "p0"), Feed(rows, batch_size=100))
+    saved = made[0].save(tmp_path / "one")
+    made[1].load("t0", {"lr": 0.01}, tmp_path / "one", digest=saved.digest)
+    assert made[1].save(tmp_path / "two").digest == saved.digest
+    first = made[0].evaluate(Unit("t0", 1, "v0", "eval"), Feed(rows, batch_size=100))
+    second = made[1].evaluate(Unit("t0", 1, "v0", "eval"), Feed(rows, batch_size=100), first)
+    values = made[1].finish(second)
+    assert values["right"] == pytest.approx(values["same"])
+    assert made[0].finish(first)["loss"] == pytest.approx(values["loss"])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from collections import defaultdict, deque
+from functools import lru_cache, partial
 
 import numpy as np
 import pytest
@@ -25,15 +27,51 @@ def made_class(value: object) -> type:
     return type("Made", (), {"value": value})
 
 
+class Listed(list):  # type: ignore[type-arg]
+    def __init__(self, value: object) -> None:
+        super().__init__()
+        self.value = value
+
+
 class Kept:
     def __init__(self, value: object) -> None:
         self.value = value
 
 
+def nested(value: object, levels: int) -> object:
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
 @pytest.mark.parametrize(
     "make",
-    [lambda v: v, lambda v: {"a": [v, (v,)]}, closing_over, Kept, lambda v: Kept(closing_over(v)).value],
-    ids=["plain", "nested", "closure", "object", "inner"],
+    [
+        lambda v: v,
+        lambda v: {"a": [v, (v,)]},
+        closing_over,
+        Kept,
+        lambda v: Kept(closing_over(v)).value,
+        partial(partial, closing_over),
+        lambda v: partial(closing_over, value=v),
+        lambda v: [v].index,
+        lambda v: np.array([Kept(v), None]),
+        lambda v: defaultdict(list, a=v),
+        lambda v: nested(v, 25),
+    ],
+    ids=[
+        "plain",
+        "nested",
+        "closure",
+        "object",
+        "inner",
+        "partial",
+        "keyword",
+        "method",
+        "objects",
+        "subclass",
+        "deep",
+    ],
 )
 def test_signatures_tell_values_apart(make: object) -> None:
     assert signature(make(0.1)) == signature(make(0.1))
@@ -45,9 +83,25 @@ def test_signatures_in_doubt_differ() -> None:
     class Slotted:
         __slots__ = ("value",)
 
-    slotted = Slotted()
+    class Below(Slotted):
+        pass
+
     assert signature(made_class(1)) != signature(made_class(1))
-    assert signature(slotted) != signature(slotted)
+    unknown = [Slotted(), Below(), random.Random(3), deque([1]), lru_cache(len), nested(1, 40), TypeError(1)]
+    assert [thing for thing in unknown if signature(thing) == signature(thing)] == []
+
+
+def test_factories_and_attributes_of_containers_count() -> None:
+    assert signature(defaultdict(list)) != signature(defaultdict(dict)) != signature({})
+    assert signature(Listed(1)) == signature(Listed(1)) != signature(Listed(2)) != signature([])
+
+
+def test_attributes_of_functions_count() -> None:
+    before = signature(closing_over)
+    closing_over.gamma = 2  # type: ignore[attr-defined]
+    assert signature(closing_over) != before
+    del closing_over.gamma  # type: ignore[attr-defined]
+    assert signature(closing_over) == before
 
 
 def test_a_cycle_has_a_signature() -> None:
@@ -98,11 +152,16 @@ def test_metrics_without_a_row_count_are_refused(value: object) -> None:
         user_metrics(value)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_a_loss_that_is_not_finite_names_the_unit(value: float) -> None:
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 2e30, -2e30])
+def test_a_loss_that_exploded_names_the_unit(value: float) -> None:
     with pytest.raises(TrialFailed, match=r"t3.*epoch 2.*train-00001.*'lr': 9"):
         check_loss(Metrics({"loss": value}, {"loss": 1.0}), Unit("t3", 2, "train-00001"), {"lr": 9})
     check_loss(Metrics({"gain": value, "loss": 1.0}, {}), Unit("t3", 2, "train-00001"), {})
+
+
+def test_it_is_the_loss_of_a_row_that_explodes() -> None:
+    many = Metrics({"loss": 5e30, "click_loss": 0.0}, {"loss": 1e6, "click_loss": 0.0})
+    check_loss(many, Unit("t3", 2, "train-00001"), {})
 
 
 def test_importing_the_package_loads_no_framework() -> None:

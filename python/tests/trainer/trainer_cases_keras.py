@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import keras
 import numpy as np
 from keras import layers, ops
@@ -227,7 +229,102 @@ def with_width(params):
     return compiled(keras.Sequential([*body, layers.Dense(1, activation="sigmoid")]))
 
 
+def scaled_tanh(factor):
+    def scaled(x):
+        return ops.tanh(x) * factor
+
+    return scaled
+
+
+def squares(factor):
+    def penalty(weights):
+        return factor * ops.sum(weights * weights)
+
+    return penalty
+
+
+class Private(layers.Layer):
+    """Keeps what it does where its configuration does not show it."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self._factor = factor
+
+    def get_config(self):
+        return {}
+
+    def call(self, x):
+        return x * self._factor
+
+
+class Steps(optimizers.SGD):
+    """An optimizer with a number of its own."""
+
+    def __init__(self, share):
+        super().__init__(0.1)
+        self._share = share
+
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(gradient * self._share, variable, learning_rate)
+
+
+class Rate(schedules.LearningRateSchedule):
+    def __init__(self, rate):
+        self.rate = rate
+
+    def __call__(self, step):
+        return self.rate
+
+    def get_config(self):
+        return {}
+
+
+def power(exponent, y_true, y_pred):
+    return ops.mean(keras.losses.binary_crossentropy(y_true, y_pred) * exponent)
+
+
+def with_constant(v):
+    layer = Private(1.0)
+    layer._factor = ops.convert_to_tensor(v)
+    return layer
+
+
+def plain(*middle, optimizer=None, **options):
+    return compiled(mlp(*middle), optimizer or optimizers.SGD(0.1), **options)
+
+
+# By `v`, which no variable holds: such trials must not share a traced model.
+UNLIKE = {
+    "partial loss": lambda v: plain(loss=partial(power, v)),
+    "named activation": lambda v: plain(layers.Dense(4, activation=scaled_tanh(v))),
+    "partial activation": lambda v: plain(layers.Dense(4, activation=partial(ops.multiply, v))),
+    "named regularizer": lambda v: plain(layers.Dense(4, kernel_regularizer=squares(v))),
+    "private attribute": lambda v: plain(Private(v)),
+    "constant": lambda v: plain(with_constant(v)),
+    "custom optimizer": lambda v: plain(optimizer=Steps(v)),
+    "custom schedule": lambda v: plain(optimizer=optimizers.SGD(Rate(v))),
+}
+# Here `v` is only a number that a variable holds.
+ALIKE = {
+    "rate": lambda v: plain(optimizer=optimizers.SGD(v)),
+    "named activation": lambda v: plain(layers.Dense(4, activation=scaled_tanh(2.0)), optimizer=optimizers.SGD(v)),
+    "custom layer": lambda v: plain(Private(2.0), Scaled(), optimizer=optimizers.Adam(v)),
+    "custom metric": lambda v: plain(metrics=[Largest(), "accuracy"], optimizer=optimizers.RMSprop(v)),
+}
+
+
+def by_number(table):
+    return lambda params: table[params["case"]](params["v"])
+
+
+def named_loss(params):
+    return compiled(mlp(), metrics=[keras.metrics.BinaryAccuracy(name="loss")])
+
+
 PROBES = {
+    "unlike": Case(by_number(UNLIKE)),
+    "alike": Case(by_number(ALIKE)),
+    "named_loss": Case(named_loss),
     "numbers": Case(with_numbers),
     "metrics": Case(with_metrics),
     "class_metrics": Case(with_class_metrics, "onehot"),

@@ -130,6 +130,66 @@ def closures() -> Any:
     return {"residents": len(trainer.residents), "digests": digests}
 
 
+def sharing(table: str, case: str) -> Any:
+    """Two trials that differ in one number, in turn on one worker, and the second on a worker of its own."""
+    together, alone = trainer_of(table, fresh=True), trainer_of(table, fresh=True)
+    digests = []
+    for trainer, v in ((together, 0.5), (together, 0.05), (alone, 0.05)):
+        trainer.build("t1", {"case": case, "v": v})
+        trainer.train(UNITS[0], feed("tabular", 0))
+        digests.append(digest_of(trainer))
+    return {"residents": len(together.residents), "digests": digests}
+
+
+def saved_by_keras(target: str) -> Any:
+    """A trained model with weight decay, saved and loaded by Keras itself, trained further there and here."""
+    import keras
+
+    trainer = trainer_of("adamw", fresh=True)
+    trainer.build("t1", {})
+    trainer.train(UNITS[0], feed("tabular", 0))
+    mine = trainer.model()
+    mine.save(target)
+    theirs = keras.models.load_model(target)
+    rows = feed("tabular", 1).arrays
+    for model in (mine, theirs):
+        model.fit(rows["features"], rows["label"], batch_size=30, shuffle=False, verbose=0)
+    same = [bool((a == b).all()) for a, b in zip(mine.get_weights(), theirs.get_weights(), strict=True)]
+    return {"decay": theirs.optimizer.weight_decay, "steps": int(theirs.optimizer.iterations), "same": all(same)}
+
+
+def empty_partition() -> Any:
+    trainer = trainer_of("adam", fresh=True)
+    trainer.build("t1", {})
+    rows = {name: array[:0] for name, array in feed("tabular", 0).arrays.items()}
+    metrics = trainer.train(UNITS[0], Feed(rows))
+    return [dict(metrics.sums), dict(metrics.weights)]
+
+
+def error_of(case: str) -> str:
+    try:
+        trainer_of(case, fresh=True).build("t1", {})
+    except CerebroError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def other_optimizers(folder: str) -> Any:
+    """The messages for checkpoints of other optimizers and of a model with more layers, saved to files."""
+    messages = {}
+    for name in ("adam", "rmsprop", "batchnorm"):
+        path = Path(folder) / f"{name}.safetensors"
+        other = trainer_of(name, fresh=True)
+        other.build("t1", {})
+        other.save(path)
+        trainer = trainer_of("sgd_momentum", fresh=True)
+        try:
+            trainer.load("t1", {}, path)
+        except CerebroError as error:
+            messages[name] = f"{type(error).__name__}: {error}"
+    return messages
+
+
 def small_memory() -> Any:
     """A budget for one model only, and two architectures (a schedule is baked into the graph) taking turns."""
     trainer = trainer_of("numbers", fresh=True, model_memory=1)
