@@ -1,0 +1,95 @@
+"""Checks what a PyTorch `model_fn` returned, before a step is spent on it. It never changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.trainer.torch_model import TorchModel
+
+RETURNS = (
+    "model_fn must return cs.TorchModel(module, optimizer, loss), for example\n"
+    "    module = torch.nn.Linear(64, 1)\n"
+    "    optimizer = torch.optim.Adam(module.parameters(), lr=params['lr'])\n"
+    "    return cs.TorchModel(module, optimizer, torch.nn.BCEWithLogitsLoss())"
+)
+
+
+def check_model(made: Any) -> TorchModel:
+    """Return what `model_fn` made if it can be trained, else raise ConfigurationError that shows what to return."""
+    if not isinstance(made, TorchModel):
+        raise ConfigurationError(f"model_fn returned {made!r} of type {type(made).__name__}. {RETURNS}")
+    _check_module(made)
+    _check_loss(made.loss)
+    _check_metrics(made.metrics)
+    _check_scheduler(made)
+    for name, limit in (("clip_norm", made.clip_norm), ("clip_value", made.clip_value)):
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0):
+            raise ConfigurationError(f"TorchModel.{name} is {limit!r}, but must be a number above 0, or None")
+    return made
+
+
+def is_metric_object(metric: Any) -> bool:
+    """Whether it is updated batch by batch, not called for values a row."""
+    return not isinstance(metric, type) and all(
+        callable(getattr(metric, name, None)) for name in ("update", "compute", "reset")
+    )
+
+
+def _check_module(made: TorchModel) -> None:
+    if not isinstance(made.module, torch.nn.Module):
+        raise ConfigurationError(f"TorchModel.module is {_a(made.module)}, not a torch.nn.Module. {RETURNS}")
+    if not isinstance(made.optimizer, torch.optim.Optimizer):
+        raise ConfigurationError(
+            f"TorchModel.optimizer is {_a(made.optimizer)}, not a torch.optim.Optimizer. {RETURNS}"
+        )
+    own = {id(p) for p in made.module.parameters()}
+    if any(id(p) not in own for group in made.optimizer.param_groups for p in group["params"]):
+        raise ConfigurationError(
+            f"TorchModel.optimizer holds parameters of another module: build it over module.parameters(). {RETURNS}"
+        )
+
+
+def _check_loss(loss: Any) -> None:
+    if isinstance(loss, type) or not callable(loss):
+        raise ConfigurationError(f"TorchModel.loss is {_a(loss)}, but must be called as loss(output, label). {RETURNS}")
+
+
+def _check_metrics(metrics: Any) -> None:
+    example = "such as metrics={'accuracy': lambda output, label: output.argmax(1) == label}"
+    if not isinstance(metrics, Mapping):
+        raise ConfigurationError(f"TorchModel.metrics is {_a(metrics)}, but must be a dict from names, {example}")
+    for name, metric in metrics.items():
+        if not isinstance(name, str) or name == "loss":
+            raise ConfigurationError(
+                f"a metric is named {name!r}, but names are strings, and 'loss' is the loss itself: name it otherwise"
+            )
+        if isinstance(metric, type) or not (callable(metric) or is_metric_object(metric)):
+            raise ConfigurationError(
+                f"metric {name!r} is {_a(metric)}, but must be a function of (output, label), {example}, or an object"
+                " with update, compute and reset"
+            )
+
+
+def _check_scheduler(made: TorchModel) -> None:
+    scheduler = made.lr_scheduler
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        raise ConfigurationError(
+            "lr_scheduler is a ReduceLROnPlateau, which waits for a validation metric that no single worker knows: use"
+            " a scheduler that goes by steps or epochs"
+        )
+    able = all(callable(getattr(scheduler, name, None)) for name in ("step", "state_dict", "load_state_dict"))
+    example = "such as lr_scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 1)"
+    if scheduler is not None and (isinstance(scheduler, type) or not able):
+        raise ConfigurationError(f"TorchModel.lr_scheduler is {_a(scheduler)}, but must be a scheduler, {example}")
+    if getattr(scheduler, "optimizer", made.optimizer) is not made.optimizer:
+        raise ConfigurationError(f"TorchModel.lr_scheduler steers another optimizer: build it over this one, {example}")
+    if made.scheduler_step not in ("epoch", "batch"):
+        raise ConfigurationError(f"scheduler_step is {made.scheduler_step!r}, but must be 'epoch' or 'batch'")
+
+
+def _a(value: Any) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"{value!r} of type {type(value).__name__}"
