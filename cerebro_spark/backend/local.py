@@ -219,12 +219,15 @@ class LocalBackend(Backend):
     def _send_off(self, hand: _Hand, posting: Posting) -> None:
         assert hand.process.stdin is not None
         try:
-            hand.process.stdin.write(cloudpickle.dumps(replace(posting, beat=self.heartbeat / 4)))
-            hand.process.stdin.flush()
-        except BrokenPipeError:
-            return  # it died at once: the watcher tells with what words
+            data = cloudpickle.dumps(replace(posting, beat=self.heartbeat / 4))
         except Exception as error:
             self._facts.put(BackendError(f"what worker {hand.name} needs cannot be sent to it: {error}"))
+            return
+        try:
+            hand.process.stdin.write(data)
+            hand.process.stdin.flush()
+        except (BrokenPipeError, ValueError):
+            return  # it died at once, and its pipe is closed: the watcher tells with what words
 
     def _watch(self, hand: _Hand) -> None:
         """Forward what a worker says on stderr; one that ends, or hangs, before it has joined is replaced."""

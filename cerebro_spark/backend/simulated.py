@@ -130,7 +130,8 @@ class SimulatedBackend(Backend):
             self._enqueue(self._seats[action.worker], action)
         elif isinstance(action, LoadPartition):
             seat = self._seats[action.worker]
-            self._at(self._now + self._world.load_seconds, partial(self._load, seat, seat.life, action.partition))
+            if seat.up:
+                self._at(self._now + self._world.load_seconds, partial(self._load, seat, seat.life, action.partition))
         elif isinstance(action, DeleteCheckpoint):
             self._writer.pop(action.checkpoint.attempt, None)
         elif isinstance(action, RetireWorker):
