@@ -210,7 +210,10 @@ class FsspecStore(Store):
 
     def _fetch_blob(self, name: str, path: Path) -> None:
         with self._errors(name):
-            self._fs.get_file(self._path(name), str(path))
+            if self._protocol == "memory":  # its open files share one position
+                path.write_bytes(self._fs.cat_file(self._path(name)))
+            else:
+                self._fs.get_file(self._path(name), str(path))
 
 
 def _reopened(url: str, options: dict[str, Any]) -> FsspecStore:
