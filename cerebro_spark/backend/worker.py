@@ -133,9 +133,8 @@ class Worker:
     def _drop(self, partition: str) -> None:
         dataset = self._job.dataset
         self._cache.release(dataset, dataset.partition(partition))
-        forget = getattr(self._trainer, "forget", None)
-        if forget is not None:
-            forget(partition)
+        if self._trainer is not None:
+            self._trainer.forget(partition)
 
     # -- units
 

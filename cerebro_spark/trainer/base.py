@@ -196,6 +196,9 @@ class Trainer(ABC):
         """The values of merged metrics; states become numbers through the current trial's metric objects."""
         return {**metrics.values(), **self._finish(self._current().resident, metrics)}
 
+    def forget(self, key: str) -> None:  # noqa: B027 (not every framework keeps arrays)
+        """Let go of a partition's arrays, if they are kept on a device; `key` is that of its feeds."""
+
     def model(self) -> Any:
         """The current trial's live model: a compiled Keras model, or the TorchModel."""
         return self._users(self._current().resident)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
 from cerebro_spark.errors import ConfigurationError
-from cerebro_spark.trainer.base import Params, Resources, Trainer
+from cerebro_spark.trainer.base import Hooks, Params, Resources, Trainer
 from cerebro_spark.trainer.checkpoint import Entry
-from cerebro_spark.trainer.feed import Array, Batch, Feed
+from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
 from cerebro_spark.trainer.keras_metrics import finish_metrics, read_metrics, start_metrics
 from cerebro_spark.trainer.keras_resident import (
     KerasResident,
@@ -37,6 +37,8 @@ else:
         f"Keras runs on {BACKEND!r} here, but units run on 'tensorflow' or 'torch': set KERAS_BACKEND to one of them"
     )
 
+_GPU_DATA = 8 << 30
+
 
 class KerasTrainer(Trainer):
     """Trains what `model_fn` returns as a compiled Keras model.
@@ -56,6 +58,10 @@ class KerasTrainer(Trainer):
     """
 
     framework = f"keras-{BACKEND}"
+
+    def __init__(self, hooks: Hooks, columns: Columns, *, seed: int = 0, resources: Resources | None = None) -> None:
+        self._kept: dict[str, tuple[Mapping[str, Array], dict[str, Any]]] = {}
+        super().__init__(hooks, columns, seed=seed, resources=resources)
 
     def _claim_resources(self) -> None:
         if BACKEND == "tensorflow":
@@ -117,13 +123,33 @@ class KerasTrainer(Trainer):
         if BACKEND == "torch":
             self._run_torch(own, kind, feed)
         elif isinstance(feed, Feed) and not own.model.run_eagerly:
-            arrays = {name: tf.convert_to_tensor(feed.arrays[name]) for name in self.columns.names}
+            arrays = self._tensors(feed)
             size = tf.constant(feed.batch_size, tf.int64)
             self._graph(own, f"{kind} unit", arrays)(arrays, tf.constant(feed.order), size)
         else:
             for batch in feed:
                 tensors = {name: tf.convert_to_tensor(batch[name]) for name in self.columns.names}
                 self._graph(own, f"{kind} batch", tensors)(tensors)
+
+    def _tensors(self, feed: Feed) -> dict[str, Any]:
+        """The feed's arrays as tensors, kept between units while all that are kept fit into the budget."""
+        arrays, kept = self._kept.get(feed.key, (None, {}))
+        if feed.key and arrays is feed.arrays:
+            return kept
+        self._kept.pop(feed.key, None)
+        tensors = {name: tf.convert_to_tensor(feed.arrays[name]) for name in self.columns.names}
+        held = sum(sum(a.nbytes for a in arrays.values()) for arrays, _ in self._kept.values())
+        if feed.key and held + feed.nbytes <= self._budget():
+            self._kept[feed.key] = (feed.arrays, tensors)
+        return tensors
+
+    def _budget(self) -> int:
+        if self.resources.data_memory is not None:
+            return self.resources.data_memory
+        return _GPU_DATA if tf.config.list_logical_devices("GPU") else 0
+
+    def forget(self, key: str) -> None:
+        self._kept.pop(key, None)
 
     def _graph(self, own: KerasResident, kind: str, arrays: dict[str, Any]) -> Any:
         """The traced function for arrays of these dtypes and row shapes, whatever their number of rows."""

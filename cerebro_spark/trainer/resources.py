@@ -17,7 +17,8 @@ class Resources:
 
     `threads` is set once a process (None leaves the framework's own choice); `device` is "auto", "cpu" or a GPU such as
     "cuda:0"; `precision` asks for mixed precision; `model_memory` bounds the built models that are kept, `data_memory`
-    the arrays kept on a GPU (None: half of what is free there).
+    the arrays kept as tensors between units. None means on a GPU half of what is free there (with Keras on TensorFlow,
+    which does not say, 8 GiB), and on a CPU nothing: there a tensor is as near as the array it is made from.
 
     >>> Resources(threads=2, device="cuda:1", precision="bfloat16").device
     'cuda:1'

@@ -49,6 +49,15 @@ def test_a_model_saves_and_trains_on_in_keras(process: FrameworkProcess, tmp_pat
     assert seen == {"decay": pytest.approx(0.1), "steps": 9, "same": True}
 
 
+def test_kept_tensors_change_nothing_and_can_be_forgotten(process: FrameworkProcess) -> None:
+    seen = process.call("kept_arrays", case="adam")
+    (without, nothing, _), (kept_digest, kept, forgotten) = seen["0"], seen[str(1 << 30)]
+
+    assert kept_digest == without
+    assert nothing == forgotten == 0
+    assert kept == (1 if process.framework == "keras-tensorflow" else 0)
+
+
 def test_an_empty_partition_counts_nothing(process: FrameworkProcess) -> None:
     sums, weights = process.call("empty_partition")
 

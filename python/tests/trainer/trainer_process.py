@@ -20,6 +20,7 @@ class FrameworkProcess:
     """The caller's side: `call("scenario", ...)` runs that function of trainer_scenarios.py there."""
 
     def __init__(self, framework: str) -> None:
+        self.framework = framework
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": os.pathsep.join(sys.path)}
         if framework.startswith("keras-"):
             environment["KERAS_BACKEND"] = framework.removeprefix("keras-")

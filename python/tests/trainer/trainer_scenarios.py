@@ -166,6 +166,22 @@ def empty_partition() -> Any:
     return [dict(metrics.sums), dict(metrics.weights)]
 
 
+def kept_arrays(case: str) -> Any:
+    """Two units on one partition, with room for its tensors and without: what is kept, and what comes of it."""
+    seen = {}
+    for budget in (0, 1 << 30):
+        trainer = trainer_of(case, fresh=True, data_memory=budget)
+        trainer.build("t1", {})
+        partition = feed(cases[case].data, 0)
+        again = Feed(partition.arrays, partition.order, batch_size=partition.batch_size, key="p0")
+        for epoch in (1, 2):
+            trainer.train(Unit("t1", epoch, "p0"), again)
+        kept = len(getattr(trainer, "_kept", {}))
+        trainer.forget("p0")
+        seen[str(budget)] = [trainer.save(io.BytesIO()).digest, kept, len(getattr(trainer, "_kept", {}))]
+    return seen
+
+
 def error_of(case: str) -> str:
     try:
         trainer_of(case, fresh=True).build("t1", {})
