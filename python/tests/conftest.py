@@ -20,3 +20,8 @@ def hadoop_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HadoopC
         pytest.skip(reason)
     with HadoopCluster(tmp_path_factory.mktemp("hadoop") / "cluster") as cluster:
         yield cluster
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Stores first: their tests fork this process, which is safe only before Spark and others have started threads."""
+    items.sort(key=lambda item: "store" not in item.path.parts)
