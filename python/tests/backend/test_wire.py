@@ -105,11 +105,21 @@ def test_frames_have_a_limit() -> None:
         driver.receive(b"\xff" * 200)
 
 
-def test_endless_talk_without_proof_is_cut_short() -> None:
+def test_talk_without_proof_is_cut_short() -> None:
     channel = Channel(SECRET, leads=True)
     channel.receive(MAGIC + b"n" * 32)
-    with pytest.raises(WireError):
-        channel.receive(b"z" * 100_000)
+    with pytest.raises(WireError, match="does not know the secret"):
+        channel.receive(b"z" * 32)
+
+
+def test_proof_and_a_long_message_may_come_together() -> None:
+    driver, worker = Channel(SECRET, leads=True), Channel(SECRET, leads=False)
+    worker.receive(driver.to_send())
+    greeting_and_proof = worker.to_send()
+    driver.receive(greeting_and_proof[:53])
+    worker.receive(driver.to_send())
+    worker.say({"type": "hello", "big": "x" * 300_000})
+    assert len(driver.receive(greeting_and_proof[53:] + worker.to_send())) == 1
 
 
 def test_nothing_is_said_before_the_proof() -> None:
