@@ -81,9 +81,19 @@ def _put_and_move(fs: Any, source: bytes | Path, path: str, staging: str) -> Non
 
 
 def _move_new(fs: Any, staged: str, path: str) -> None:
+    folder = path.rpartition("/")[0]
     for _ in range(_ATTEMPTS):
         try:
-            fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+            fs.makedirs(folder, exist_ok=True)
+        except FileExistsError:
+            if fs.isfile(folder):
+                raise
+            continue  # it was there, and was deleted before it could be looked at
+        except FileNotFoundError:
+            continue  # a folder above it was deleted while it was made
+        except NotADirectoryError as error:
+            raise FileExistsError(errno.EEXIST, "a file is in the way", path) from error
+        try:
             if _exists(fs, path):
                 raise FileExistsError(errno.EEXIST, "exists already", path)
             fs.mv(staged, path)

@@ -81,6 +81,7 @@ def test_bad_input_gets_one_clear_line(capsys: pytest.CaptureFixture[str], argum
     assert message in err
 
 
+@pytest.mark.slow
 def test_demo_draws_pictures(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, _ = run(capsys, "demo", "--out", str(tmp_path / "pictures"))
     assert code == 0

@@ -128,6 +128,7 @@ def end_of(made: Engine) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_cut_at_every_event_the_run_resumes_and_no_finished_unit_runs_again(tmp_path: Path) -> None:
     whole = engine(LocalStore(tmp_path / "whole"), Promoting())
     whole.run()

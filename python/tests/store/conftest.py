@@ -69,7 +69,7 @@ STORES = {
     "local": Kind(_local),
     "memory": Kind(_memory, Traits(shared=False, folders=False)),
     "files": Kind(_files, Traits(exclusive=False)),
-    "s3": Kind(_s3, Traits(folders=False)),
+    "s3": Kind(_s3, Traits(folders=False), marks=(pytest.mark.slow,)),
     "hdfs": Kind(_hdfs, marks=(pytest.mark.jvm, pytest.mark.hadoop)),
 }
 

@@ -18,6 +18,8 @@ from cerebro_spark.types import Unit
 
 schedulers = torch.optim.lr_scheduler
 
+pytestmark = pytest.mark.slow
+
 
 def mlp() -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 1))
