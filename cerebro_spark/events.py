@@ -51,10 +51,11 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class RunStarted(Event):
-    """The run exists; nothing has happened yet."""
+    """The run exists; nothing has happened yet. `recipe` is the digest of the recipe that lies beside the log."""
 
     run: str
     settings: Settings
+    recipe: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +80,16 @@ class SearchEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class WorkerJoined(Event):
-    """A worker is there, with nothing loaded but what `holds` says. A second join of one name is a restart."""
+    """A worker is there, with nothing loaded but what `holds` says. A second join of one name is a restart.
+
+    `threads` is how many it computes with, which results may depend on to the last bit; 0 where nobody knows.
+    """
 
     worker: WorkerId
     host: str = ""
     speed: float | None = None
     holds: tuple[PartitionId, ...] = ()
+    threads: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,10 @@ LAYERS = [
     {"dispatch", "eventlog", "gantt"},
     {"scheduler"},
     {"backend"},
-    {"engine"},
-    {"simulation", "result"},
+    {"engine", "recipe"},
+    {"simulation", "replay", "progress"},
+    {"runs"},
+    {"result"},
     {"tune"},
     {"cli"},
 ]
