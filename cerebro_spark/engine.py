@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from cerebro_spark.backend.base import Backend
-from cerebro_spark.errors import BackendError, EventLogError
+from cerebro_spark.errors import BackendError, EventLogError, PreflightFailed
 from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import (
     Action,
@@ -27,6 +27,7 @@ from cerebro_spark.types import Work
 
 Observer = Callable[[Event], None]
 CostOf = Callable[[Mapping[str, Any]], float]
+_MOST_REHEARSALS = 3
 
 
 class Engine:
@@ -78,11 +79,26 @@ class Engine:
     def _go(self, opening: list[Event], at: float = 0.0) -> None:
         try:
             self._backend.start(self._settings.partitions, at)
+            self._rehearse([event.work for event in opening if isinstance(event, WorkAdded)])
             self._turn(opening)
             while not self._over:
                 self._turn(self._backend.events())
         finally:
             self._backend.close()
+
+    def _rehearse(self, works: list[Work]) -> None:
+        """Try one batch of a trial before anything is logged. One bad trial is no reason to stop; three are."""
+        failures = []
+        for work in works[:_MOST_REHEARSALS]:
+            error = self._backend.rehearse(work.params)
+            if error is None:
+                return
+            failures.append(f"with params {dict(work.params)}: {error}")
+        if failures:
+            raise PreflightFailed(
+                f"one batch of {len(failures)} trials was tried before the run, and each failed; the first"
+                f" {failures[0]}"
+            )
 
     def _turn(self, facts: Iterable[Event]) -> None:
         """Take in facts and what the search makes of them; log them all; only then act."""

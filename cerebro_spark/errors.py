@@ -37,6 +37,10 @@ class StoreFull(StoreError):
     """The store, or the disk under it, has no room left."""
 
 
+class StoreUnavailable(StoreError):
+    """The store failed for longer than anybody waits for it. A run that ends with this can be resumed."""
+
+
 class EventLogError(CerebroError):
     """An event log that is damaged before its end, foreign, or of another format version."""
 
@@ -53,8 +57,16 @@ class RunStalled(BackendError):
     """Work is left, but no worker can ever do it."""
 
 
+class PreflightFailed(BackendError):
+    """One batch of the first trials was tried before the run, and none went well: most likely `model_fn` is broken."""
+
+
 class TrialFailed(CerebroError):
     """One trial failed (its own exception, NaN, out of memory); the others go on."""
+
+
+class ReplayDiverged(CerebroError):
+    """A replay did not come to the same weights or values as the run it repeats; it names the first difference."""
 
 
 class CheckpointError(CerebroError):

@@ -60,7 +60,7 @@ class Hub:
         self._count = 0
         self._closing = False
         self._lock = threading.Lock()
-        self._said: list[tuple[int, Message | None]] = []
+        self._said: list[tuple[int, Message | str | None]] = []
         self._listener = socket.create_server((host, port), backlog=128)
         self._listener.setblocking(False)
         self._wake_in, self._wake_out = socket.socketpair()
@@ -86,23 +86,28 @@ class Hub:
         """Hang up on a worker without calling it lost."""
         self._post(peer, None)
 
+    def lose(self, peer: int, reason: str) -> None:
+        """Hang up on a worker and call it lost, unless it is already; what has come in from it counts."""
+        self._post(peer, reason)
+
     def close(self) -> None:
         """Send what is still to be sent, hang up on everybody, and stop listening."""
         with self._lock:
             if self._closing:
                 return
             self._closing = True
-        self._wake()
+            self._wake()
         self._thread.join(timeout=10.0)
 
-    def _post(self, peer: int, message: Message | None) -> None:
+    def _post(self, peer: int, message: Message | str | None) -> None:
         with self._lock:
             if self._closing:
                 return
             self._said.append((peer, message))
-        self._wake()
+            self._wake()
 
     def _wake(self) -> None:
+        """Wake the hub; with the lock held, or it may see the news by itself and be gone already."""
         with contextlib.suppress(BlockingIOError):  # so many calls are waiting then that the hub will look anyway
             self._wake_in.send(b"x")
 
@@ -192,16 +197,20 @@ class Hub:
             _log.exception("a message of peer %d could not be dealt with", peer.number)
             self._lose(peer, f"{type(error).__name__}: {error}")
 
-    def _speak(self, number: int, message: Message | None) -> None:
+    def _speak(self, number: int, message: Message | str | None) -> None:
         peer = self._peers.get(number)
         if peer is None:
             return
         if message is None:
             self._forget(peer)
             return
+        if isinstance(message, str):
+            self._lose(peer, message)
+            return
+        said = message
 
         def say() -> None:
-            peer.channel.say(message)
+            peer.channel.say(said)
             self._flush(peer)
 
         self._guarded(peer, say)

@@ -26,6 +26,7 @@ from cerebro_spark.backend.messages import checkpoint_of, finished, restored_met
 from cerebro_spark.backend.wire import Line, Message, WireError
 from cerebro_spark.data.batches import row_order
 from cerebro_spark.data.cache import Cache
+from cerebro_spark.data.load import first_rows
 from cerebro_spark.errors import CerebroError, ConfigurationError, TrialFailed
 from cerebro_spark.store import paths
 from cerebro_spark.trainer.base import Trainer
@@ -34,11 +35,15 @@ from cerebro_spark.trainer.feed import Feed
 from cerebro_spark.types import Checkpoint, Metrics, Unit
 
 Parent = Path | bytes
+_REHEARSAL = "rehearsal"
 
 
 @dataclass(frozen=True, slots=True)
 class Posting:
-    """Where a worker belongs: whom it dials, how it proves itself, what it is called, what it works on."""
+    """Where a worker belongs: whom it dials, how it proves itself, what it is called, what it works on.
+
+    `host` is what its machine is called by those who say where data lies; its own name for itself if empty.
+    """
 
     address: tuple[str, int]
     secret: bytes
@@ -46,12 +51,14 @@ class Posting:
     job: Job
     beat: float = 5.0
     timeout: float = 30.0
+    host: str = ""
 
 
 def serve(posting: Posting) -> None:
     """Work until the driver says stop, or hangs up."""
     line = Line(posting.address, posting.secret, posting.timeout)
-    line.send({"type": "hello", "name": posting.name, "host": socket.gethostname(), "pid": os.getpid()})
+    hello = {"name": posting.name, "host": posting.host or socket.gethostname(), "pid": os.getpid()}
+    line.send({"type": "hello", **hello, "threads": posting.job.resources.threads})
     worker = Worker(posting.job, line)
     threading.Thread(target=_beat, args=(line, posting.beat, worker.stopped), daemon=True).start()
     threading.Thread(target=_listen, args=(line, worker), daemon=True).start()
@@ -112,6 +119,8 @@ class Worker:
                 self._drop(message["partition"])
             elif message["type"] == "run":
                 self._run(message)
+            elif message["type"] == "rehearse":
+                self._rehearse(message)
         self._saving.shutdown(wait=True)
         self._fetching.shutdown(wait=False, cancel_futures=True)
         self._cache.close()
@@ -137,6 +146,25 @@ class Worker:
             self._trainer.forget(partition)
 
     # -- units
+
+    def _rehearse(self, message: Message) -> None:
+        """Train and evaluate one batch of a trial that is none, so that what is broken shows before the run begins."""
+        try:
+            params = restored_params(message["params"])
+            partition = self._job.dataset.train[0]
+            size = int(params.get("batch_size", 32))
+            arrays = first_rows(self._job.dataset, partition, size)
+            trainer = self._ready_trainer()
+            trainer.build(_REHEARSAL, params)
+            trainer.train(Unit(_REHEARSAL, 1, partition.id), Feed(arrays, batch_size=size))
+            measured = trainer.evaluate(Unit(_REHEARSAL, 1, partition.id, "eval"), Feed(arrays, batch_size=size))
+            trainer.finish(measured)
+            error = None
+        except (CerebroError, MemoryError) as known:
+            error = f"{type(known).__name__}: {known}"
+        except Exception:
+            error = traceback.format_exc()
+        self._line.send({"type": "rehearsed", "number": message["number"], "error": error})
 
     def _run(self, message: Message) -> None:
         unit = unit_of(message["unit"])

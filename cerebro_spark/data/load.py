@@ -78,6 +78,29 @@ def load_arrays(dataset: Dataset, partition: Partition, *, reader: ReaderName = 
     return arrays
 
 
+def first_rows(dataset: Dataset, partition: Partition, rows: int) -> dict[str, NDArray[Any]]:
+    """At most so many rows from the beginning of a partition, without reading all of it: enough to try a model on.
+
+    >>> import tempfile
+    >>> from cerebro_spark.data.prepare import prepare
+    >>> data = {"x": [1.0, 2.0, 3.0], "y": [0, 1, 0]}
+    >>> dataset = prepare(data, store=tempfile.mkdtemp(), features=["x"], label="y", partitions=1)
+    >>> first_rows(dataset, dataset.train[0], 2)["label"].shape
+    (2,)
+    """
+    names = list(dict.fromkeys(source for column in dataset.columns for source in column.sources))
+    with ExitStack() as stack:
+        path = _local(dataset.store, partition.files[0], None, stack)
+        batches = _guarded(arrow.read_batches([path], names), dataset, partition)
+        batch = {name: values[:rows] for name, values in next(batches).items()}
+        count = len(batch[names[0]])
+        arrays = {column.name: np.empty((count, *column.shape), np.dtype(column.dtype)) for column in dataset.columns}
+        for column in dataset.columns:
+            _fill_column(column, partition, 0, batch, arrays[column.name])
+        batches.close()  # type: ignore[attr-defined]
+    return arrays
+
+
 def _guarded(batches: Iterator[dict[str, Any]], dataset: Dataset, partition: Partition) -> Iterator[dict[str, Any]]:
     try:
         yield from batches

@@ -18,7 +18,7 @@ from cerebro_spark.data.batches import Batches
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.load import load_arrays
 from cerebro_spark.engine import Engine
-from cerebro_spark.errors import BackendError
+from cerebro_spark.errors import BackendError, PreflightFailed
 from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import Event, Settings, UnitFinished, WorkerJoined, WorkerLost
 from cerebro_spark.search import Done, FixedSearch, Wait
@@ -146,7 +146,7 @@ class Killer:
             self._units += 1
             if self._units % self._every == 0 and len(self.struck) < self._most:
                 name, hand = next(item for item in self._backend._hands.items() if item[0] not in self.struck)
-                os.kill(hand.process.pid, self._how)
+                os.kill(hand.pid or 0, self._how)
                 self.struck.append(name)
 
 
@@ -183,17 +183,35 @@ def test_a_failing_trial_says_why_and_the_others_go_on(tmp_path: Path) -> None:
 
 
 def deadly_model_fn(params: dict[str, Any]) -> Any:
-    os._exit(3)
+    if params["lr"] == 0.01:
+        os._exit(3)
+    return torch_model_fn(params)
 
 
 def test_a_trial_that_kills_every_worker_is_failed_and_the_run_ends(tmp_path: Path) -> None:
     dataset = small_dataset(tmp_path)
-    search = Recording([{"lr": 0.01}], 1)
+    search = Recording([{"lr": 0.01}, {"lr": 0.02}], 1)
     backend = LocalBackend(num_workers=1, threads=1)
     backend.bind(Job("r1", dataset.store, dataset, Hooks(deadly_model_fn), framework="torch"))
     settings = Settings(dataset.partitions, 1)
     Engine(search, settings, backend, EventLog(dataset.store, "r1")).run()
-    assert "lost its worker 2 times in a row" in str(search.reports[0].error)
+    (failed,) = [report for report in search.reports if report.failed]
+    assert failed.trial == "t0"
+    assert "lost its worker 2 times in a row" in str(failed.error)
+    assert [(report.trial, report.epoch) for report in search.reports if not report.failed] == [("t1", 1)]
+
+
+def test_a_broken_model_fn_shows_its_own_traceback_and_no_run_begins(tmp_path: Path) -> None:
+    dataset = small_dataset(tmp_path)
+    with pytest.raises(PreflightFailed, match=r"'lr': 0.03(.|\n)*in broken_model_fn(.|\n)*no such layer"):
+        run(dataset, broken_model_fn, Recording([{"lr": 0.03}] * 9, 1), LocalBackend(num_workers=1))
+    assert list(EventLog(dataset.store, "r1").read()) == []
+
+
+def test_a_model_fn_that_kills_its_worker_is_told_by_its_last_words(tmp_path: Path) -> None:
+    dataset = small_dataset(tmp_path)
+    with pytest.raises(PreflightFailed, match=r"worker w0 on (.|\n)* died(.|\n)*ended with code 3"):
+        run(dataset, deadly_model_fn, Recording([{"lr": 0.01}], 1), LocalBackend(num_workers=1))
 
 
 def test_a_worker_that_cannot_start_ends_the_run_with_its_own_words(
@@ -202,7 +220,7 @@ def test_a_worker_that_cannot_start_ends_the_run_with_its_own_words(
     dataset = small_dataset(tmp_path)
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(
-        BackendError, match=r"w0\.2 died, and so did those before it(.|\n)*ended with code 1 before it joined"
+        BackendError, match=r"w0\.2 died, and so did those before it(.|\n)*ended with code 1"
     ):
         run(dataset, torch_model_fn, Recording([{"lr": 0.01}], 1), LocalBackend(num_workers=1))
 

@@ -1,0 +1,82 @@
+"""A worker process, started from here: on the driver's machine, or inside a Spark task. It knows nothing of drivers.
+
+The posting goes in through standard input, which stays open as long as the parent lives: when it closes, the worker
+knows that its parent is gone, and goes too. What the worker says on standard error is passed on line by line.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+
+_log = logging.getLogger(__name__)
+_LAST_WORDS = 40
+_SECONDS_FOR_LAST_WORDS = 5.0
+
+
+class Child:
+    """A running worker process. `on_end` is called once, from a thread of the child's own, when nothing is left of it.
+
+    Raises OSError if the process cannot be started. `post` may block until the process has started up and reads.
+    """
+
+    def __init__(self, name: str, on_end: Callable[[], None], environment: dict[str, str] | None = None) -> None:
+        self.words: deque[str] = deque(maxlen=_LAST_WORDS)
+        self._on_end = on_end
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "cerebro_spark.backend.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+                **(environment or {}),
+            },
+        )
+        self._pump = threading.Thread(target=self._listen, name=f"words-{name}", daemon=True)
+        self._pump.start()
+        self._watcher = threading.Thread(target=self._watch, name=f"watch-{name}", daemon=True)
+        self._watcher.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def post(self, posting: bytes) -> None:
+        """Hand over the posting. A process that died at once cannot take it; its watcher tells the rest."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(posting)
+            self._process.stdin.flush()
+        except (BrokenPipeError, ValueError):
+            _log.debug("process %d was gone before it had its posting", self.pid)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def _listen(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as stream:
+            for raw in stream:
+                text = raw.decode(errors="replace").rstrip()
+                self.words.append(text)
+                _log.info("process %d: %s", self.pid, text)
+
+    def _watch(self) -> None:
+        code = self._process.wait()
+        # Processes that it started may hold its standard error open for as long as they like.
+        self._pump.join(timeout=_SECONDS_FOR_LAST_WORDS)
+        if code:
+            self.words.append(f"(its process ended with code {code})")
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.close()
+        except BrokenPipeError:
+            _log.debug("process %d left a part of its posting unread", self.pid)
+        self._on_end()

@@ -1,0 +1,416 @@
+"""Workers at the other end of wires: who they are, who is lost, who takes their place. How they start is left open.
+
+A worker is `serve(posting)` in a process somewhere. A kind of backend says how to launch such a process and how to kill
+it; everything else is here: one hub, names that are never used twice, replacements, and facts in the order they came.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import secrets
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from cerebro_spark.backend.base import Backend
+from cerebro_spark.backend.hand import Hand
+from cerebro_spark.backend.hub import Hub
+from cerebro_spark.backend.job import Job
+from cerebro_spark.backend.messages import fact, order
+from cerebro_spark.backend.wire import Message, WireError
+from cerebro_spark.backend.worker import Posting
+from cerebro_spark.codec import to_plain
+from cerebro_spark.errors import BackendError, ConfigurationError
+from cerebro_spark.events import (
+    Action,
+    DeleteCheckpoint,
+    Event,
+    GatheringEnded,
+    PartitionLoaded,
+    UnitFailed,
+    UnitFinished,
+    WorkerJoined,
+    WorkerLost,
+    WorkerRetiring,
+)
+from cerebro_spark.store import paths
+from cerebro_spark.types import Partition, WorkerId
+
+_log = logging.getLogger(__name__)
+_MOST_USELESS = 3
+_SECONDS_TO_END = 10.0
+
+
+class WiredBackend(Backend):
+    """What LocalBackend and SparkBackend have in common.
+
+    Threads: the engine's own calls the public methods; the hub's thread calls `_heard`, `_lost` and `_broken`, and must
+    not be kept waiting; threads of the kind call `_gone`; a small pool does what may take long.
+    """
+
+    _facts: queue.SimpleQueue[Event | BackendError]
+    _late: BackendError | None
+    _hands: dict[WorkerId, Hand]
+    _left: set[Hand]
+    _names: dict[int, WorkerId]
+    _useless: dict[str, int]
+    _rehearsed: dict[int, str | None]
+
+    def __init__(
+        self,
+        num_workers: int,
+        *,
+        heartbeat: float,
+        start_timeout: float,
+        max_restarts: int,
+    ) -> None:
+        if not isinstance(num_workers, int) or num_workers < 1:
+            raise ConfigurationError(f"`num_workers` is {num_workers!r}, but must be at least 1")
+        for name, seconds in (("heartbeat", heartbeat), ("start_timeout", start_timeout)):
+            if not seconds > 0:
+                raise ConfigurationError(f"`{name}` is {seconds}, but must be above 0 seconds")
+        self.num_workers = num_workers
+        self.heartbeat = heartbeat
+        self.start_timeout = start_timeout
+        self.max_restarts = max_restarts
+        self._job: Job | None = None
+        self._hub: Hub | None = None
+        self._lock = threading.RLock()
+        self._news = threading.Condition(self._lock)
+        self._clear()
+
+    # -- what a kind of backend says
+
+    @abstractmethod
+    def _launch(self, hand: Hand, posting: Posting) -> None:
+        """Start a worker; `_gone(hand)` is to be called once, from any thread, when nothing is left of it.
+
+        Called from a pool of threads; raises BackendError if it cannot be started, and then never calls `_gone`.
+        """
+
+    @abstractmethod
+    def _kill(self, hand: Hand) -> None:
+        """Make a worker end, whatever it does just now. Called from a pool of threads."""
+
+    @abstractmethod
+    def _job_of(self, name: WorkerId, job: Job) -> Job:
+        """The job as this worker gets it: with the threads and the device that it owns."""
+
+    def _where(self) -> tuple[str, int, str]:
+        """Where the hub listens (host and port, 0 for any), and the host that workers dial."""
+        return "127.0.0.1", 0, "127.0.0.1"
+
+    def _check(self, job: Job) -> None:
+        """Raise ConfigurationError or BackendError, before anything is launched, for what cannot work."""
+
+    # -- the contract
+
+    def bind(self, job: Job) -> None:
+        self._job = job
+
+    def start(self, partitions: Sequence[Partition], at: float = 0.0) -> None:
+        if self._job is None:
+            raise BackendError("this backend has no job: call bind(job) before start")
+        if self._hub is not None:
+            raise BackendError("this backend is running already: close it before it is started again")
+        self._check(self._job)
+        self._clear()
+        self._zero = time.monotonic() - at
+        host, port, self._dialled = self._where()
+        self._hub = Hub(
+            self._secret, self._heard, self._lost, self._broken, host=host, port=port, silence=self.heartbeat
+        )
+        self._hiring = ThreadPoolExecutor(8, "hiring")
+        self._janitor = ThreadPoolExecutor(1, "janitor")
+        self._patience = threading.Timer(self.start_timeout, self._stop_gathering)
+        self._patience.daemon = True
+        self._patience.start()
+        with self._lock:
+            for _ in range(self.num_workers):
+                self._hire(self._fresh_name())
+
+    def submit(self, action: Action) -> None:
+        if isinstance(action, DeleteCheckpoint):
+            assert self._job is not None
+            self._janitor.submit(self._delete, paths.checkpoint(self._job.run, action.checkpoint))
+            return
+        message = order(action)
+        if message is None:
+            return
+        with self._lock:
+            hand = self._hands.get(action.worker)  # type: ignore[attr-defined]
+            if hand is None or hand.peer is None or self._hub is None:
+                return
+            hand.dismissed = hand.dismissed or message["type"] == "stop"
+            self._hub.send(hand.peer, message)
+
+    def events(self) -> list[Event]:
+        facts: list[Event] = []
+        while not facts or not self._facts.empty():
+            item = self._late or self._facts.get()
+            self._late = None
+            if isinstance(item, Event):
+                facts.append(item)
+            elif facts:
+                self._late = item  # what was known before is told first
+                break
+            else:
+                raise item
+        return facts
+
+    def now(self) -> float:
+        return time.monotonic() - self._zero
+
+    def close(self) -> None:
+        with self._lock:
+            self._closing = True
+            hands = list(self._hands.values())
+            self._hands = {}
+            hub, self._hub = self._hub, None
+        if hub is None:
+            return
+        self._patience.cancel()
+        for hand in hands:
+            if hand.peer is not None:
+                hub.send(hand.peer, {"type": "stop"})
+            else:
+                self._kill(hand)  # nobody can tell it to stop
+        hub.close()
+        self._hiring.shutdown(wait=True)
+        self._janitor.shutdown(wait=True)
+        self._wait_until_all_ended()
+
+    def rehearse(self, params: Mapping[str, Any]) -> str | None:
+        with self._news:
+            hand = self._first_comer()
+            assert self._hub is not None
+            number = len(self._rehearsed)
+            self._hub.send(hand.peer or 0, {"type": "rehearse", "number": number, "params": to_plain(params, "params")})
+            self._news.wait_for(lambda: number in self._rehearsed or hand.name not in self._hands or self._failure)
+            if self._failure is not None:
+                raise self._failure
+            if number in self._rehearsed:
+                return self._rehearsed[number]
+            self._rehearsed[number] = None
+        hand.ended.wait(_SECONDS_TO_END)
+        return "\n".join([f"worker {hand.name} on {hand.host} died; its last words:", *hand.words])
+
+    def _first_comer(self) -> Hand:
+        """Wait until a worker is there. With none for ever, the facts hold the error that says so."""
+
+        def there() -> Hand | None:
+            return next((hand for hand in self._hands.values() if hand.peer is not None), None)
+
+        self._news.wait_for(lambda: there() or self._failure)
+        if self._failure is not None:
+            raise self._failure
+        found = there()
+        assert found is not None
+        return found
+
+    # -- workers that come and go on purpose
+
+    def add_workers(self, count: int = 1) -> list[WorkerId]:
+        """Launch more workers while the run goes on; returns their names."""
+        with self._lock:
+            if self._hub is None or self._closing:
+                raise BackendError("workers can be added only while a run goes on: set `num_workers` before it starts")
+            names = [self._fresh_name() for _ in range(count)]
+            for name in names:
+                self._hire(name)
+        return names
+
+    def remove_worker(self, name: WorkerId) -> None:
+        """Let a worker go once its current unit has ended; nobody takes its place."""
+        with self._lock:
+            hand = self._hands.get(name)
+            if hand is None or hand.peer is None:
+                raise BackendError(f"there is no worker {name!r}: there are {', '.join(self.workers) or 'none'}")
+            self._facts.put(WorkerRetiring(self.now(), name))
+
+    @property
+    def workers(self) -> list[WorkerId]:
+        """The names of those that are there now."""
+        with self._lock:
+            return sorted(hand.name for hand in self._hands.values() if hand.peer is not None)
+
+    # -- the life of a worker
+
+    def _clear(self) -> None:
+        self._secret = secrets.token_bytes(32)
+        self._facts = queue.SimpleQueue()
+        self._late = None
+        self._failure: BackendError | None = None
+        self._hands = {}
+        self._left = set()
+        self._names = {}
+        self._useless = {}
+        self._rehearsed = {}
+        self._named = 0
+        self._restarts_left = self.max_restarts
+        self._closing = False
+        self._zero = time.monotonic()
+
+    def _fresh_name(self) -> WorkerId:
+        self._named += 1
+        return f"w{self._named - 1}"
+
+    def _hire(self, name: WorkerId) -> None:
+        """Have a worker launched; the lock is held."""
+        assert self._hub is not None
+        assert self._job is not None
+        hand = Hand(name)
+        self._hands[name] = hand
+        self._left.add(hand)
+        address = (self._dialled, self._hub.address[1])
+        posting = Posting(address, self._secret, name, self._job_of(name, self._job), beat=self.heartbeat / 4)
+        self._hiring.submit(self._launched, hand, posting)
+
+    def _launched(self, hand: Hand, posting: Posting) -> None:
+        if self._closing:
+            self._gone(hand)
+            return
+        impatience = threading.Timer(self.start_timeout, self._hurry, [hand])
+        impatience.daemon = True
+        impatience.start()
+        try:
+            self._launch(hand, posting)
+        except BackendError as error:
+            self._fail(error)
+            self._gone(hand)
+
+    def _gone(self, hand: Hand) -> None:
+        """Nothing is left of a worker. One that never joined is replaced; of one that did, the hub hears by itself."""
+        hand.ended.set()
+        with self._lock:
+            self._left.discard(hand)
+            stillborn = hand.peer is None and self._hands.pop(hand.name, None) is not None
+            if stillborn and not self._closing and self._failure is None:
+                self._replace(hand)
+            elif hand.peer is not None and self._hub is not None:
+                self._hub.lose(hand.peer, "its process ended")
+            self._news.notify_all()
+
+    def _hurry(self, hand: Hand) -> None:
+        if hand.peer is None and not hand.ended.is_set() and not self._closing:
+            hand.words.append(f"(it had not joined after {self.start_timeout:g} s)")
+            self._kill(hand)
+
+    def _stop_gathering(self) -> None:
+        """Those who are there begin, although not all came."""
+        with self._lock:
+            if not self._closing and 0 < len(self._names) < self.num_workers:
+                _log.warning("only %d of %d workers came: the run begins with them", len(self._names), self.num_workers)
+                self._facts.put(GatheringEnded(self.now()))
+
+    def _replace(self, hand: Hand) -> None:
+        """Have somebody take the place of a worker that died; the lock is held."""
+        stem, _, life = hand.name.partition(".")
+        self._useless[stem] = 0 if hand.useful else self._useless.get(stem, 0) + 1
+        if self._restarts_left == 0 or self._useless[stem] >= _MOST_USELESS:
+            why = "no restart is left" if self._restarts_left == 0 else "so did those before it, having done nothing"
+            words = "\n".join(hand.words)
+            self._fail(BackendError(f"worker {hand.name} died, and {why}; its last words:\n{words}"))
+            return
+        self._restarts_left -= 1
+        self._hire(f"{stem}.{int(life or 0) + 1}")
+
+    def _fail(self, error: BackendError) -> None:
+        with self._news:
+            self._failure = self._failure or error
+            self._facts.put(error)
+            self._news.notify_all()
+
+    def _delete(self, name: str) -> None:
+        assert self._job is not None
+        try:
+            self._job.store.delete(name)
+        except OSError as error:
+            _log.warning("a checkpoint that is not needed any more stays: %s", error)
+
+    def _wait_until_all_ended(self) -> None:
+        """They have ten seconds before they are killed."""
+        for hand in list(self._left):
+            if hand.peer is None:
+                self._kill(hand)
+        deadline = time.monotonic() + _SECONDS_TO_END
+        for hand in list(self._left):
+            hand.ended.wait(max(0.0, deadline - time.monotonic()))
+        for hand in list(self._left):
+            self._kill(hand)
+        deadline = time.monotonic() + _SECONDS_TO_END
+        for hand in list(self._left):
+            if not hand.ended.wait(max(0.0, deadline - time.monotonic())):
+                _log.warning("worker %s on %s did not end when it was killed", hand.name, hand.host)
+
+    # -- called by the hub, which must not be kept waiting
+
+    def _heard(self, peer: int, message: Message) -> None:
+        with self._lock:
+            name = self._names.get(peer)
+            if name is None:
+                self._welcome(peer, message)
+                return
+            hand = self._hands.get(name)
+        if message["type"] == "rehearsed":
+            self._note_rehearsal(message)
+            return
+        event = fact(name, message, self.now())
+        if hand is not None:
+            self._note(hand, message, event)
+        if event is not None:
+            self._facts.put(event)
+
+    def _note(self, hand: Hand, message: Message, event: Event | None) -> None:
+        if message["type"] == "started":
+            hand.running = int(message["attempt"])
+        if isinstance(event, (PartitionLoaded, UnitFinished)):
+            hand.useful = True
+        if isinstance(event, UnitFailed):
+            _log.warning("%s failed on %s (%s): %s", event.unit, hand.name, hand.host, event.error)
+
+    def _note_rehearsal(self, message: Message) -> None:
+        error = message.get("error")
+        with self._news:
+            self._rehearsed[int(message["number"])] = None if error is None else str(error)
+            self._news.notify_all()
+
+    def _welcome(self, peer: int, message: Message) -> None:
+        name = str(message.get("name"))
+        hand = self._hands.get(name)
+        if message["type"] != "hello" or hand is None or hand.peer is not None:
+            raise WireError(f"it should have said hello as a known worker, but said {message['type']!r}")
+        hand.peer, hand.host, hand.pid = peer, str(message.get("host", "")), int(message.get("pid", 0))
+        self._names[peer] = name
+        self._facts.put(WorkerJoined(self.now(), name, hand.host, threads=int(message.get("threads") or 0)))
+        self._news.notify_all()
+
+    def _lost(self, peer: int, reason: str) -> None:
+        """A wire is cut: the worker is dead to us, whatever it may think, and another takes its place."""
+        with self._news:
+            name = self._names.pop(peer, None)
+            hand = self._hands.pop(name, None) if name is not None else None
+            if hand is None or self._closing:
+                return
+            if not hand.dismissed:
+                _log.warning("worker %s on %s is lost: %s", hand.name, hand.host, reason)
+                self._facts.put(WorkerLost(self.now(), hand.name, reason, running=hand.running))
+            self._hiring.submit(self._kill, hand)
+            if not hand.dismissed:
+                self._hiring.submit(self._succeed, hand)
+            self._news.notify_all()
+
+    def _succeed(self, hand: Hand) -> None:
+        """Replace a worker that had joined; of one that did nothing, its last words are worth waiting for."""
+        if not hand.useful:
+            hand.ended.wait(1.0)
+        with self._lock:
+            if not self._closing:
+                self._replace(hand)
+
+    def _broken(self, reason: str) -> None:
+        self._fail(BackendError(f"the driver's connection to its workers broke down: {reason}"))
