@@ -25,14 +25,23 @@ class Child:
     Raises OSError if the process cannot be started. `post` may block until the process has started up and reads.
     """
 
-    def __init__(self, name: str, on_end: Callable[[], None], environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        on_end: Callable[[], None],
+        environment: dict[str, str] | None = None,
+        say: Callable[[str], None] = _log.info,
+    ) -> None:
         self.words: deque[str] = deque(maxlen=_LAST_WORDS)
+        self._name = name
         self._on_end = on_end
+        self._say = say
         self._process = subprocess.Popen(
             [sys.executable, "-m", "cerebro_spark.backend.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
+            process_group=0,  # a terminal's Ctrl-C is for the driver, which then stops its workers
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
@@ -66,7 +75,7 @@ class Child:
             for raw in stream:
                 text = raw.decode(errors="replace").rstrip()
                 self.words.append(text)
-                _log.info("process %d: %s", self.pid, text)
+                self._say(f"{self._name}: {text}")
 
     def _watch(self) -> None:
         code = self._process.wait()

@@ -27,7 +27,14 @@ from cerebro_spark.backend.wire import Line, Message, WireError
 from cerebro_spark.data.batches import row_order
 from cerebro_spark.data.cache import Cache
 from cerebro_spark.data.load import first_rows
-from cerebro_spark.errors import CerebroError, ConfigurationError, TrialFailed
+from cerebro_spark.errors import (
+    CerebroError,
+    ConfigurationError,
+    StoreForbidden,
+    StoreFull,
+    StoreUnavailable,
+    TrialFailed,
+)
 from cerebro_spark.store import paths
 from cerebro_spark.trainer.base import Trainer
 from cerebro_spark.trainer.choice import choose_trainer
@@ -35,15 +42,13 @@ from cerebro_spark.trainer.feed import Feed
 from cerebro_spark.types import Checkpoint, Metrics, Unit
 
 Parent = Path | bytes
+HOST = "CEREBRO_SPARK_HOST"
 _REHEARSAL = "rehearsal"
 
 
 @dataclass(frozen=True, slots=True)
 class Posting:
-    """Where a worker belongs: whom it dials, how it proves itself, what it is called, what it works on.
-
-    `host` is what its machine is called by those who say where data lies; its own name for itself if empty.
-    """
+    """Where a worker belongs: whom it dials, how it proves itself, what it is called, what it works on."""
 
     address: tuple[str, int]
     secret: bytes
@@ -51,13 +56,14 @@ class Posting:
     job: Job
     beat: float = 5.0
     timeout: float = 30.0
-    host: str = ""
 
 
 def serve(posting: Posting) -> None:
     """Work until the driver says stop, or hangs up."""
     line = Line(posting.address, posting.secret, posting.timeout)
-    hello = {"name": posting.name, "host": posting.host or socket.gethostname(), "pid": os.getpid()}
+    # What this machine is called by those who say where data lies, if whoever started this process knows.
+    host = os.environ.get(HOST) or socket.gethostname()
+    hello = {"name": posting.name, "host": host, "pid": os.getpid()}
     line.send({"type": "hello", **hello, "threads": posting.job.resources.threads})
     worker = Worker(posting.job, line)
     threading.Thread(target=_beat, args=(line, posting.beat, worker.stopped), daemon=True).start()
@@ -180,6 +186,8 @@ class Worker:
                 self._line.send(finished(message, seconds, metrics, values))
         except (TrialFailed, ConfigurationError, MemoryError) as error:
             self._fail(message, error, "trial")
+        except StoreUnavailable as error:
+            self._fail(message, error, "store")
         except (CerebroError, OSError) as error:
             self._fail(message, error, "worker")
         except Exception as error:
@@ -244,7 +252,8 @@ class Worker:
             self._line.send(report)
         except Exception as error:
             # Nobody looks at this thread's result: whatever happens, the driver must hear of it.
-            self._fail(report, error, "worker")
+            refused = isinstance(error, (StoreUnavailable, StoreForbidden, StoreFull))
+            self._fail(report, error, "store" if refused else "worker")
 
     def _fail(self, message: Message, error: BaseException, blame: str, text: str | None = None) -> None:
         told = text or f"{type(error).__name__}: {error}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,8 +15,20 @@ from cerebro_spark.backend.base import Backend
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.local import LocalBackend
 from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World
-from cerebro_spark.errors import RunStalled
-from cerebro_spark.events import Event, LoadPartition, PartitionLoaded, RunUnit, UnitFinished, WorkerJoined
+from cerebro_spark.backend.spark import SparkBackend
+from cerebro_spark.backend.wired import WiredBackend
+from cerebro_spark.errors import BackendError, RunStalled
+from cerebro_spark.events import (
+    Event,
+    LoadPartition,
+    PartitionLoaded,
+    RetireWorker,
+    RunUnit,
+    UnitFinished,
+    WorkerJoined,
+    WorkerLost,
+    WorkerRetiring,
+)
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.types import Partition, Unit
 
@@ -31,20 +45,37 @@ def simulated(folder: Path) -> Setting:
     return Setting(backend, (Partition("p0", rows=4), Partition("p1", rows=4)))
 
 
-def local(folder: Path) -> Setting:
+def wired(backend: WiredBackend, folder: Path) -> Setting:
     dataset = small_dataset(folder)
-    backend = LocalBackend(num_workers=2)
     backend.bind(Job("r1", dataset.store, dataset, Hooks(torch_model_fn)))
     return Setting(backend, dataset.partitions)
 
 
-BACKENDS = [simulated, pytest.param(local, marks=pytest.mark.slow)]
+def local(folder: Path) -> Setting:
+    return wired(LocalBackend(num_workers=2), folder)
 
 
-@pytest.fixture(params=BACKENDS, ids=["simulated", "local"])
-def setting(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Setting]:
-    make: Callable[[Path], Setting] = request.param
-    made = make(tmp_path)
+JVM = [pytest.mark.slow, pytest.mark.jvm]
+KINDS = [
+    "simulated",
+    pytest.param("local", marks=pytest.mark.slow),
+    pytest.param("spark", marks=JVM),
+    pytest.param("spark_cluster", marks=JVM),
+]
+
+
+@pytest.fixture(params=KINDS, scope="module")
+def kind(request: pytest.FixtureRequest) -> str:
+    """Of the module's scope, so that pytest runs all tests of one kind before those of the next."""
+    return str(request.param)
+
+
+@pytest.fixture
+def setting(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Setting]:
+    if kind in ("simulated", "local"):
+        made = {"simulated": simulated, "local": local}[kind](tmp_path)
+    else:
+        made = wired(SparkBackend(request.getfixturevalue(kind), num_workers=2), tmp_path)
     with made.backend:
         yield made
 
@@ -106,10 +137,55 @@ def test_orders_to_one_worker_are_done_in_order(setting: Setting) -> None:
 def test_orders_to_a_worker_that_never_was_are_dropped(setting: Setting) -> None:
     backend, partition = setting.backend, setting.partitions[0].id
     worker = started(setting)[0]
-    if isinstance(backend, LocalBackend):
+    if isinstance(backend, WiredBackend):
         backend.submit(RunUnit("nobody", Unit("t0", 1, partition), attempt=1, params={}, step=1))
     backend.submit(LoadPartition(worker, partition))
     assert len(gather(backend, PartitionLoaded, 1)) == 1
+
+
+def test_one_batch_can_be_tried_beforehand(setting: Setting) -> None:
+    setting.backend.start(setting.partitions)
+    assert setting.backend.rehearse({"lr": 0.01, "batch_size": 16}) is None
+    if isinstance(setting.backend, WiredBackend):
+        assert "batch_size" in str(setting.backend.rehearse({"batch_size": -5}))
+    assert len(gather(setting.backend, WorkerJoined, 2)) == 2
+
+
+def test_a_backend_can_be_used_again(setting: Setting) -> None:
+    if isinstance(setting.backend, SimulatedBackend):
+        pytest.skip("virtual time runs once")
+    assert started(setting) == ["w0", "w1"]
+    setting.backend.close()
+    assert started(setting) == ["w0", "w1"]
+
+
+def test_a_worker_that_is_killed_is_lost_and_replaced(setting: Setting) -> None:
+    backend = setting.backend
+    if not isinstance(backend, WiredBackend):
+        pytest.skip("its workers die by a script of their own")
+    started(setting)
+    os.kill(backend._hands["w0"].pid or 0, signal.SIGKILL)
+    (lost,) = gather(backend, WorkerLost, 1)
+    (joined,) = gather(backend, WorkerJoined, 1)
+    assert (lost.worker, joined.worker) == ("w0", "w0.1")  # type: ignore[attr-defined]
+
+
+def test_workers_are_added_and_removed_while_a_run_goes_on(setting: Setting) -> None:
+    backend = setting.backend
+    if not isinstance(backend, WiredBackend):
+        pytest.skip("its workers come and go by a script of their own")
+    backend.num_workers = 1
+    backend.start(setting.partitions)
+    gather(backend, WorkerJoined, 1)
+    assert backend.add_workers() == ["w1"]
+    gather(backend, WorkerJoined, 1)
+    backend.remove_worker("w0")
+    (retiring,) = gather(backend, WorkerRetiring, 1)
+    backend.submit(RetireWorker(retiring.worker))  # type: ignore[attr-defined]
+    assert backend._hands["w0"].ended.wait(30)
+    assert backend.workers == ["w1"]
+    with pytest.raises(BackendError, match="no worker 'w9': there are w1"):
+        backend.remove_worker("w9")
 
 
 def test_closing_twice_and_before_the_start_is_fine(setting: Setting) -> None:

@@ -95,6 +95,15 @@ class HadoopCluster:
         blocks = found["BlockLocations"]["BlockLocation"]
         return [sorted(block["hosts"]) for block in sorted(blocks, key=lambda block: int(block["offset"]))]
 
+    def wait_replicated(self, path: str, count: int, timeout: float = 60) -> list[list[str]]:
+        """Wait until every block of a file is known on `count` data nodes; a writer waits for the first one only."""
+        self.wait_for(
+            lambda: all(len(set(hosts)) >= count for hosts in self.block_hosts(path)),
+            f"{count} replicas of {path}",
+            timeout,
+        )
+        return self.block_hosts(path)
+
     def staged(self, folder: str) -> list[str]:
         """What lies in the staging folder of the store at the absolute path `folder`."""
         try:

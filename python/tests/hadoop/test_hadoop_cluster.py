@@ -52,7 +52,7 @@ def test_blocks_lie_on_distinct_addresses(hadoop_cluster: HadoopCluster) -> None
     client = hdfs_native.Client(hadoop_cluster.url, config=hadoop_cluster.settings)
     with client.create("/three blocks ü") as file:
         file.write(b"x" * (40 << 20))
-    blocks = hadoop_cluster.block_hosts("/three blocks ü")
+    blocks = hadoop_cluster.wait_replicated("/three blocks ü", 2)
     assert [len(set(hosts)) for hosts in blocks] == [2, 2, 2]
     assert set().union(*blocks) <= {"127.0.0.2", "127.0.0.3", "127.0.0.4"}
 
@@ -62,7 +62,7 @@ def test_blocks_lie_on_distinct_addresses(hadoop_cluster: HadoopCluster) -> None
 def test_a_blob_lies_whole_on_each_of_its_hosts(hadoop_cluster: HadoopCluster) -> None:
     store = HdfsStore(f"{hadoop_cluster.url}/whole", options=hadoop_cluster.settings)
     store.write("a", b"x" * (40 << 20))
-    (hosts,) = hadoop_cluster.block_hosts("/whole/a")
+    (hosts,) = hadoop_cluster.wait_replicated("/whole/a", 2)
     assert len(set(hosts)) == 2
 
 

@@ -1,0 +1,206 @@
+"""What a Spark cluster can do for a run, found out before anything is launched. It changes nothing there.
+
+It takes a SparkContext and asks it; pyspark itself is imported by its one home in this package, not here.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from cerebro_spark.backend.job import Job
+from cerebro_spark.errors import BackendError, ConfigurationError, StoreError
+from cerebro_spark.store import paths
+from cerebro_spark.store.base import Store
+from cerebro_spark.trainer.choice import framework_of
+
+_log = logging.getLogger(__name__)
+_SECONDS_TO_REGISTER = 30.0
+_SECONDS_OF_QUIET = 3.0
+_SECONDS_BETWEEN_LOOKS = 0.1
+_LIBRARIES = {"torch": ("torch",), "keras": ("keras", "tensorflow")}
+_ALWAYS = ("numpy", "pyarrow", "safetensors", "cloudpickle")
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster as the driver sees it now. `slots` are tasks that can run at a time, busy or not."""
+
+    master: str
+    slots: int
+    task_cpus: int
+    dynamic: bool
+    driver_host: str
+    bind_address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one executor says of itself: libraries it lacks, and what went wrong with the store, if anything did."""
+
+    host: str
+    missing: tuple[str, ...]
+    store: str | None
+
+
+def look(context: Any) -> Cluster:
+    """Ask the driver about its cluster."""
+    settings = context.getConf()
+    host = settings.get("spark.driver.host", "127.0.0.1")
+    local = context.master.startswith("local[") or context.master == "local"
+    return Cluster(
+        context.master,
+        _slots(context),
+        int(settings.get("spark.task.cpus", "1")),
+        settings.get("spark.dynamicAllocation.enabled", "false") == "true",
+        "127.0.0.1" if local else host,
+        "127.0.0.1" if local else settings.get("spark.driver.bindAddress", host),
+    )
+
+
+def settled(context: Any, patience: float = _SECONDS_TO_REGISTER) -> Cluster:
+    """Ask again until all executors that were asked for have registered, or nobody new has come for a while.
+
+    Spark tells Python of no event when an executor registers, so this looks again and again.
+    """
+    cluster = look(context)
+    wanted = _wanted_slots(context, cluster)
+    end = time.monotonic() + patience
+    changed = time.monotonic()
+    while time.monotonic() < end and (
+        cluster.slots < wanted if wanted is not None else time.monotonic() - changed < _SECONDS_OF_QUIET
+    ):
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+        before, cluster = cluster, look(context)
+        changed = time.monotonic() if cluster.slots != before.slots or not cluster.slots else changed
+    return cluster
+
+
+def _wanted_slots(context: Any, cluster: Cluster) -> int | None:
+    """How many slots there will be once all executors are there, if the settings say so."""
+    if cluster.master.startswith("local[") or cluster.master == "local":
+        return cluster.slots
+    embedded = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]", cluster.master)
+    settings = context.getConf()
+    if embedded:
+        executors, cores = int(embedded[1]), int(embedded[2])
+    elif settings.get("spark.executor.instances") and not cluster.dynamic:
+        executors, cores = int(settings.get("spark.executor.instances")), int(settings.get("spark.executor.cores", "1"))
+    else:
+        return None
+    return executors * (cores // cluster.task_cpus)
+
+
+def check(context: Any, num_workers: int, threads: int, patience: float = _SECONDS_TO_REGISTER) -> Cluster:
+    """Raise ConfigurationError unless that many workers find a place; executors may take a while to register."""
+    cluster = look(context)
+    if cluster.dynamic:
+        _log.warning(
+            "dynamic allocation is on: workers run as plain tasks, and executors are asked for as they are needed;"
+            " a search starts faster with spark.dynamicAllocation.enabled=false"
+        )
+        return cluster
+    if cluster.slots < num_workers:
+        cluster = settled(context, patience)
+    if cluster.slots < num_workers:
+        raise ConfigurationError(_too_few(cluster, num_workers))
+    if threads > cluster.task_cpus:
+        _log.warning(
+            "each worker computes with %d threads but owns spark.task.cpus=%d: workers of one host will fight for"
+            " cores; start Spark with --conf spark.task.cpus=%d",
+            threads,
+            cluster.task_cpus,
+            threads,
+        )
+    return cluster
+
+
+def _too_few(cluster: Cluster, num_workers: int) -> str:
+    remedy = f"num_workers={cluster.slots}" if cluster.slots else "smaller tasks"
+    return (
+        f"`num_workers` is {num_workers}, but {cluster.master} has room for {cluster.slots} tasks at a time"
+        f" (spark.task.cpus is {cluster.task_cpus}): use {remedy}, or start Spark with more executors or cores"
+        f" (--num-executors, --executor-cores; local[{num_workers * cluster.task_cpus}] on one machine)"
+    )
+
+
+def check_executors(context: Any, job: Job, count: int) -> None:
+    """Have so many tasks look around where they run, and raise BackendError for what a worker would stumble over."""
+    wanted = (*_ALWAYS, *_LIBRARIES[job.framework if job.framework != "auto" else framework_of(job.hooks.model_fn)])
+    probes = [f"{paths.run_folder(job.run)}/probes/{uuid.uuid4().hex}" for _ in range(count)]
+    look_around = _Probe(job.store, wanted)
+    try:
+        findings: list[Finding] = context.parallelize(probes, count).mapPartitions(look_around).collect()
+    except Exception as error:
+        if "No module named 'cerebro_spark'" in str(error):
+            raise BackendError(
+                "the executors do not have cerebro_spark: install it there, or ship this environment with"
+                " spark.archives (see docs/deploy)"
+            ) from error
+        raise
+    _judge(findings, job.store)
+    _check_shared(job.store, probes)
+
+
+class _Probe:
+    """Looks around on an executor: one blob into the store, one look for each library."""
+
+    def __init__(self, store: Store, wanted: tuple[str, ...]) -> None:
+        self._store = store
+        self._wanted = wanted
+
+    def __call__(self, names: Iterator[str]) -> Iterator[Finding]:
+        import importlib.util
+        import socket
+
+        missing = tuple(name for name in self._wanted if importlib.util.find_spec(name) is None)
+        for name in names:
+            yield Finding(socket.gethostname(), missing, self._written(name))
+
+    def _written(self, name: str) -> str | None:
+        try:
+            self._store.write(name, b"probe")
+        except OSError as error:
+            return f"{type(error).__name__}: {error}"
+        return None
+
+
+def _judge(findings: list[Finding], store: Store) -> None:
+    for finding in findings:
+        if finding.missing:
+            raise BackendError(
+                f"executors on {finding.host} lack {', '.join(finding.missing)}: install them there, or ship this"
+                " environment with spark.archives (see docs/deploy)"
+            )
+        if finding.store is not None:
+            raise BackendError(
+                f"executors on {finding.host} cannot write to the store {store.url}: {finding.store}. Give the user who"
+                " runs them the right to, or use another store"
+            )
+
+
+def _check_shared(store: Store, probes: list[str]) -> None:
+    """What executors wrote must be seen here: a local folder is shared by one machine, not by a cluster."""
+    try:
+        lost = [name for name in probes if not store.exists(name)]
+        for name in probes:
+            store.delete(name)
+    except StoreError as error:
+        raise BackendError(f"the driver cannot use the store {store.url}: {error}") from error
+    if lost:
+        raise BackendError(
+            f"the driver does not see what executors wrote to the store {store.url}: on several machines use a store"
+            " that they share (hdfs://, s3://, a network folder)"
+        )
+
+
+def _slots(context: Any) -> int:
+    """How many tasks can run at a time, as Spark itself counts them for barrier stages."""
+    scala = context._jsc.sc()
+    profile: Callable[[], Any] = scala.resourceProfileManager().defaultResourceProfile
+    return int(scala.maxNumConcurrentTasks(profile()))

@@ -1,0 +1,159 @@
+"""Workers as long-lived Spark tasks: each is a job of its own, so that one lost worker is one lost worker.
+
+It looks at the cluster before anything is launched. It never polls: a job that ends says so through its thread, and the
+workers themselves are heard over their wires.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from cerebro_spark.backend import cluster
+from cerebro_spark.backend.hand import Hand
+from cerebro_spark.backend.job import Job
+from cerebro_spark.backend.task import run_task
+from cerebro_spark.backend.wired import WiredBackend
+from cerebro_spark.backend.worker import Posting
+from cerebro_spark.errors import BackendError, ConfigurationError
+from cerebro_spark.types import WorkerId
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+
+
+class SparkBackend(WiredBackend):
+    """One Spark task a worker, for as long as a run lasts.
+
+    `spark` is the active session if not given, `num_workers` as many as the cluster has free places for tasks. Each
+    worker is its own Spark job with one barrier stage of one task; a plain task where dynamic allocation is on, which
+    barrier stages do not allow. `threads` are those of one worker; `spark.task.cpus` if not given. Workers dial
+    `host` (the driver's own if not given) on `port` (any free one if 0; fix it where a firewall stands between).
+
+    For `heartbeat`, `start_timeout` and `max_restarts` see LocalBackend.
+
+    >>> with SparkBackend(spark, num_workers=4) as backend:     # doctest: +SKIP
+    ...     search.fit(df)
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession | None = None,
+        num_workers: int | None = None,
+        *,
+        threads: int | None = None,
+        host: str | None = None,
+        port: int = 0,
+        heartbeat: float = 30.0,
+        start_timeout: float = 120.0,
+        max_restarts: int = 100,
+    ) -> None:
+        self._spark: Any = spark if spark is not None else _active_session()
+        self._context = self._spark.sparkContext
+        self._cluster = cluster.look(self._context) if num_workers is not None else cluster.settled(self._context)
+        super().__init__(
+            num_workers if num_workers is not None else max(1, self._cluster.slots),
+            heartbeat=heartbeat,
+            start_timeout=start_timeout,
+            max_restarts=max_restarts,
+        )
+        if threads is not None and threads < 1:
+            raise ConfigurationError(f"`threads` is {threads}, but must be at least 1")
+        if not 0 <= port <= 65535:
+            raise ConfigurationError(f"`port` is {port}, but must be 0 (any free one) or a number up to 65535")
+        self.threads = threads or self._cluster.task_cpus
+        self.host = host or self._cluster.driver_host
+        self.port = port
+
+    # -- what this kind of backend says
+
+    def _where(self) -> tuple[str, int, str]:
+        return self._cluster.bind_address, self.port, self.host
+
+    def _check(self, job: Job) -> None:
+        self._cluster = cluster.check(self._context, self.num_workers, job.resources.threads or self.threads)
+        cluster.check_executors(self._context, job, self.num_workers)
+        self._hide_console_progress()
+
+    def _hide_console_progress(self) -> None:
+        """Spark would draw a bar for each worker's stage, over everything else, and none of them would ever move."""
+        bar = self._context._jsc.sc().progressBar()
+        if bar.isDefined():
+            bar.get().stop()
+
+    def _job_of(self, name: WorkerId, job: Job) -> Job:
+        return replace(job, resources=replace(job.resources, threads=job.resources.threads or self.threads))
+
+    def _launch(self, hand: Hand, posting: Posting) -> None:
+        try:
+            data = cloudpickle.dumps(posting)
+        except Exception as error:
+            raise BackendError(f"what worker {hand.name} needs cannot be sent to it: {error}") from error
+        from pyspark import inheritable_thread_target
+
+        hand.launched = f"cerebro-{posting.job.run}-{hand.name}"
+        target = inheritable_thread_target(self._run_job)
+        threading.Thread(target=target, args=(hand, data), name=f"job-{hand.name}", daemon=True).start()
+
+    def _run_job(self, hand: Hand, posting: bytes) -> None:
+        """Run a worker's job to its end, in a thread of its own: whatever it ends with, the worker is gone then."""
+        try:
+            self._context.setJobGroup(hand.launched, f"worker {hand.name}", interruptOnCancel=True)
+            rdd = self._context.parallelize([posting], 1)
+            words = (rdd if self._cluster.dynamic else rdd.barrier()).mapPartitions(_as_task).collect()
+            hand.words.extend(words)
+        except Exception as error:
+            _log.debug("the job of worker %s ended: %s", hand.name, error)
+            hand.words.extend(_short(error))
+        finally:
+            self._gone(hand)
+
+    def _kill(self, hand: Hand) -> None:
+        if hand.launched is None:
+            return
+        try:
+            self._context.cancelJobGroup(hand.launched)
+        except Exception as error:
+            # The session may be stopped already, and with it all its jobs.
+            _log.debug("the job of worker %s could not be cancelled: %s", hand.name, error)
+
+
+def _as_task(postings: Iterable[bytes]) -> Iterable[str]:
+    """What runs on the executor, for the whole life of a worker; its last words are what the job returns."""
+    from pyspark import BarrierTaskContext, TaskContext
+
+    context: Any = TaskContext.get()
+    barrier = isinstance(context, BarrierTaskContext)
+    host = context.getTaskInfos()[0].address.partition(":")[0] if barrier else ""
+    gpus = context.resources().get("gpu")
+    (posting,) = postings
+    return run_task(posting, context.attemptNumber(), host, list(gpus.addresses) if gpus else [])
+
+
+def _active_session() -> Any:
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise ConfigurationError(
+            "SparkBackend needs pyspark, which is not installed: pip install 'cerebro-spark[spark]', or work without"
+            " Spark in a LocalBackend"
+        ) from error
+    session = SparkSession.getActiveSession()
+    if session is None:
+        raise ConfigurationError(
+            "there is no active Spark session: make one with SparkSession.builder.getOrCreate(), and give it as `spark`"
+        )
+    return session
+
+
+def _short(error: Exception) -> list[str]:
+    """The lines of a Spark error that say something: those of Python, not the JVM's stack."""
+    lines = str(error).splitlines()
+    return [line for line in lines if not line.lstrip().startswith(("at ", "... "))][:40]
