@@ -36,6 +36,7 @@ def decode(line: str) -> Event:
         raise EventLogError(f"{line[:80]!r} is not an event that this version knows")
     kind = EVENTS[body.pop("event")]
     body.pop("n", None)
+    body.pop("by", None)
     event: Event = from_plain(kind, body)
     return event
 

@@ -23,12 +23,44 @@ from cerebro_spark.types import (
     WorkerId,
 )
 
-Blame = Literal["trial", "worker"]
+Blame = Literal["trial", "worker", "store"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """An epoch that is to be evaluated, and the order of the validation partitions where the values depend on it."""
+
+    epoch: int
+    order: tuple[PartitionId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What a trial is to do again exactly as it did it before (see `replay.py`).
+
+    `visits` are the partitions of its training units, one after another. `turns` say, for each Work of the trial, how
+    many units are done when it takes effect, however early it is asked for. `rebased` are the numbers of the units
+    whose parent was trained with other params. Only the epochs in `reports` are evaluated. Each entry of `sources` is
+    an epoch from which one Work, of any trial, will warm-start: its checkpoint is kept until then. After its last visit
+    a trial that `stopped`, or failed with `error`, does so again.
+    """
+
+    trial: TrialId
+    visits: tuple[PartitionId, ...] = ()
+    turns: tuple[int, ...] = ()
+    rebased: tuple[int, ...] = ()
+    reports: tuple[Measured, ...] = ()
+    sources: tuple[int, ...] = ()
+    stopped: bool = False
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a scheduler is made from: a run's fixed facts, the first thing in its log."""
+    """What a scheduler is made from: a run's fixed facts, the first thing in its log.
+
+    With a `script` it lets every trial follow its course; without one it is free to choose.
+    """
 
     partitions: tuple[Partition, ...]
     workers: int
@@ -40,6 +72,7 @@ class Settings:
     max_failures: int = 3
     serial_evaluation: bool = False
     objective: Objective | None = None
+    script: tuple[Course, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +172,9 @@ class PartitionLost(Event):
 class UnitFinished(Event):
     """A unit ran to its end. A training unit left `checkpoint`; `seconds` is what it took the worker.
 
-    `metrics` are those of this unit alone; `values`, of a unit that was `final`, are those of the whole epoch.
+    `metrics` are those of this unit alone; `values`, of a unit that was `final`, are those of the whole epoch. `waited`
+    is how long the worker computed nothing before it, since the end of its unit before: saving that one's state,
+    waiting for this order and its checkpoint, loading it. The last of these is part of `seconds` too.
     """
 
     worker: WorkerId
@@ -149,11 +184,12 @@ class UnitFinished(Event):
     checkpoint: Checkpoint | None = None
     metrics: Metrics = field(default_factory=Metrics)
     values: Mapping[str, float] | None = None
+    waited: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class UnitFailed(Event):
-    """A unit raised. `blame` says who is at fault: the trial (its code, its numbers) or the worker (disk, network)."""
+    """A unit raised. `blame` says who is at fault: trial (its code, its numbers), worker (disk, network) or store."""
 
     worker: WorkerId
     unit: Unit

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cerebro_spark.dispatch import News, View, policy_named
+from cerebro_spark.dispatch import GREEDY, News, View, policy_named
 from cerebro_spark.errors import ConfigurationError, SchedulingError
 from cerebro_spark.events import (
     Action,
@@ -90,6 +90,10 @@ class MopScheduler:
             self.finished = True
             state.actions.append(FinishRun())
         return state.actions
+
+    def expects(self, event: UnitFinished | UnitFailed) -> bool:
+        """Whether this is the result of an assignment that still stands; any other comes too late, or twice."""
+        return self._assignee(event) is not None
 
     @property
     def units_given_up(self) -> int:
@@ -173,8 +177,7 @@ class MopScheduler:
     def _queue_ahead(self) -> None:
         """Let busy workers know their next unit, so that they fetch its checkpoint while they train."""
         board = self.state.board
-        seated = (worker for worker in self.state.workers.values() if worker.live and not worker.retiring)
-        room = [worker.row for worker in seated if 1 <= len(worker.queue) <= self.settings.queue_ahead]
+        room = self._rows_with_room()
         if not room or not board.free.any():
             return
         idle = board.idle.copy()
@@ -186,6 +189,11 @@ class MopScheduler:
         for choice in choices:
             self._start_training(choice.trial, choice.worker, choice.column)
 
+    def _rows_with_room(self) -> list[int]:
+        """The busy workers that may be told of one more unit."""
+        seated = (worker for worker in self.state.workers.values() if worker.live and not worker.retiring)
+        return [worker.row for worker in seated if 1 <= len(worker.queue) <= self.settings.queue_ahead]
+
     def _start_training(self, trial_row: int, worker_row: int, column: int) -> None:
         trial = self.state.trials[self._trials.rows[trial_row]]
         worker = self.state.workers[self._crew.seats[worker_row]]
@@ -193,23 +201,29 @@ class MopScheduler:
         unit = Unit(trial.id, trial.epoch, self._train[column])
         step = trial.step + 1
         carry = Metrics.merge(trial.trained.values()) if trial.carries and trial.trained else None
-        final = step == len(self._train)
+        final = step == len(self._train) and (carry is not None or step == 1)
         trial.running_params = trial.params
-        trial.attempt = self._crew.assign(unit, trial, worker, trial.latest, step, carry, final, trial.rebased)
+        trial.attempt = self._crew.assign(unit, trial.params, worker, trial.latest, step, carry, final, trial.rebased)
 
     def _start_evaluations(self) -> None:
+        """Idle workers first; where workers are told of units beforehand, those that are never idle take part too."""
         state, serial = self.state, self.settings.serial_evaluation
-        for worker in state.evaluations.takers(state.workers, state.board.idle):
+        takers = state.evaluations.takers(state.workers, state.board.idle)
+        if self.settings.queue_ahead and state.evaluations.waiting:
+            busy = np.zeros_like(state.board.idle)
+            busy[self._rows_with_room()] = True
+            takers += state.evaluations.takers(state.workers, busy)
+        for worker in takers:
             taken = state.evaluations.take(worker.holds, serial)
             if taken is not None:
                 trial_id, evaluation, partition = taken
-                final = not evaluation.todo and evaluation.running == 1
                 carry = state.evaluations.carry(trial_id, evaluation)
+                alone = not evaluation.todo and evaluation.running == 1
+                final = alone and (carry is not None or not evaluation.measured)
                 unit = Unit(trial_id, evaluation.epoch, partition, "eval")
-                trial = state.trials[trial_id]
-                self._crew.assign(unit, trial, worker, evaluation.checkpoint, carry=carry, final=final)
+                self._crew.assign(unit, evaluation.params, worker, evaluation.checkpoint, carry=carry, final=final)
                 state.board.idle[worker.row] = False
-                state.board.ready_at[worker.row] = state.now
+                state.board.ready_at[worker.row] = max(state.now, float(state.board.ready_at[worker.row]))
 
 
 def check_settings(settings: Settings) -> None:
@@ -231,3 +245,7 @@ def check_settings(settings: Settings) -> None:
         if not holds:
             raise ConfigurationError(f"`{name}` is {value}, but must be at least {least}")
     policy_named(settings.policy)
+    if settings.script and settings.policy not in GREEDY:
+        raise ConfigurationError(
+            f"`policy` is {settings.policy!r}, whose plans a script would break: use one of {', '.join(GREEDY)}"
+        )

@@ -7,6 +7,7 @@ schedules it.
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -98,11 +99,12 @@ class SimulatedBackend(Backend):
     >>> backend = SimulatedBackend([SimulatedWorker("w0")], world)
     >>> backend.start([])
     >>> backend.events()
-    [WorkerJoined(at=0.0, worker='w0', host='w0', speed=None, holds=())]
+    [WorkerJoined(at=0.0, worker='w0', host='w0', speed=None, holds=(), threads=0)]
     """
 
     def __init__(self, workers: Sequence[SimulatedWorker], world: World, seed: int = 0) -> None:
         _check(workers, world)
+        self.num_workers = len(workers)
         self._seats = {worker.id: _Seat(worker) for worker in workers}
         self._world = world
         self._seed = seed
@@ -126,16 +128,18 @@ class SimulatedBackend(Backend):
                     self._at(at + returns, partial(self._join, seat))
 
     def submit(self, action: Action) -> None:
-        if isinstance(action, RunUnit):
-            self._enqueue(self._seats[action.worker], action)
-        elif isinstance(action, LoadPartition):
-            seat = self._seats[action.worker]
-            if seat.up:
-                self._at(self._now + self._world.load_seconds, partial(self._load, seat, seat.life, action.partition))
-        elif isinstance(action, DeleteCheckpoint):
+        if isinstance(action, DeleteCheckpoint):
             self._writer.pop(action.checkpoint.attempt, None)
+            return
+        seat = self._seats.get(getattr(action, "worker", ""))
+        if seat is None:
+            return
+        if isinstance(action, RunUnit):
+            self._enqueue(seat, action)
+        elif isinstance(action, LoadPartition) and seat.up:
+            self._at(self._now + self._world.load_seconds, partial(self._load, seat, seat.life, action.partition))
         elif isinstance(action, RetireWorker):
-            self._seats[action.worker].up = False
+            seat.up = False
 
     def events(self) -> list[Event]:
         while self._heap:
@@ -204,7 +208,7 @@ class SimulatedBackend(Backend):
         checkpoint = None
         if unit.kind == "train":
             size = self._world.checkpoint_bytes(order.params)
-            checkpoint = Checkpoint(unit.trial, unit.epoch, order.step, order.attempt, size)
+            checkpoint = Checkpoint(unit.trial, unit.epoch, order.step, order.attempt, size, digest_of(order))
             self._writer[checkpoint.attempt] = seat.spec.id
             self.traffic.written += size
         metrics = Metrics({"loss": 1.0 / unit.epoch}, {"loss": 1.0})
@@ -245,6 +249,19 @@ class SimulatedBackend(Backend):
         self.traffic.hopped += order.parent.bytes
         self.traffic.hops += 1
         return order.parent.bytes / self._world.bandwidth
+
+
+def digest_of(order: RunUnit) -> str:
+    """Stands for the weights that a training unit leaves: it depends on all that they would depend on, nothing else.
+
+    >>> one = RunUnit("w0", Unit("t0", 1, "p0"), 1, {"lr": 0.1}, None, 1)
+    >>> two = RunUnit("w7", Unit("t0", 1, "p0"), 9, {"lr": 0.1}, None, 1)
+    >>> digest_of(one) == digest_of(two)
+    True
+    """
+    parent = order.parent.digest if order.parent else ""
+    known = (parent, order.unit, order.step, order.rebased, sorted(order.params.items()))
+    return hashlib.sha256(repr(known).encode()).hexdigest()[:32]
 
 
 def jitter_of(seed: int, unit: Unit, columns: int, jitter: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -15,6 +15,9 @@ POLICIES: dict[str, Policy] = {
     "rearrangement": rearrangement,
 }
 
+# These never let a worker wait on purpose, and plan nothing: whatever restricts trials, they come to an end.
+GREEDY = ("longest-first", "random")
+
 
 def policy_named(name: str) -> Policy:
     """The policy of that name.
@@ -27,4 +30,4 @@ def policy_named(name: str) -> Policy:
     return POLICIES[name]
 
 
-__all__ = ["POLICIES", "Choice", "News", "Policy", "View", "policy_named"]
+__all__ = ["GREEDY", "POLICIES", "Choice", "News", "Policy", "View", "policy_named"]

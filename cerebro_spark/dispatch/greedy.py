@@ -36,7 +36,7 @@ def random_choice(view: View, news: News) -> list[Choice]:
     free = board.free.copy()
     choices = []
     for worker in np.flatnonzero(board.idle):
-        rows, columns = np.nonzero(board.todo & free[:, None] & board.holds[worker])
+        rows, columns = np.nonzero(board.may & free[:, None] & board.holds[worker])
         if rows.size:
             pick = int(view.rng.integers(rows.size))
             free[rows[pick]] = False
@@ -48,8 +48,8 @@ def candidates(board: Board, free: Bools, worker: int) -> np.ndarray[tuple[int],
     """The free trials that have something to train on a partition of this worker."""
     columns = np.flatnonzero(board.holds[worker])
     if columns.size == 1:
-        return np.flatnonzero(free & board.todo[:, columns[0]])
-    return np.flatnonzero(free & board.todo[:, columns].any(axis=1))
+        return np.flatnonzero(free & board.may[:, columns[0]])
+    return np.flatnonzero(free & board.may[:, columns].any(axis=1))
 
 
 def by_load(view: View, workers: np.ndarray[tuple[int], np.dtype[np.intp]]) -> list[int]:
@@ -63,7 +63,7 @@ def by_load(view: View, workers: np.ndarray[tuple[int], np.dtype[np.intp]]) -> l
 def pressing_column(view: View, worker: int, trial: int) -> int:
     """Of the partitions that the trial could train on here, the one with most units left for each of its holders."""
     board = view.board
-    columns = np.flatnonzero(board.todo[trial] & board.holds[worker])
+    columns = np.flatnonzero(board.may[trial] & board.holds[worker])
     if columns.size == 1:
         return int(columns[0])
     waiting = board.todo[:, columns].sum(axis=0) / board.holders[columns]

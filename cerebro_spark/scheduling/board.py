@@ -32,13 +32,15 @@ class Board:
     rotation; `weight[t]` the remaining units, each weighed by the slowness of the partition's holders; `until[t]` when
     its unit is expected to end.
 
+    `may[t, c]` is where it may go next: anywhere in `todo`; a trial that follows a script, to one partition at most.
+
     `layout` changes with everything but the regular progress of trials: plans drawn for another layout are void.
 
     Workers: `holds[w, c]`; `idle[w]` it could start a unit now; `live[w]`; `ready_at[w]` when it is expected
     to be idle.
     """
 
-    def __init__(self, columns: int, costs: CostModel) -> None:
+    def __init__(self, columns: int, costs: CostModel, scripted: bool = False) -> None:
         self.columns = columns
         self.costs = costs
         self.trials = 0
@@ -59,6 +61,7 @@ class Board:
         self.ready_at: Floats = np.zeros(16)
         self.column_weight: Floats = costs.sizes.copy()
         self.holders: Ints = np.zeros(columns, dtype=np.int64)
+        self.pointed: Bools | None = np.zeros((16, columns), dtype=np.bool_) if scripted else None
         self.layout = 0
         self._weighed = -1
         self._starts = self._loaded_at = 0
@@ -74,7 +77,20 @@ class Board:
             for name in ("todo", "active", "free", "open", "later", "turn", "slot", "weight", "until"):
                 setattr(self, name, _doubled(getattr(self, name)))
             self.skip = np.concatenate([self.skip, np.full(self.skip.size, NEVER)])
+            if self.pointed is not None:
+                self.pointed = np.concatenate([self.pointed, np.zeros_like(self.pointed)])
         return row
+
+    @property
+    def may(self) -> Bools:
+        return self.todo if self.pointed is None else self.pointed
+
+    def point(self, row: int, column: int | None) -> None:
+        """The trial, which follows a script, may next go to this partition, or nowhere for now."""
+        assert self.pointed is not None
+        self.pointed[row] = False
+        if column is not None:
+            self.pointed[row, column] = True
 
     def activate(self, row: int, later: int) -> None:
         """The trial has an epoch to train, and `later` epochs after it."""

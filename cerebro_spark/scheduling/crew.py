@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from cerebro_spark.events import RetireWorker, RunUnit, WorkerJoined, WorkerLost
-from cerebro_spark.scheduling.roster import Assignment, TrialRecord, WorkerRecord
+from cerebro_spark.scheduling.roster import Assignment, WorkerRecord
 from cerebro_spark.scheduling.state import State
 from cerebro_spark.scheduling.trials import TrialRules
 from cerebro_spark.types import Checkpoint, Metrics, PartitionId, Unit, WorkerId
@@ -94,7 +97,7 @@ class CrewRules:
     def assign(
         self,
         unit: Unit,
-        trial: TrialRecord,
+        params: Mapping[str, Any],
         worker: WorkerRecord,
         parent: Checkpoint | None,
         step: int = 0,
@@ -108,9 +111,7 @@ class CrewRules:
         state.assignments[state.attempts] = Assignment(unit, worker.id, parent)
         state.retention.hold(parent)
         worker.queue.append(state.attempts)
-        state.actions.append(
-            RunUnit(worker.id, unit, state.attempts, trial.params, parent, step, carry, final, rebased)
-        )
+        state.actions.append(RunUnit(worker.id, unit, state.attempts, params, parent, step, carry, final, rebased))
         return state.attempts
 
     def take_off(self, attempt: int, worker: WorkerRecord) -> Assignment:

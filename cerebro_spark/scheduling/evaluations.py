@@ -40,11 +40,14 @@ class Evaluations:
         self,
         epoch: int,
         checkpoint: Checkpoint,
+        params: Mapping[str, Any],
         trained: dict[PartitionId, Metrics],
         trained_values: Mapping[str, float] | None,
+        order: tuple[PartitionId, ...] = (),
     ) -> Evaluation:
-        """An epoch was trained; this is what must be measured of it."""
-        return Evaluation(epoch, checkpoint, list(self._partitions), trained=trained, trained_values=trained_values)
+        """An epoch was trained; this is what must be measured of it, in this order if there is one."""
+        todo = list(order or self._partitions)
+        return Evaluation(epoch, checkpoint, todo, params, order, trained=trained, trained_values=trained_values)
 
     def queue(self, trial: TrialId, evaluation: Evaluation) -> None:
         for partition in evaluation.todo:
@@ -58,22 +61,30 @@ class Evaluations:
         """An evaluation unit did not happen; it goes first next time."""
         evaluation.running -= 1
         evaluation.todo.append(partition)
+        if evaluation.order:
+            evaluation.todo.sort(key=evaluation.order.index)
         self._waiting[partition][trial, evaluation.epoch] = evaluation
         self._waiting[partition].move_to_end((trial, evaluation.epoch), last=False)
 
-    def takers(self, workers: Mapping[str, WorkerRecord], idle: Bools) -> list[WorkerRecord]:
-        """The idle workers that hold a partition for which something waits."""
+    @property
+    def waiting(self) -> bool:
+        """Whether any evaluation waits for a worker."""
+        return any(self._waiting.values())
+
+    def takers(self, workers: Mapping[str, WorkerRecord], able: Bools) -> list[WorkerRecord]:
+        """The workers, of those that are able, that hold a partition for which something waits."""
         wanted = {partition for partition, waiting in self._waiting.items() if waiting}
         if not wanted:
             return []
-        return [worker for worker in workers.values() if idle[worker.row] and not wanted.isdisjoint(worker.holds)]
+        return [worker for worker in workers.values() if able[worker.row] and not wanted.isdisjoint(worker.holds)]
 
     def take(self, held: Collection[PartitionId], serial: bool) -> tuple[TrialId, Evaluation, PartitionId] | None:
         """The oldest evaluation that can run on one of these partitions. In series, one at a time for an epoch."""
         for partition in self._partitions:
             if partition in held:
                 for (trial, _), evaluation in self._waiting[partition].items():
-                    if not (evaluation.running and (serial or self._must_wait(trial, evaluation))):
+                    waits = evaluation.running and (serial or self._must_wait(trial, evaluation))
+                    if not waits and not self._out_of_turn(trial, evaluation, partition):
                         del self._waiting[partition][trial, evaluation.epoch]
                         evaluation.todo.remove(partition)
                         evaluation.running += 1
@@ -89,6 +100,10 @@ class Evaluations:
         """
         merging = self._merging.get(trial, "carried")
         return merging == "carried" or (merging == "states" and len(evaluation.todo) == 1)
+
+    def _out_of_turn(self, trial: TrialId, evaluation: Evaluation, partition: PartitionId) -> bool:
+        """Whether a script wants another partition first. Plain averages are the same in any order."""
+        return bool(evaluation.order) and self._merging.get(trial) != "plain" and evaluation.todo[0] != partition
 
     def carry(self, trial: TrialId, evaluation: Evaluation) -> Metrics | None:
         """What the units before have measured, where the next one needs it: added up always in the same order."""

@@ -7,18 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from cerebro_spark.types import Checkpoint, Metrics, PartitionId, TrialId, Unit, WorkerId
+from cerebro_spark.types import Checkpoint, Metrics, PartitionId, TrialId, Unit, Work, WorkerId
 
 Status = Literal["training", "paused", "stopped", "failed"]
 
 
 @dataclass(slots=True)
 class Evaluation:
-    """One trained epoch on its way to the search: what is still to evaluate, and what was measured so far."""
+    """One trained epoch on its way to the search: what is still to evaluate, and what was measured so far.
+
+    `params` are those it was trained with, whatever was asked for since. `order` is that of a script, if there is one.
+    """
 
     epoch: int
     checkpoint: Checkpoint
     todo: list[PartitionId]
+    params: Mapping[str, Any]
+    order: tuple[PartitionId, ...] = ()
     running: int = 0
     trained: dict[PartitionId, Metrics] = field(default_factory=dict)
     measured: dict[PartitionId, Metrics] = field(default_factory=dict)
@@ -30,7 +35,10 @@ class Evaluation:
 
 @dataclass(slots=True)
 class TrialRecord:
-    """A trial: `epoch` is the one it trains, or would train next; `step` of its units are done."""
+    """A trial: `epoch` is the one it trains, or would train next; `step` of its units are done.
+
+    `works` counts the Works that have taken effect; those `waiting` were asked for before their turn in a script.
+    """
 
     id: TrialId
     row: int
@@ -44,6 +52,8 @@ class TrialRecord:
     reported: Checkpoint | None = None
     best: Checkpoint | None = None
     best_value: float = float("nan")
+    works: int = 0
+    waiting: list[Work] = field(default_factory=list)
     kills: int = 0
     failures: int = 0
     carries: bool = False

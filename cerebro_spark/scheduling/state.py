@@ -49,7 +49,8 @@ def empty_state(settings: Settings) -> State:
     """The state before anything has happened."""
     train = [partition for partition in settings.partitions if partition.split == "train"]
     columns = {partition.id: column for column, partition in enumerate(train)}
-    board = Board(len(train), CostModel(_relative_sizes([partition.rows for partition in train])))
+    costs = CostModel(_relative_sizes([partition.rows for partition in train]))
+    board = Board(len(train), costs, scripted=bool(settings.script))
     workers: dict[WorkerId, WorkerRecord] = {}
     return State(
         settings,

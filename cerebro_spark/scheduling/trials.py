@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cerebro_spark.errors import SchedulingError
-from cerebro_spark.events import TellSearch, UnitFailed, UnitFinished, WorkAdded
+from cerebro_spark.events import FailRun, TellSearch, UnitFailed, UnitFinished, WorkAdded
 from cerebro_spark.scheduling.evaluations import merging_of
 from cerebro_spark.scheduling.roster import Assignment, Evaluation, TrialRecord, WorkerRecord
+from cerebro_spark.scheduling.script import ScriptRules
 from cerebro_spark.scheduling.state import State
 from cerebro_spark.types import Checkpoint, Report, TrialId, Unit, Work
 
@@ -17,6 +18,7 @@ class TrialRules:
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self._script = ScriptRules(state, self.rest, self._fail)
         self.rows: list[TrialId] = []
 
     # -- what the search wants
@@ -31,10 +33,15 @@ class TrialRules:
             self._tell(Report(trial.id, trial.epoch - 1, at=state.now, error="the trial was stopped"))
             return
         self._check(work, trial)
+        if state.settings.script:
+            self._script.ask(trial, work)
+            return
+        self._check_turn(work, trial)
         if work.warm_start is not None:
             state.delete(state.retention.exchange(trial.latest, work.warm_start))
             trial.latest = work.warm_start
         trial.rebased = trial.rebased or work.warm_start is not None or trial.params != work.params
+        trial.works += 1
         trial.params = work.params
         trial.until = work.until_epoch
         trial.status = "training"
@@ -67,6 +74,10 @@ class TrialRules:
     def _check(self, work: Work, trial: TrialRecord) -> None:
         if trial.status == "failed":
             raise SchedulingError(f"work was asked for trial {trial.id}, which has failed: {trial.error}")
+        if work.warm_start is not None and work.warm_start not in self._state.retention:
+            raise SchedulingError(f"trial {trial.id} was to start from {work.warm_start.name}, which is not kept")
+
+    def _check_turn(self, work: Work, trial: TrialRecord) -> None:
         if work.until_epoch < trial.epoch:
             raise SchedulingError(
                 f"trial {trial.id} was asked for until epoch {work.until_epoch}, but has trained {trial.epoch - 1}:"
@@ -74,8 +85,6 @@ class TrialRules:
             )
         if work.warm_start is not None and trial.status == "training":
             raise SchedulingError(f"trial {trial.id} cannot be warm-started while it trains: wait for its report")
-        if work.warm_start is not None and work.warm_start not in self._state.retention:
-            raise SchedulingError(f"trial {trial.id} was to start from {work.warm_start.name}, which is not kept")
 
     # -- units that went well
 
@@ -100,6 +109,8 @@ class TrialRules:
             self.rest(trial)
         else:
             self._set_free(trial)
+        if state.settings.script:
+            self._script.follow(trial)
 
     def evaluated(self, trial: TrialRecord, event: UnitFinished) -> None:
         """An evaluation unit measured something; after the last one the search is told."""
@@ -108,15 +119,14 @@ class TrialRules:
             return
         if self._state.evaluations.measured(trial.id, evaluation, event):
             self._report(trial, evaluation)
+            if self._state.settings.script:
+                self._script.follow(trial)
 
     def _end_epoch(self, trial: TrialRecord, checkpoint: Checkpoint, values: Mapping[str, float] | None) -> None:
         state = self._state
-        state.retention.hold(checkpoint)
-        evaluation = state.evaluations.begin(trial.epoch, checkpoint, trial.trained, values)
-        trial.evaluations[trial.epoch] = evaluation
+        evaluation = self._begin_evaluation(trial, checkpoint, values)
         trial.trained = {}
         trial.epoch, trial.step = trial.epoch + 1, 0
-        state.evaluations.queue(trial.id, evaluation)
         state.actions += state.holdings.follow_speeds()
         if trial.status == "training" and trial.epoch <= trial.until:
             state.board.next_epoch(trial.row)
@@ -124,8 +134,21 @@ class TrialRules:
         else:
             trial.status = "paused" if trial.status == "training" else trial.status
             self.rest(trial)
-        if not evaluation.todo:
+        if evaluation is not None and not evaluation.todo:
             self._report(trial, evaluation)
+
+    def _begin_evaluation(
+        self, trial: TrialRecord, checkpoint: Checkpoint, values: Mapping[str, float] | None
+    ) -> Evaluation | None:
+        state = self._state
+        order = self._script.epoch_ended(trial, checkpoint) if state.settings.script else ()
+        if order is None:
+            return None
+        state.retention.hold(checkpoint)
+        begun = state.evaluations.begin(trial.epoch, checkpoint, trial.running_params, trial.trained, values, order)
+        trial.evaluations[trial.epoch] = begun
+        state.evaluations.queue(trial.id, begun)
+        return begun
 
     def _set_free(self, trial: TrialRecord) -> None:
         self._state.board.free[trial.row] = True
@@ -150,8 +173,16 @@ class TrialRules:
     # -- units that did not
 
     def failed(self, trial: TrialRecord, event: UnitFailed) -> None:
-        """A unit raised: the trial's fault ends the trial, the worker's only if it happens again and again."""
+        """A unit raised: the trial's fault ends the trial, the worker's only if it happens again and again.
+
+        The store's ends the run: other units would not fare better, and no trial shall be given up for it.
+        """
         if trial.status == "failed":
+            return
+        if event.blame == "store":
+            self._state.actions.append(
+                FailRun(f"the store failed worker {event.worker} with {event.unit}: {event.error}")
+            )
             return
         if event.blame == "trial":
             self._fail(trial, event.error)
