@@ -16,17 +16,28 @@ from cerebro_spark._version import __version__
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 _HOMES = {
+    "ASHA": "cerebro_spark.tune.searches",
     "Dataset": "cerebro_spark.data.dataset",
+    "GridSearch": "cerebro_spark.tune.searches",
+    "Hyperband": "cerebro_spark.tune.searches",
     "LocalBackend": "cerebro_spark.backend.local",
+    "PBT": "cerebro_spark.tune.searches",
+    "RandomSearch": "cerebro_spark.tune.searches",
+    "Resources": "cerebro_spark.trainer.resources",
+    "Result": "cerebro_spark.result",
     "SimulatedBackend": "cerebro_spark.backend.simulated",
     "SparkBackend": "cerebro_spark.backend.spark",
+    "TPESearch": "cerebro_spark.tune.searches",
     "TorchModel": "cerebro_spark.trainer.torch_model",
+    "load_result": "cerebro_spark.result",
     "open_dataset": "cerebro_spark.data.foreign",
     "open_store": "cerebro_spark.store.opening",
     "prepare": "cerebro_spark.data.prepare",
+    "resume": "cerebro_spark.tune.estimator",
 }
+_MODULES = {"hp": "cerebro_spark.tune.hp"}
 
-__all__ = ["__version__", *_HOMES]
+__all__ = ["__version__", *_HOMES, *_MODULES]
 
 if TYPE_CHECKING:
     from cerebro_spark.backend.local import LocalBackend as LocalBackend
@@ -35,14 +46,28 @@ if TYPE_CHECKING:
     from cerebro_spark.data.dataset import Dataset as Dataset
     from cerebro_spark.data.foreign import open_dataset as open_dataset
     from cerebro_spark.data.prepare import prepare as prepare
+    from cerebro_spark.result import Result as Result
+    from cerebro_spark.result import load_result as load_result
     from cerebro_spark.store.opening import open_store as open_store
+    from cerebro_spark.trainer.resources import Resources as Resources
     from cerebro_spark.trainer.torch_model import TorchModel as TorchModel
+    from cerebro_spark.tune import hp as hp
+    from cerebro_spark.tune.estimator import resume as resume
+    from cerebro_spark.tune.searches import ASHA as ASHA
+    from cerebro_spark.tune.searches import PBT as PBT
+    from cerebro_spark.tune.searches import GridSearch as GridSearch
+    from cerebro_spark.tune.searches import Hyperband as Hyperband
+    from cerebro_spark.tune.searches import RandomSearch as RandomSearch
+    from cerebro_spark.tune.searches import TPESearch as TPESearch
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name in _MODULES:
+        value = import_module(_MODULES[name])
+    elif name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    else:
         raise AttributeError(f"module 'cerebro_spark' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

@@ -43,7 +43,17 @@ class Recipe:
 
     def job(self, run: str, store: Store) -> Job:
         """The run as its workers see it; its checkpoints go to `store`."""
-        return Job(run, store, self.dataset, self.hooks, self.seed, self.framework, self.resources, self.cache)
+        return Job(
+            run,
+            store,
+            self.dataset,
+            self.hooks,
+            self.seed,
+            self.framework,
+            self.resources,
+            self.cache,
+            self.objective.metric,
+        )
 
     def settings(self, workers: int) -> Settings:
         """The run as its scheduler sees it, on so many workers."""
@@ -60,8 +70,17 @@ class Recipe:
 
 def pack(recipe: Recipe) -> bytes:
     """The recipe as bytes. Raises ConfigurationError where a function of the user cannot be sent anywhere."""
+    return _pickled(recipe)
+
+
+def check_functions(hooks: Hooks) -> None:
+    """Raise ConfigurationError where a function of the user cannot be sent anywhere."""
+    _pickled(hooks)
+
+
+def _pickled(value: Recipe | Hooks) -> bytes:
     try:
-        data: bytes = cloudpickle.dumps(recipe)
+        data: bytes = cloudpickle.dumps(value)
     except Exception as error:
         raise ConfigurationError(
             f"the run's functions cannot be pickled: {type(error).__name__}: {error}. Let `model_fn` and the other"
@@ -82,6 +101,20 @@ def read(store: Store, run: str, expected: str) -> Recipe:
         raise EventLogError(
             f"{paths.functions(run)} is not what run {run} was started with: its digest differs from the one in the log"
         )
-    recipe = pickle.loads(data)
+    return unpack(data)
+
+
+def unpack(data: bytes) -> Recipe:
+    """The recipe that `pack` made these bytes from: a copy, which shares nothing with the original.
+
+    They run code as they are unpacked: only bytes of one's own, or with the right digest.
+    """
+    try:
+        recipe = pickle.loads(data)
+    except Exception as error:
+        raise ConfigurationError(
+            f"the run's functions cannot be unpickled here: {type(error).__name__}: {error}. Use the Python version of"
+            " the run, with the modules that its functions come from"
+        ) from error
     assert isinstance(recipe, Recipe)
     return recipe

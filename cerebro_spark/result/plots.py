@@ -1,0 +1,142 @@
+"""Charts of a result: learning curves, parallel coordinates, and when which worker did what. It only draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cerebro_spark import gantt
+from cerebro_spark.errors import CerebroError, ConfigurationError
+from cerebro_spark.result.record import Record
+
+_MOST_NAMES = 20
+_MOST_TICKS = 8
+_WIDTH = 12.0
+_LOGARITHMIC = 30.0
+
+
+def plot(record: Record, kind: str | None) -> Any:
+    """A matplotlib figure with the chart of this kind, or with all of them under each other."""
+    figure_class, _ = gantt.matplotlib_parts()
+    if kind is not None and kind not in _CHARTS:
+        raise ConfigurationError(f"`kind` is {kind!r}, but must be one of {list(_CHARTS)}, or None for all of them")
+    kinds = [name for name in _CHARTS if kind in (None, name)]
+    heights = [gantt.height(record.timeline) if name == "gantt" else 4.2 for name in kinds]
+    figure = figure_class(figsize=(_WIDTH, sum(heights)), dpi=100, layout="constrained")
+    if len(kinds) == 1:
+        _CHARTS[kinds[0]](record, figure)
+        return figure
+    for name, part in zip(kinds, figure.subfigures(len(kinds), 1, height_ratios=heights), strict=True):
+        _CHARTS[name](record, part)
+    return figure
+
+
+def _curves(record: Record, figure: Any) -> None:
+    """The metric that the search looked at, epoch by epoch; the best epoch of the best trial has a star."""
+    metric = _metric(record)
+    axes = figure.add_subplot()
+    trials = record.ranked()
+    # The colours of the Gantt chart.
+    shades = {trial: gantt.colour(index) for index, trial in enumerate(sorted({unit.trial for unit in record.units}))}
+    for index, trial in enumerate(trials):
+        rows = sorted((row for row in record.epochs.values() if row.trial == trial), key=lambda row: row.epoch)
+        if not rows:
+            continue
+        values = [row.metrics.get(metric, float("nan")) for row in rows]
+        shade = {"color": shades[trial], "label": trial, "zorder": 3 if index == 0 else 2}
+        axes.plot([row.epoch for row in rows], values, marker="o", markersize=3, linewidth=2.2 - (index > 0), **shade)
+    best = record.best_epoch(trials[0]) if trials else None
+    if best is not None and metric in best.metrics:
+        star = {"marker": "*", "markersize": 15, "color": shades[best.trial], "markeredgecolor": "black", "zorder": 4}
+        axes.plot([best.epoch], [best.metrics[metric]], **star)
+    _dress(axes, f"{metric} by epoch")
+    axes.set_xlabel("epoch")
+    axes.set_ylabel(metric)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    if 0 < len(trials) <= _MOST_NAMES:
+        figure.legend(loc="outside right center", frameon=False, fontsize=8, title="trial, best first")
+
+
+def _parallel(record: Record, figure: Any) -> None:
+    """A line a trial through its params to its best value; good ones are dark. Params that never vary are left out."""
+    metric = _metric(record)
+    rows = [row for trial in record.ranked() if (row := record.best_epoch(trial)) is not None]
+    names = list(dict.fromkeys(name for row in rows for name in row.params))
+    varied = [name for name in names if len({repr(row.params.get(name)) for row in rows}) > 1]
+    scales = [_Scale([row.params.get(name) for row in rows]) for name in varied]
+    scales.append(_Scale([row.metrics.get(metric) for row in rows]))
+    axes = figure.add_subplot()
+    for rank, row in reversed(list(enumerate(rows))):
+        cells = [*(row.params.get(name) for name in varied), row.metrics.get(metric)]
+        heights = [scale.place(cell) for scale, cell in zip(scales, cells, strict=True)]
+        good = 1.0 - rank / max(1, len(rows) - 1)
+        axes.plot(range(len(heights)), heights, color=(0.1, 0.3, 0.6), alpha=0.3 + 0.7 * good**2, linewidth=1 + good)
+    for at, scale in enumerate(scales):
+        axes.axvline(at, color="#888888", linewidth=0.8, zorder=1)
+        for height, text in scale.ticks():
+            axes.text(at, height, f" {text}", fontsize=7, va="center", color="#333333", zorder=5)
+    _dress(axes, f"params and {metric} of {len(rows)} trials, the better the darker")
+    axes.set_xticks(range(len(scales)), [*varied, metric])
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.set_xlim(-0.05, max(len(scales) - 1, 0) * 1.1 + 0.05)
+
+
+def _gantt(record: Record, figure: Any) -> None:
+    share = record.timeline.utilisation()
+    gantt.draw_on(figure, record.timeline, f"run {record.run}: {share:.0%} of the workers' time went into units")
+
+
+_CHARTS: dict[str, Callable[[Record, Any], None]] = {"curves": _curves, "parallel": _parallel, "gantt": _gantt}
+
+
+class _Scale:
+    """Where values stand on an upright axis between 0 and 1: numbers by size, anything else in order of appearance.
+
+    Positive numbers of which the largest is thirty times the smallest stand by their logarithms.
+
+    >>> _Scale([1, 3]).place(2), _Scale(["relu", "tanh"]).place("tanh")
+    (0.5, 1.0)
+    """
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self._numbers = all(_is_number(value) for value in values)
+        finite = [float(value) for value in values if _is_number(value) and abs(value) < float("inf")]
+        self._low, self._high = min(finite, default=0.0), max(finite, default=1.0)
+        self._names = list(dict.fromkeys(map(repr, values)))
+
+    def place(self, value: Any) -> float:
+        if not self._numbers:
+            return self._names.index(repr(value)) / max(1, len(self._names) - 1)
+        if self._high == self._low:
+            return 0.5
+        place = min(max(float(value), self._low), self._high)
+        if self._low > 0 and self._high >= _LOGARITHMIC * self._low:
+            return math.log(place / self._low) / math.log(self._high / self._low)
+        return (place - self._low) / (self._high - self._low)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        if self._numbers:
+            return [(0.0, f"{self._low:.4g}"), (1.0, f"{self._high:.4g}")] if self._high > self._low else []
+        last = max(1, len(self._names) - 1)
+        return [(index / last, name[:20]) for index, name in enumerate(self._names[:_MOST_TICKS])]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value
+
+
+def _metric(record: Record) -> str:
+    if not record.epochs:
+        raise CerebroError(f"run {record.run} has no evaluated epoch yet, so there is nothing to draw of its metrics")
+    if record.objective is not None:
+        return record.objective.metric
+    names = [name for row in record.epochs.values() for name in row.metrics]
+    return "val_loss" if "val_loss" in names else names[0]
+
+
+def _dress(axes: Any, title: str) -> None:
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)

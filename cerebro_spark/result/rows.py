@@ -1,0 +1,111 @@
+"""New rows as the arrays that a model was trained on, put together as `prepare` does. It never guesses at bad cells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cerebro_spark.data.cells import Cells, Tally, raise_problems, read_cells
+from cerebro_spark.data.columns import Column, SourceType
+from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.images import decode
+from cerebro_spark.errors import DataError
+from cerebro_spark.trainer.feed import Batch
+
+
+def source_columns(dataset: Dataset) -> tuple[Column, ...]:
+    """The columns of a data set, each with the names that its sources had in the user's DataFrame."""
+    named: Mapping[str, Sequence[str]] = dataset.made.get("columns", {})
+    return tuple(replace(column, sources=tuple(named.get(column.name, column.sources))) for column in dataset.columns)
+
+
+def sources_of(columns: Sequence[Column]) -> list[str]:
+    """Every source once, in the order of first use.
+
+    >>> sources_of([Column("x", "feature", "float32", (2,), ("a", "b")), Column("y", "label", "int64", (), ("a",))])
+    ['a', 'b']
+    """
+    return list(dict.fromkeys(source for column in columns for source in column.sources))
+
+
+def read_rows(columns: Sequence[Column], cells: Mapping[str, Cells]) -> Batch:
+    """The arrays of these columns. Raises DataError that says what is wrong in which column, and in how many rows.
+
+    >>> read_rows([Column("features", "feature", "float32", (2,), ("a", "b"))], {"a": np.ones(3), "b": np.arange(3)})
+    {'features': array([[1., 0.], [1., 1.], [1., 2.]], dtype=float32)}
+    """
+    roles = {source: column.role for column in reversed(columns) for source in column.sources}
+    tallies = {source: Tally(roles[source]) for source in sources_of(columns)}
+    values = {source: read_cells(source, cells[source], tally) for source, tally in tallies.items()}
+    raise_problems(tallies)
+    found = {source: next(iter(tally.types), None) for source, tally in tallies.items()}
+    return {column.name: _array(column, values, found) for column in columns}
+
+
+def _array(column: Column, values: Mapping[str, Any], found: Mapping[str, SourceType | None]) -> NDArray[Any]:
+    rows = len(values[column.sources[0]])
+    target = np.empty((rows, *column.shape), np.dtype(column.dtype))
+    if not rows:
+        return target
+    if column.codec is not None:
+        for row, data in enumerate(_encoded(column, values[column.sources[0]])):
+            decode(data, column.codec, target[row])
+        return target
+    blocks = [_block(column, source, values[source]) for source in column.sources]
+    if len(blocks) == 1:
+        if blocks[0].size != target.size:
+            raise _misshapen(column, found)
+        _assign(column, column.sources[0], blocks[0].reshape(target.shape), target)
+        return target
+    parts = [block.reshape(rows, -1) for block in blocks]
+    if any(block.ndim > 2 for block in blocks) or (sum(part.shape[1] for part in parts),) != column.shape:
+        raise _misshapen(column, found)
+    at = 0
+    for source, part in zip(column.sources, parts, strict=True):
+        _assign(column, source, part, target[:, at : at + part.shape[1]])
+        at += part.shape[1]
+    return target
+
+
+def _encoded(column: Column, cells: Any) -> list[bytes]:
+    if isinstance(cells, list):
+        return cells
+    raise DataError(
+        f"column {column.sources[0]!r} holds numbers, but the model was trained on encoded cells ({column.codec}):"
+        " give the bytes as they were"
+    )
+
+
+def _block(column: Column, source: str, values: Any) -> NDArray[Any]:
+    if isinstance(values, np.ndarray):
+        return values
+    raise DataError(f"column {source!r} holds bytes, but the model was trained on {column.dtype}: decode them first")
+
+
+def _assign(column: Column, source: str, values: NDArray[Any], target: NDArray[Any]) -> None:
+    """Whole numbers may be of another width than they were in training, but must fit; a float is no class number."""
+    kept, kind = target.dtype, values.dtype.kind
+    if kept.kind in "iub" and not np.can_cast(values.dtype, kept, "safe"):
+        if kept.kind == "b" or kind not in "iu":
+            raise DataError(
+                f"column {source!r} is {values.dtype}, but the model was trained with {kept} there: cast it to {kept}"
+            )
+        limits = np.iinfo(kept)
+        if int(values.min()) < limits.min or int(values.max()) > limits.max:
+            raise DataError(
+                f"column {source!r} has numbers from {values.min()} to {values.max()}, but the model was trained with"
+                f" {kept}, which ends at {limits.max}: take out the rows beyond"
+            )
+    target[...] = values
+
+
+def _misshapen(column: Column, found: Mapping[str, SourceType | None]) -> DataError:
+    shapes = {source: kind.shape for source in column.sources if (kind := found[source]) is not None}
+    return DataError(
+        f"the input {column.name!r} of the model has shape {column.shape} in each row, but the columns it is made of"
+        f" have {shapes} here: pad or crop them to what the model was trained on"
+    )

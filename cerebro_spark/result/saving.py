@@ -1,0 +1,110 @@
+"""A result of its own, without the run's store: the log, the functions and the models, copied. It deletes nothing else.
+
+A saved result looks like the run it was: what reads a run reads it. `result.json` is written last, so that half a copy
+is none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from cerebro_spark._version import __version__
+from cerebro_spark.errors import AlreadyInStore, ConfigurationError, EventLogError, NotFoundInStore
+from cerebro_spark.eventlog import EventLog
+from cerebro_spark.result.record import Record
+from cerebro_spark.store import open_store, paths
+from cerebro_spark.store.base import Store
+from cerebro_spark.types import Checkpoint, TrialId
+
+_FORMAT = "cerebro-spark result"
+_VERSION = 1
+
+
+def save(
+    record: Record,
+    source: Store,
+    path: str | os.PathLike[str] | Store,
+    trials: Iterable[TrialId] | None,
+    overwrite: bool,
+) -> None:
+    """Copy a run's log, recipe and best checkpoints of these trials (None: of all) to the store at `path`."""
+    target = open_store(path)
+    if target.url == source.url:
+        raise ConfigurationError(f"{target.url} is the store of the run itself: save the result somewhere else")
+    chosen = _checkpoints(record, trials)
+    _make_room(target, record.run, overwrite)
+    try:
+        _copy(record, source, target, chosen)
+    except BaseException:
+        # The first error is the one to hear of; nothing of this run was there before.
+        with suppress(Exception):
+            target.delete(paths.run_folder(record.run))
+        raise
+
+
+def _make_room(target: Store, run: str, overwrite: bool) -> None:
+    """Remove an older saved result if that is wanted; a run, or what else may be there, is never touched."""
+    saved = [old for old in _result_runs(target) if _about(target, old).get("format") == _FORMAT]
+    if saved and not overwrite:
+        raise AlreadyInStore(
+            f"{target.url} holds a saved result already (run {saved[0]}): choose another path, or say overwrite=True"
+        )
+    if run not in saved and target.list(paths.run_folder(run)):
+        raise AlreadyInStore(
+            f"{target.url} has a folder of run {run} that is no saved result: it is a run, or a copy that was cut off;"
+            " choose another path"
+        )
+    for old in saved:
+        target.delete(paths.run_folder(old))
+
+
+def _copy(record: Record, source: Store, target: Store, chosen: Iterable[Checkpoint]) -> None:
+    run = record.run
+    EventLog(target, run).append(record.events)
+    names = [paths.checkpoint(run, checkpoint) for checkpoint in chosen]
+    for name in [paths.functions(run), *names] if record.recipe else names:
+        with source.reader(name) as file, target.writer(name) as copy:
+            shutil.copyfileobj(file, copy, 1 << 20)
+    about = {"format": _FORMAT, "version": _VERSION, "run": run, "by": __version__, "models": names}
+    target.write(paths.result(run), json.dumps(about, indent=1).encode())
+
+
+def open_saved(path: str | os.PathLike[str] | Store) -> tuple[Store, str]:
+    """The store at `path` and the run whose result was saved there."""
+    store = open_store(path)
+    saved = _result_runs(store)
+    if not saved:
+        raise NotFoundInStore(f"{store.url} holds no saved result: give the path that result.save was given")
+    if len(saved) > 1:
+        raise ConfigurationError(f"{store.url} holds {len(saved)} saved results, of the runs {saved}: keep one a path")
+    about = _about(store, saved[0])
+    if about.get("format") != _FORMAT or about.get("version") != _VERSION:
+        raise EventLogError(
+            f"{paths.result(saved[0])} in {store.url} is {about.get('format')!r} of version {about.get('version')}, but"
+            f" this release reads {_FORMAT!r} of version {_VERSION}: use the release that wrote it"
+        )
+    return store, saved[0]
+
+
+def _about(store: Store, run: str) -> dict[str, Any]:
+    about = json.loads(store.read(paths.result(run)))
+    return about if isinstance(about, dict) else {}
+
+
+def _result_runs(store: Store) -> list[str]:
+    names = set(store.list(paths.RUNS))
+    return [run for run in paths.run_ids(names) if paths.result(run) in names]
+
+
+def _checkpoints(record: Record, trials: Iterable[TrialId] | None) -> list[Checkpoint]:
+    wanted = list(record.trials if trials is None else trials)
+    unknown = [trial for trial in wanted if trial not in record.trials]
+    if unknown:
+        raise ConfigurationError(f"run {record.run} has no trial {unknown[0]!r}: it has {list(record.trials)}")
+    found = [record.best_checkpoint(trial) for trial in wanted]
+    return [checkpoint for checkpoint in found if checkpoint is not None]

@@ -1,0 +1,270 @@
+"""A run from its beginning, or from where it stopped, to its end: new, resumed or replayed. It decides nothing.
+
+Whatever ends a run early (an interrupt, a lost store, a dead driver), its log is whole and `resume` goes on from it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Sequence
+
+from cerebro_spark import recipe as recipes
+from cerebro_spark.backend.base import Backend
+from cerebro_spark.backend.job import Job
+from cerebro_spark.engine import Engine, Observer
+from cerebro_spark.errors import (
+    AlreadyInStore,
+    ConfigurationError,
+    EventLogError,
+    NotFoundInStore,
+    ReplayDiverged,
+    StoreError,
+    StoreForbidden,
+)
+from cerebro_spark.eventlog import EventLog
+from cerebro_spark.events import Event, RunStarted, Settings, WorkerJoined
+from cerebro_spark.progress import Progress
+from cerebro_spark.recipe import Recipe
+from cerebro_spark.replay import Checker, ReplaySearch, Script
+from cerebro_spark.store import paths
+from cerebro_spark.store.base import Store
+from cerebro_spark.store.opening import open_store
+from cerebro_spark.store.patience import Patient
+
+_log = logging.getLogger("cerebro_spark")
+
+StoreLike = str | os.PathLike[str] | Store
+PATIENCE = 120.0
+"""Seconds for which a store that fails is tried again before the run ends."""
+
+
+def execute(
+    recipe: Recipe,
+    store: StoreLike,
+    backend: Backend,
+    run: str | None = None,
+    observers: Sequence[Observer] = (),
+    progress: bool | None = None,
+    *,
+    store_patience: float = PATIENCE,
+) -> str:
+    """Run a recipe to its end, and return the run's id: `run`, or a new one.
+
+    The recipe stays as it is: what runs is the copy that lies beside the log, so that doing it twice does the same.
+    What can be wrong before anything is launched is found before: functions that cannot be sent, a store that cannot be
+    written, an id that is taken. `progress` asks for a bar (True), for none (False), or for one where somebody can see
+    it (None).
+    """
+    place = open_store(store)
+    data = recipes.pack(recipe)
+    name = _new_id() if run is None else paths.check_id(run)
+    check_writable(place)
+    _claim(place, name, data)
+    copy = recipes.unpack(data)
+    drive = _Drive(place, name, copy, backend, copy.settings(backend.num_workers), store_patience)
+    try:
+        drive(lambda engine: engine.run(), recipes.digest(data), observers, progress)
+    except BaseException as error:
+        if not drive.begun:
+            _forget(place, name, error)
+        raise
+    return name
+
+
+def resume(
+    store: StoreLike,
+    run: str,
+    backend: Backend,
+    observers: Sequence[Observer] = (),
+    progress: bool | None = None,
+    *,
+    threads: int | None = None,
+    store_patience: float = PATIENCE,
+) -> Recipe:
+    """Go on with a run whose driver died or was stopped; no finished unit is trained again. Returns its recipe.
+
+    Workers compute with as many threads as the log says, because results depend on it; `threads` says otherwise. A run
+    that came to its end stays as it is. A run that somebody else goes on with is left to them: EventLogError.
+    """
+    place = open_store(store)
+    recipe, events = read(place, run)
+    start = events[0]
+    assert isinstance(start, RunStarted)
+    check_writable(place)
+    copy = recipes.unpack(recipes.pack(recipe))
+    copy = with_threads(copy, threads or recipe.resources.threads or _threads(events))
+    drive = _Drive(place, run, copy, backend, start.settings, store_patience, events)
+    drive(lambda engine: engine.resume(), start.recipe, observers, progress)
+    return recipe
+
+
+def replay(
+    store: StoreLike,
+    run: str,
+    backend: Backend,
+    new: str | None = None,
+    observers: Sequence[Observer] = (),
+    progress: bool | None = None,
+    *,
+    store_patience: float = PATIENCE,
+) -> str:
+    """Train a run again as it was trained, from its log, its recipe and its partitions; returns the id of the new run.
+
+    Raises ReplayDiverged at the first unit that leaves other weights than it did then.
+    """
+    recipe, events = read(store, run)
+    script = Script.of(events)
+    again = with_threads(dataclasses.replace(recipe, search=ReplaySearch(script)), script.threads)
+    return execute(again, store, backend, new, observers, progress, store_patience=store_patience)
+
+
+def read(store: StoreLike, run: str) -> tuple[Recipe, list[Event]]:
+    """A run as it lies in a store: what it is made from, and all that has happened.
+
+    Raises NotFoundInStore for a run that is not there, EventLogError for one that is damaged.
+    """
+    place = open_store(store)
+    events = list(EventLog(place, run).read())
+    if not events:
+        known = paths.run_ids(place.list(paths.RUNS))
+        there = f"there are {', '.join(known[-10:])}" if known else "there are none yet"
+        raise NotFoundInStore(f"{place.url} has no run {run!r}: {there}")
+    start = events[0]
+    if not isinstance(start, RunStarted):
+        raise EventLogError(f"the log of run {run} does not begin with its start: it is damaged")
+    if not start.recipe:
+        raise EventLogError(f"run {run} was started without a recipe: nobody but its own program can go on with it")
+    return recipes.read(place, run, start.recipe), events
+
+
+def check_writable(store: Store) -> None:
+    """Raise a StoreError, with the fix, if nothing can be written to the store or deleted from it."""
+    probe = paths.probe(secrets.token_hex(8))
+    try:
+        store.write(probe, b"")
+        store.delete(probe)
+    except StoreError as error:
+        raise type(error)(
+            f"the store {store.url} cannot be written, so no run can be kept there: {_fix(error)}"
+        ) from error
+
+
+def with_threads(recipe: Recipe, threads: int | None) -> Recipe:
+    """The recipe for workers that compute with so many threads; as it is, if that is not known."""
+    if not threads:
+        return recipe
+    return dataclasses.replace(recipe, resources=dataclasses.replace(recipe.resources, threads=threads))
+
+
+class _Drive:
+    """One driver's part of a run: everything around the engine."""
+
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        recipe: Recipe,
+        backend: Backend,
+        settings: Settings,
+        patience: float,
+        earlier: Sequence[Event] = (),
+    ) -> None:
+        self._store = Patient(store, seconds=patience)
+        self._run = run
+        self._recipe = recipe
+        self._backend = backend
+        self._settings = settings
+        self._patience = patience
+        self._earlier = earlier
+        self._script = recipe.search.script if isinstance(recipe.search, ReplaySearch) else None
+        self.begun = bool(earlier)
+
+    def __call__(
+        self, go: Callable[[Engine], None], recipe: str, observers: Sequence[Observer], progress: bool | None
+    ) -> None:
+        self._backend.bind(self._job())
+        checker = self._checker()
+        log = EventLog(self._store, self._run)
+        try:
+            with Progress(progress, self._earlier) as watching:
+                everybody: list[Observer] = [self._note, watching, *([checker] if checker else []), *observers]
+                search, settings = self._recipe.search, self._scripted()
+                go(Engine(search, settings, self._backend, log, self._run, everybody, recipe=recipe))
+        except BaseException as error:
+            self._say_how_to_go_on(error)
+            raise
+        if checker is not None:
+            checker.finish()
+
+    def _job(self) -> Job:
+        job = self._recipe.job(self._run, self._store)
+        data = dataclasses.replace(job.dataset, store=Patient(job.dataset.store, seconds=self._patience))
+        return dataclasses.replace(job, dataset=data)
+
+    def _scripted(self) -> Settings:
+        """A run that repeats another follows its script; one that is resumed has it in its log already."""
+        if self._script is None or self._earlier:
+            return self._settings
+        return self._script.settings_like(self._settings)
+
+    def _checker(self) -> Checker | None:
+        if self._script is None:
+            return None
+        checker = Checker(self._script)
+        for event in self._earlier:
+            checker(event)
+        return checker
+
+    def _note(self, event: Event) -> None:
+        self.begun = True
+
+    def _say_how_to_go_on(self, error: BaseException) -> None:
+        if not self.begun or isinstance(error, (EventLogError, ReplayDiverged)):
+            return
+        note = f'run {self._run} can be resumed: cs.resume("{self._store.url}", "{self._run}", backend=...)'
+        error.add_note(note)
+        _log.warning("the run ended early (%s); %s", type(error).__name__, note)
+
+
+def _claim(store: Store, run: str, data: bytes) -> None:
+    """Take an id for a new run: its recipe is the first thing in its folder, and written once."""
+    taken = (
+        f"{store.url} has a run {run!r} already: choose another id, leave it out, or go on with that run by cs.resume"
+    )
+    if store.exists(paths.run_folder(run)):
+        raise ConfigurationError(taken)
+    try:
+        store.write(paths.functions(run), data)
+    except AlreadyInStore as error:
+        raise ConfigurationError(taken) from error
+
+
+def _forget(store: Store, run: str, error: BaseException) -> None:
+    """Nothing has happened in this run: its id shall be free again."""
+    try:
+        store.delete(paths.run_folder(run))
+    except StoreError as second:
+        error.add_note(f"run {run} never began, but its folder could not be removed: {second}")
+
+
+def _new_id() -> str:
+    """Sorts by the time of its making, and is nobody else's."""
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
+
+
+def _threads(events: Sequence[Event]) -> int | None:
+    """With how many threads the workers computed, if all of them did so with as many."""
+    found = {event.threads for event in events if isinstance(event, WorkerJoined)} - {0}
+    return found.pop() if len(found) == 1 else None
+
+
+def _fix(error: StoreError) -> str:
+    if isinstance(error, StoreForbidden):
+        return f"{error}. Give `store` a place where you may write and delete, or get the right to do so there"
+    if isinstance(error, NotFoundInStore):
+        return "the folder or bucket that it is in does not exist. Make it, or give `store` another address"
+    return f"{error}. See that the address is right and that the store answers, or give `store` another one"

@@ -1,0 +1,278 @@
+"""What the searches that users call have in common: `search.fit(df)`. It checks, prepares and hands over.
+
+Where pyspark is installed a search is a `pyspark.ml.Estimator`; where it is not, a plain class that does the same on a
+LocalBackend.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from cerebro_spark import runs
+from cerebro_spark.backend.base import Backend
+from cerebro_spark.backend.job import Framework
+from cerebro_spark.data.columns import ColumnNames
+from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.prepare import prepare
+from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.recipe import Recipe, check_functions
+from cerebro_spark.result import Result
+from cerebro_spark.search import Search
+from cerebro_spark.store.base import Store
+from cerebro_spark.store.opening import open_store
+from cerebro_spark.trainer.base import Hooks
+from cerebro_spark.trainer.choice import framework_of
+from cerebro_spark.trainer.resources import Resources
+from cerebro_spark.tune.algorithm import Algorithm, at_least
+from cerebro_spark.tune.objective import objective_for
+from cerebro_spark.tune.space import Space
+from cerebro_spark.tune.stopping import Stopping
+from cerebro_spark.tune.tracking import Tracker, Tracking
+
+if TYPE_CHECKING or importlib.util.find_spec("pyspark") is None:
+    _Estimator = object
+else:
+    from pyspark.ml import Estimator as _Estimator
+
+ModelFn = Callable[[Any], Any]
+
+
+class Options(TypedDict, total=False):
+    """What every search takes beside `model_fn`, `space`, `store` and `metric`."""
+
+    backend: Backend | None
+    features: ColumnNames | None
+    label: ColumnNames | None
+    weight: str | None
+    validation: Any
+    partitions: int | None
+    mode: str | None
+    seed: int
+    replicas: int
+    max_concurrent: int | None
+    time_budget: float | None
+    patience: int | None
+    target: float | None
+    trackers: Sequence[Tracker]
+    input_fn: Callable[..., Any] | None
+    train_fn: Callable[..., Any] | None
+    eval_fn: Callable[..., Any] | None
+    framework: Framework
+    resources: Resources
+    progress: bool | None
+
+
+class ModelSearch(_Estimator):
+    """What all searches have in common.
+
+    `model_fn(params)` returns a compiled Keras model or a `cs.TorchModel`. `store` is where data, checkpoints and
+    results go: a folder, `hdfs://`, `s3://`, anything `cs.open_store` takes. `metric` is what counts, such as
+    "val_auc"; `mode`, "min" or "max", is inferred for the usual ones.
+
+    - `backend`: where units run; the active Spark session's cluster, or two processes of this machine if there is none.
+    - `features`, `label`, `weight`, `validation`, `partitions`: how a DataFrame becomes a data set; see `cs.prepare`.
+    - `replicas`: how many workers hold each partition. `max_concurrent`: how many trials are under way at a time.
+    - `time_budget` (seconds), `patience` (epochs without a new best), `target` (a value of the metric): when to stop.
+    - `input_fn`, `train_fn`, `eval_fn`: the user's other functions. `framework`: "keras" or "torch", where the code of
+      `model_fn` does not tell. `resources`: threads, device and precision of a worker.
+    - `trackers`: MLflow, TensorBoard, CSV. `progress`: a bar, or none; where somebody can see it, if not given.
+    """
+
+    def __init__(
+        self,
+        model_fn: ModelFn,
+        *,
+        space: Mapping[str, Any] | Space,
+        store: Store | str,
+        metric: str,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__()
+        _check_names(type(self).__name__, options)
+        if not callable(model_fn):
+            raise ConfigurationError(
+                f"`model_fn` is {model_fn!r}, but must be a function of params that returns a compiled Keras model or a"
+                " cs.TorchModel"
+            )
+        self.objective = objective_for(metric, options.get("mode"))
+        self.space = space if isinstance(space, Space) else Space(space)
+        self.hooks = Hooks(model_fn, options.get("input_fn"), options.get("train_fn"), options.get("eval_fn"))
+        self.framework = _framework(model_fn, options.get("framework", "auto"))
+        self._store = store
+        self._options = options
+        _check_counts(options)
+
+    def _check_algorithm(self) -> None:
+        """Make the algorithm once, only to hear what it has to say about its arguments."""
+        self._searching(workers=1)
+
+    @abstractmethod
+    def _algorithm(self, max_concurrent: int | None, workers: int) -> Algorithm:
+        """The pure algorithm behind this search."""
+
+    # -- what users call
+
+    def fit(
+        self, dataset: Any = None, params: Any = None, *, replay: str | None = None, run_id: str | None = None
+    ) -> Any:
+        """Run the search on a DataFrame (Spark, pandas, dict of arrays) or a Dataset, and return its Result.
+
+        `replay` trains a run of the same store again in its visit order: on a CPU the weights come out the same, bit
+        for bit. `run_id` names the run; it gets a name of its own if not given. `params` is what a Spark pipeline
+        hands over; a search has none of that kind.
+        """
+        if params:
+            raise ConfigurationError("a search has no Spark params to set: make another search with other arguments")
+        store = open_store(self._store)
+        backend = self._options.get("backend") or default_backend()
+        with Tracking(self._options.get("trackers", ()), self.objective) as tracking:
+            progress = self._options.get("progress")
+            if replay is not None:
+                run = runs.replay(store, replay, backend, run_id, [tracking], progress)
+            else:
+                recipe = self._recipe(dataset, store, backend)
+                run = runs.execute(recipe, store, backend, run_id, [tracking], progress)
+            result = fitted(store, run)
+            tracking.finish(result)
+        return result
+
+    def _fit(self, dataset: Any) -> Any:
+        return self.fit(dataset)
+
+    def copy(self, extra: Any = None) -> ModelSearch:
+        """A search never changes, so it is its own copy."""
+        return self
+
+    # -- from a DataFrame to a recipe
+
+    def _recipe(self, data: Any, store: Store, backend: Backend) -> Recipe:
+        check_functions(self.hooks)
+        self._check_data(data)
+        options = self._options
+        dataset = data if isinstance(data, Dataset) else self._prepared(data, store, backend)
+        return Recipe(
+            self._searching(backend.num_workers),
+            self.objective,
+            dataset,
+            self.hooks,
+            seed=options.get("seed", 0),
+            framework=self.framework,
+            resources=options.get("resources") or Resources(),
+            replicas=options.get("replicas", 1),
+        )
+
+    def _prepared(self, data: Any, store: Store, backend: Backend) -> Dataset:
+        options = self._options
+        features, label = options.get("features"), options.get("label")
+        assert features is not None
+        assert label is not None
+        runs.check_writable(store)
+        return prepare(
+            data,
+            store=store,
+            features=features,
+            label=label,
+            validation=options.get("validation"),
+            partitions=options.get("partitions") or backend.num_workers,
+            seed=options.get("seed", 0),
+            weight=options.get("weight"),
+        )
+
+    def _check_data(self, data: Any) -> None:
+        """What is wrong with the arguments for this data, before any of it is read."""
+        wants_validation = self.objective.metric.startswith("val_")
+        if isinstance(data, Dataset):
+            if wants_validation and not data.validation:
+                raise ConfigurationError(
+                    f"`metric` is {self.objective.metric!r}, but the data set has no validation rows: prepare it with"
+                    " validation=0.2, or choose a metric without 'val_'"
+                )
+            return
+        if data is None:
+            raise ConfigurationError("there is no data: give fit a DataFrame, or what cs.prepare returned")
+        for name in ("features", "label"):
+            if self._options.get(name) is None:
+                raise ConfigurationError(
+                    f"`{name}` is not given: name the columns, such as {name}="
+                    + ("['age', 'income']" if name == "features" else "'churned'")
+                )
+        if wants_validation and self._options.get("validation") is None:
+            raise ConfigurationError(
+                f"`metric` is {self.objective.metric!r}, but there is no validation: give validation=0.2, the name of a"
+                " boolean column or a second DataFrame, or choose a metric without 'val_'"
+            )
+
+    def _searching(self, workers: int) -> Search:
+        options = self._options
+        algorithm = self._algorithm(options.get("max_concurrent"), workers)
+        limits = {name: options.get(name) for name in ("patience", "time_budget", "target")}
+        if all(limit is None for limit in limits.values()):
+            return algorithm
+        return Stopping(algorithm, self.objective, **limits)  # type: ignore[arg-type]
+
+
+def resume(store: Store | str, run_id: str, *, backend: Backend | None = None, progress: bool | None = None) -> Result:
+    """Go on with a run whose driver died, or that was stopped, and return its Result. A finished run stays as it is."""
+    place = open_store(store)
+    runs.resume(place, run_id, backend or default_backend(), progress=progress)
+    return fitted(place, run_id)
+
+
+def fitted(store: Store, run_id: str) -> Result:
+    """The result of a run; where pyspark is installed it is a `pyspark.ml.Model` too."""
+    if importlib.util.find_spec("pyspark") is None:
+        return Result(store, run_id)
+    from cerebro_spark.tune.fitted import FittedSearch
+
+    return FittedSearch(store, run_id)
+
+
+def default_backend() -> Backend:
+    """The cluster of the active Spark session, if there is one; else two processes of this machine."""
+    if importlib.util.find_spec("pyspark") is not None:
+        from pyspark.sql import SparkSession
+
+        if SparkSession.getActiveSession() is not None:
+            from cerebro_spark.backend.spark import SparkBackend
+
+            return SparkBackend()
+    from cerebro_spark.backend.local import LocalBackend
+
+    return LocalBackend()
+
+
+def _check_names(search: str, options: Mapping[str, Any]) -> None:
+    known = sorted(Options.__annotations__)
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise ConfigurationError(
+                f"{search} has no argument {name!r}: " + (f"did you mean {near[0]!r}?" if near else f"it has {known}")
+            )
+
+
+def _check_counts(options: Options) -> None:
+    at_least("replicas", options.get("replicas", 1), 1)
+    at_least("seed", options.get("seed", 0), 0)
+    partitions, concurrent = options.get("partitions"), options.get("max_concurrent")
+    if partitions is not None:
+        at_least("partitions", partitions, 1)
+    if concurrent is not None:
+        at_least("max_concurrent", concurrent, 1)
+    backend = options.get("backend")
+    if backend is not None and not isinstance(backend, Backend):
+        raise ConfigurationError(
+            f"`backend` is a {type(backend).__name__}, but must be a cs.SparkBackend(spark) or a cs.LocalBackend()"
+        )
+
+
+def _framework(model_fn: ModelFn, framework: Framework) -> Framework:
+    if framework == "auto":
+        return "keras" if framework_of(model_fn) == "keras" else "torch"
+    if framework not in ("keras", "torch"):
+        raise ConfigurationError(f"`framework` is {framework!r}, but must be 'auto', 'keras' or 'torch'")
+    return framework

@@ -1,0 +1,84 @@
+"""The words a space is written in: `from cerebro_spark import hp`. They only note what was said; the space judges it.
+
+Bounds are the values themselves, never exponents. A plain value in a space is a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cerebro_spark.tune.dimensions import Choice, LogUniform, Normal, QLogUniform, QUniform, RandInt, Uniform, Value
+
+__all__ = ["choice", "loguniform", "normal", "qloguniform", "quniform", "randint", "uniform"]
+
+
+def choice(options: Sequence[Any]) -> Choice:
+    """One of these options. An option may be a dict or a list with hyperparameters of its own.
+
+    >>> space = {"optimizer": choice([{"name": "adam"}, {"name": "sgd", "momentum": uniform(0.5, 0.99)}])}
+    >>> len(space["optimizer"].options)
+    2
+    """
+    return Choice(tuple(options.tolist() if isinstance(options, np.ndarray) else options))
+
+
+def uniform(low: Value, high: Value) -> Uniform:
+    """Any number between `low` and `high`.
+
+    >>> print(uniform(0, 0.5))
+    hp.uniform(0, 0.5)
+    """
+    return Uniform(_plain(low), _plain(high))
+
+
+def loguniform(low: Value, high: Value) -> LogUniform:
+    """Any number between `low` and `high`, each order of magnitude as likely as the others.
+
+    >>> print(loguniform(1e-5, 1e-1))
+    hp.loguniform(1e-05, 0.1)
+    """
+    return LogUniform(_plain(low), _plain(high))
+
+
+def quniform(low: Value, high: Value, q: Value) -> QUniform:
+    """One of the multiples of `q` from `low` to `high`, both included; whole numbers where `q` is one.
+
+    >>> steps = quniform(0.1, 0.5, 0.1)
+    >>> [steps.level(number) for number in range(steps.levels())]
+    [0.1, 0.2, 0.3, 0.4, 0.5]
+    """
+    return QUniform(_plain(low), _plain(high), _plain(q))
+
+
+def qloguniform(low: Value, high: Value, q: Value) -> QLogUniform:
+    """One of the multiples of `q` from `low` to `high`, each order of magnitude as likely as the others.
+
+    >>> qloguniform(16, 1024, 16).snap(100)
+    96
+    """
+    return QLogUniform(_plain(low), _plain(high), _plain(q))
+
+
+def randint(low: int, high: int) -> RandInt:
+    """A whole number from `low` up to, but not including, `high`, as Python's ranges have it.
+
+    >>> randint(2, 5).levels()
+    3
+    """
+    return RandInt(_plain(low), _plain(high))
+
+
+def normal(mu: Value, sigma: Value) -> Normal:
+    """Any number, spread around `mu` with the standard deviation `sigma`.
+
+    >>> print(normal(0.0, 1.0))
+    hp.normal(0.0, 1.0)
+    """
+    return Normal(_plain(mu), _plain(sigma))
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,80 @@
+"""Which metric a search goes by, and in which direction. It never guesses: a metric it does not know needs a mode."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import cast, get_args
+
+from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.types import Mode, Objective, Report
+
+_LESS_IS_BETTER = (
+    "loss logloss error err error_rate mae mse rmse mape msle rmsle wape smape crossentropy cross_entropy nll"
+    " perplexity divergence hinge huber logcosh log_cosh poisson wer cer"
+)
+_MORE_IS_BETTER = (
+    "accuracy acc auc auroc auprc roc_auc pr_auc precision recall f1 f1_score fbeta fbeta_score f_score r2 r2_score"
+    " iou io_u miou dice dice_coefficient jaccard top_k specificity sensitivity average_precision mcc ndcg bleu rouge"
+    " precision_at_recall recall_at_precision sensitivity_at_specificity specificity_at_sensitivity"
+)
+_MODES: dict[str, Mode] = {
+    **dict.fromkeys(_LESS_IS_BETTER.split(), "min"),
+    **dict.fromkeys(_MORE_IS_BETTER.split(), "max"),
+}
+# Words that turn a metric round: of these nothing is inferred.
+_TURNING = {"neg", "negative", "negated", "minus", "inverse", "inverted", "non", "not", "1"}
+
+
+def objective_for(metric: str, mode: str | None = None) -> Objective:
+    """The objective for a metric; `mode` is inferred for the usual ones, by the last words of the name.
+
+    >>> objective_for("val_auc")
+    Objective(metric='val_auc', mode='max')
+    >>> objective_for("val_left_output_mean_squared_error").mode
+    'min'
+    >>> objective_for("profit", mode="max").mode
+    'max'
+    """
+    if not isinstance(metric, str) or not metric:
+        raise ConfigurationError(f"`metric` is {metric!r}, but must be the name of a metric, such as 'val_loss'")
+    if mode is None:
+        inferred = _inferred(metric)
+        if inferred is None:
+            raise ConfigurationError(
+                f"`mode` is not given, and whether more or less of {metric!r} is better cannot be told from its name:"
+                " say mode='max' or mode='min'"
+            )
+        return Objective(metric, inferred)
+    if mode not in get_args(Mode):
+        raise ConfigurationError(f"`mode` is {mode!r}, but must be 'min' or 'max'")
+    return Objective(metric, cast(Mode, mode))
+
+
+def value_of(report: Report, objective: Objective) -> float:
+    """What an epoch reached; NaN for a number that is none. Raises ConfigurationError if it was not measured.
+
+    >>> value_of(Report("t0", 1, {"val_loss": 0.5}), Objective("val_loss", "min"))
+    0.5
+    """
+    if objective.metric not in report.metrics:
+        raise ConfigurationError(
+            f"`metric` is {objective.metric!r}, but trial {report.trial} measured only"
+            f" {', '.join(sorted(report.metrics)) or 'nothing'}: choose one of them, or have the model measure it"
+        )
+    value = float(report.metrics[objective.metric])
+    return value if math.isfinite(value) else float("nan")
+
+
+def _inferred(metric: str) -> Mode | None:
+    """Keras numbers metrics (`auc_1`), names them by output (`left_auc`), and we by split (`val_auc`)."""
+    words = re.sub(r"_\d+$", "", metric.lower().removeprefix("val_")).split("_")
+    if _TURNING & set(words[:-1]):
+        return None
+    for start in range(len(words)):
+        tail = "_".join(words[start:])
+        if tail in _MODES:
+            return _MODES[tail]
+        if re.fullmatch(r"(top_?\d*|f1|acc)(@\d+)?", tail):
+            return "max"
+    return None
