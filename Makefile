@@ -1,7 +1,7 @@
 # Every target works on a fresh machine that has Python 3.11, Java 17 and Maven. Nothing is installed outside .venv.
 PYTHON ?= python3.11
 BIN := .venv/bin
-EXTRAS := spark,petastorm,keras,torch,hdfs,s3,images,plot,dev
+EXTRAS := spark,petastorm,keras,torch,hyperopt,hdfs,s3,images,plot,dev
 READY := .venv/.ready
 FAST := not jvm and not hadoop and not slow
 

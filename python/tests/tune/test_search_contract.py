@@ -28,6 +28,7 @@ STOPS: list[dict[str, Any]] = [
 stops = st.sampled_from(STOPS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=25, deadline=None)
 @given(
@@ -46,6 +47,7 @@ def test_it_ends_and_repeats_itself(
     assert first == sorted(first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), cut=st.integers(0, 60), failures=st.sampled_from([0.0, 0.15]), stop=stops)

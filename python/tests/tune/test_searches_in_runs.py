@@ -75,6 +75,7 @@ def watched(engine: Engine) -> Engine:
 STOPS: list[dict[str, Any]] = [{}, {"patience": 1}, {"patience": 1, "ahead": 1}, {"time_budget": 60.0}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("stop", STOPS, ids=str)
 @pytest.mark.parametrize("batch", [1, 9])
@@ -84,6 +85,13 @@ def test_it_runs_to_its_end(name: str, stop: dict[str, Any], batch: int) -> None
         engine = watched(Engine(search, SETTINGS, Cluster(seed, 0.05 * seed, batch), DiscardingLog()))
         engine.run()
         assert engine.scheduler.finished
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_runs_to_its_end_with_failures(name: str) -> None:
+    engine = watched(Engine(wrapped(name, LOSS, 4), SETTINGS, Cluster(5, 0.05, 3), DiscardingLog()))
+    engine.run()
+    assert engine.scheduler.finished
 
 
 def test_a_member_starts_from_no_checkpoint_that_was_deleted_in_the_same_turn() -> None:

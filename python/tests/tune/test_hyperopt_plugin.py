@@ -1,0 +1,457 @@
+"""CerebroTrials under hyperopt.fmin: in virtual time what fmin promises, on real workers that models come out of it."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import hyperopt
+import numpy as np
+import pytest
+from hyperopt import anneal, hp, rand, tpe
+from hyperopt.base import Domain
+from hyperopt.early_stop import no_progress_loss
+from hyperopt.exceptions import AllTrialsFailed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulated_fmin import LossyBackend, torch_fn
+from small_search import small_dataset, torch_model_fn
+
+from cerebro_spark import runs
+from cerebro_spark.backend.local import LocalBackend
+from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.errors import BackendError, CerebroError, ConfigurationError, EventLogError, PreflightFailed
+from cerebro_spark.tune.hyperopt import CerebroTrials
+from cerebro_spark.tune.hyperopt_search import checked_point, params_of, plain, point_document
+
+NEW, RUNNING, DONE, ERROR, CANCEL = range(5)
+SPACE = {"x": hp.uniform("x", -3, 3), "batch_size": 16}
+TREE = {
+    "lr": hp.loguniform("lr", -5, -1),
+    "net": hp.choice("net", [{"kind": "wide", "units": hp.quniform("units", 8, 64, 8)}, {"kind": "flat"}]),
+}
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def parabola(params: Mapping[str, Any], epoch: int) -> float:
+    return float(params["x"] - 1) ** 2 + 1 / epoch
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return small_dataset(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture
+def make(dataset: Dataset, tmp_path: Path) -> Callable[..., CerebroTrials]:
+    def made(backend: LossyBackend | None = None, **options: Any) -> CerebroTrials:
+        given = {"metric": "val_loss", "epochs": 2, "data": dataset, "store": str(tmp_path / "runs"), **options}
+        return CerebroTrials(backend=backend or LossyBackend(parabola), **given)
+
+    return made
+
+
+def minimize(trials: CerebroTrials, space: Any = SPACE, **options: Any) -> Any:
+    given = {"algo": tpe.suggest, "max_evals": 6, "max_queue_len": 2, "rstate": np.random.default_rng(3), **options}
+    return hyperopt.fmin(torch_fn, space, trials=trials, verbose=False, **given)
+
+
+def states(trials: CerebroTrials) -> list[int]:
+    return [doc["state"] for doc in trials._dynamic_trials]
+
+
+# -- what fmin promises
+
+
+@pytest.mark.parametrize("algo", [tpe.suggest, rand.suggest, anneal.suggest])
+def test_the_best_is_the_best_and_the_books_are_hyperopts(algo: Any, make: Callable[..., CerebroTrials]) -> None:
+    trials = make()
+    best = minimize(trials, algo=algo, max_evals=25)
+    assert states(trials) == [DONE] * 25
+    losses = trials.losses()
+    assert best == trials.argmin == {"x": trials.vals["x"][int(np.argmin(losses))]}
+    assert losses == pytest.approx([(x - 1) ** 2 + 1 / 2 for x in trials.vals["x"]])
+    assert trials.best_trial["result"]["loss"] == min(losses)
+    assert trials.tids == list(range(25))
+    found = trials.best_trial["result"]
+    assert (found["trial"], found["epoch"]) == (trials.result.best_trial.id, 2)
+    assert found["params"] == trials.result.best_trial.params == {"x": best["x"], "batch_size": 16}
+    assert found["run_id"] == trials.run_ids[0] == trials.result.run_id
+    assert trials.result.finished
+
+
+def test_one_at_a_time_it_asks_as_plain_trials_would(make: Callable[..., CerebroTrials]) -> None:
+    """The same seeds and losses give the same points, so the algorithm saw the same history each time."""
+
+    def objective(params: Mapping[str, Any]) -> float:
+        return parabola(params, 2)
+
+    plainly = hyperopt.Trials()
+    options: dict[str, Any] = {"algo": tpe.suggest, "max_evals": 26, "verbose": False}
+    hyperopt.fmin(objective, SPACE, trials=plainly, rstate=np.random.default_rng(3), **options)
+    trials = make(LossyBackend(parabola, workers=1))
+    minimize(trials, max_evals=26, max_queue_len=1)
+    assert trials.vals == plainly.vals
+    assert trials.losses() == pytest.approx(plainly.losses())
+
+
+def test_no_more_than_max_queue_len_are_under_way(make: Callable[..., CerebroTrials]) -> None:
+    backend = LossyBackend(parabola, workers=4)
+    trials = make(backend)
+    seen = []
+    backend.at_unit = lambda number: seen.append(states(trials).count(RUNNING) + states(trials).count(NEW))
+    minimize(trials, max_evals=12, max_queue_len=3)
+    assert max(seen) == 3
+    assert seen[0] == 3
+
+
+def test_a_metric_of_which_more_is_better_is_negated(make: Callable[..., CerebroTrials]) -> None:
+    trials = make(metric="val_score", mode="max")
+    best = minimize(trials, max_evals=10)
+    assert trials.losses() == pytest.approx([(x - 1) ** 2 + 1 / 2 for x in trials.vals["x"]])
+    assert trials.result.best_trial.params["x"] == best["x"]
+
+
+def test_conditional_spaces_are_trained_as_they_are(make: Callable[..., CerebroTrials]) -> None:
+    trials = make(LossyBackend(lambda params, epoch: params["lr"] + len(params["net"])))
+    best = minimize(trials, TREE, max_evals=24, return_argmin=False)
+    assert best["net"] == {"kind": "flat"}
+    for result in trials.results:
+        net = result["params"]["net"]
+        assert ("units" in net) == (net["kind"] == "wide")
+        assert all(type(value) in (float, str) for value in (result["params"]["lr"], *net.values()))
+
+
+def test_points_to_evaluate_come_first_and_teach(make: Callable[..., CerebroTrials]) -> None:
+    points = [{"lr": 0.01, "net": 1}, {"lr": 0.1, "net": 0, "units": 16.0}]
+    trials = make(LossyBackend(lambda params, epoch: params["lr"]), points_to_evaluate=points)
+    minimize(trials, TREE, max_evals=24, max_queue_len=1)
+    assert [result["params"] for result in trials.results[:2]] == [
+        {"lr": 0.01, "net": {"kind": "flat"}},
+        {"lr": 0.1, "net": {"kind": "wide", "units": 16.0}},
+    ]
+    assert len(trials) == 24
+    assert points == [{"lr": 0.01, "net": 1}, {"lr": 0.1, "net": 0, "units": 16.0}]
+
+
+@pytest.mark.parametrize(
+    ("point", "message"),
+    [({"speed": 1}, "the space has no speed: it has lr, net, units"), ({"lr": 0.1}, "missing for one of net, units")],
+)
+def test_a_point_that_the_space_does_not_have_is_said_before_anything_runs(
+    point: dict[str, Any], message: str, make: Callable[..., CerebroTrials]
+) -> None:
+    trials = make(points_to_evaluate=[point])
+    with pytest.raises(ConfigurationError, match=message):
+        minimize(trials, TREE)
+    assert trials.run_ids == []
+
+
+def test_a_second_fmin_goes_on(make: Callable[..., CerebroTrials]) -> None:
+    trials = make()
+    minimize(trials, max_evals=4)
+    first = [dict(doc["result"]) for doc in trials.trials]
+    minimize(trials, max_evals=4)
+    assert len(trials) == 4, "max_evals counts all there are, as with plain trials"
+    minimize(trials, max_evals=9)
+    assert [doc["result"] for doc in trials.trials[:4]] == first
+    assert trials.tids == list(range(9))
+    assert len(set(trials.run_ids)) == 3
+    assert {result["run_id"] for result in trials.results[4:]} == {trials.run_ids[2]}
+    assert sorted(trials.result.trials["trial"]) == [f"t{tid:04d}" for tid in range(4, 9)]
+
+
+def test_data_is_prepared_once(make: Callable[..., CerebroTrials], tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    data = {"x": rng.normal(size=80), "y": rng.normal(size=80)}
+    trials = make(data=data, features=["x"], label="y", validation=0.25)
+    minimize(trials, max_evals=2)
+    before = sorted((tmp_path / "runs").glob("**/*.parquet"))
+    minimize(trials, max_evals=4)
+    assert before == sorted((tmp_path / "runs").glob("**/*.parquet")) != []
+
+
+# -- when it stops
+
+
+def test_it_stops_at_a_loss_threshold_and_cancels_what_is_under_way(make: Callable[..., CerebroTrials]) -> None:
+    trials = make(epochs=3)
+    minimize(trials, max_evals=500, loss_threshold=0.9, max_queue_len=3)
+    assert min(trials.losses()) < 0.9
+    assert sum(loss < 0.9 for loss in trials.losses()) <= 3
+    assert len(trials) < 100
+    assert set(states(trials)) <= {DONE, CANCEL}
+
+
+def test_it_stops_after_a_timeout(make: Callable[..., CerebroTrials]) -> None:
+    backend = LossyBackend(parabola)
+    backend.at_unit = lambda number: time.sleep(0.005)
+    trials = make(backend)
+    began = time.monotonic()
+    minimize(trials, max_evals=100_000, timeout=0.5)
+    assert time.monotonic() - began < 60
+    assert len(trials) >= 1
+    assert set(states(trials)) <= {DONE, CANCEL}
+
+
+def test_it_stops_when_early_stop_fn_says_so_with_several_under_way(make: Callable[..., CerebroTrials]) -> None:
+    trials = make(LossyBackend(lambda params, epoch: 1.0), epochs=1)
+    minimize(trials, max_evals=500, early_stop_fn=no_progress_loss(5), max_queue_len=4)
+    assert 6 <= len(trials) <= 10
+
+
+def test_a_timeout_before_any_trial_ended_is_said(make: Callable[..., CerebroTrials]) -> None:
+    backend = LossyBackend(parabola)
+    backend.at_unit = lambda number: time.sleep(0.02)
+    trials = make(backend)
+    with pytest.raises(CerebroError, match="no trial came to its end"):
+        minimize(trials, timeout=0.01)
+    assert minimize(trials, timeout=0.01, return_argmin=False) is None
+    assert set(states(trials)) == {CANCEL}
+
+
+# -- when something goes wrong
+
+
+def failing_below_zero(params: Mapping[str, Any], epoch: int) -> float:
+    return math.sqrt(params["x"]) if params["x"] > 0 else 1 / 0
+
+
+def test_failed_trials_are_done_and_the_others_go_on(make: Callable[..., CerebroTrials]) -> None:
+    trials = make(LossyBackend(failing_below_zero))
+    minimize(trials, max_evals=24)
+    statuses = [("ok" if x > 0 else "fail") for x in trials.vals["x"]]
+    assert trials.statuses() == statuses
+    assert {"ok", "fail"} == set(statuses)
+    assert [loss is None for loss in trials.losses()] == [status == "fail" for status in statuses]
+    failed = next(result for result in trials.results if result["status"] == "fail")
+    assert "it broke" in failed["error"]
+    assert trials.best_trial["result"]["status"] == "ok"
+
+
+def test_losses_that_are_no_numbers_are_failures(make: Callable[..., CerebroTrials]) -> None:
+    trials = make(LossyBackend(lambda params, epoch: params["x"] if params["x"] > 0 else float("nan")))
+    minimize(trials, max_evals=12)
+    assert [loss is None for loss in trials.losses()] == [x < 0 for x in trials.vals["x"]]
+
+
+def test_when_all_fail_it_says_why(make: Callable[..., CerebroTrials]) -> None:
+    def broken(params: Mapping[str, Any], epoch: int) -> float:
+        return 1 / 0
+
+    with pytest.raises(AllTrialsFailed, match=r"all 6 trials failed; the first with params \{.*'x'.*(.|\n)*it broke"):
+        minimize(make(LossyBackend(broken)))
+
+
+@pytest.mark.parametrize(("error", "left"), [(KeyboardInterrupt(), CANCEL), (RuntimeError("boom"), ERROR)])
+def test_an_interrupt_ends_it_and_another_fmin_goes_on(
+    error: BaseException, left: int, make: Callable[..., CerebroTrials]
+) -> None:
+    backend = LossyBackend(parabola)
+
+    def interrupt(number: int) -> None:
+        if number == 20:
+            raise error
+
+    backend.at_unit = interrupt
+    trials = make(backend)
+    with pytest.raises(type(error)):
+        minimize(trials, max_evals=50)
+    ended = len(trials)
+    assert states(trials) == [DONE] * ended + [left] * 2
+    assert not getattr(error, "__notes__", []), "nobody can resume a run without its leader"
+    assert not trials.result.finished
+    trials._made["backend"] = LossyBackend(parabola)
+    minimize(trials, max_evals=ended + 3)
+    assert trials.tids == [*range(ended), *range(ended + 2, ended + 5)]
+
+
+def test_a_dead_backend_ends_it(make: Callable[..., CerebroTrials]) -> None:
+    trials = make(LossyBackend(parabola, lives=9))
+    with pytest.raises(BackendError, match="all workers are gone"):
+        minimize(trials, max_evals=50)
+    assert set(states(trials)) == {DONE, ERROR}
+    assert all(
+        "all workers are gone" in doc["misc"]["error"][1] for doc in trials._dynamic_trials if doc["state"] == ERROR
+    )
+
+
+def test_its_run_cannot_be_resumed_and_says_so(make: Callable[..., CerebroTrials], tmp_path: Path) -> None:
+    trials = make()
+    minimize(trials)
+    with pytest.raises(EventLogError, match=r"led by hyperopt\.fmin(.|\n)*another fmin"):
+        runs.resume(str(tmp_path / "runs"), trials.run_ids[0], LossyBackend(parabola))
+
+
+# -- what cannot work is said before anything runs
+
+
+def test_a_function_that_names_no_framework_is_told_what_to_return(make: Callable[..., CerebroTrials]) -> None:
+    def objective(params: Mapping[str, Any]) -> float:
+        return float(params["x"] ** 2)
+
+    with pytest.raises(
+        ConfigurationError, match=r"builds a model from its params and returns it.*does not return a loss"
+    ):
+        hyperopt.fmin(objective, SPACE, algo=rand.suggest, max_evals=2, trials=make(), verbose=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_concurrent": 3}, "use fmin.*max_queue_len"),
+        ({"time_budget": 3.0}, "use fmin.*timeout"),
+        ({"metric": "profit"}, "mode='max'"),
+        ({"epochs": 0}, "`epochs` is 0"),
+        ({"feature": ["x"]}, "did you mean 'features'"),
+        ({"data": None}, "there is no data"),
+    ],
+)
+def test_wrong_arguments(options: dict[str, Any], message: str, make: Callable[..., CerebroTrials]) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        make(**options)
+
+
+@pytest.mark.parametrize(
+    ("space", "options", "message"),
+    [
+        (hp.uniform("x", 0, 1), {}, "params must be a dict"),
+        (SPACE, {"pass_expr_memo_ctrl": True}, "far from hyperopt"),
+        (SPACE, {"trials_save_file": "trials.pkl"}, "keeps its own log"),
+        (SPACE, {"max_queue_len": 0}, "`max_queue_len` is 0"),
+    ],
+)
+def test_wrong_calls(space: Any, options: dict[str, Any], message: str, make: Callable[..., CerebroTrials]) -> None:
+    trials = make()
+    with pytest.raises(ConfigurationError, match=message):
+        minimize(trials, space, **options)
+    assert set(states(trials)) <= {ERROR}
+    with pytest.raises(CerebroError, match="there is no result yet"):
+        _ = trials.result
+
+
+# -- documents
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.floats(0.01, 0.3), st.integers(0, 1), st.sampled_from([8.0, 16.0, 64.0]), st.integers(0, 10**6))
+def test_a_point_is_the_document_that_hyperopt_would_write(lr: float, net: int, units: float, tid: int) -> None:
+    domain = Domain(None, TREE)
+    point = {"lr": lr, "net": net, **({"units": units} if net == 0 else {})}
+    document = point_document(tid, checked_point(point, domain), domain)
+    trials = hyperopt.Trials()
+    trials.insert_trial_docs([document])
+    trials.refresh()
+    assert {label: found[0] for label, found in trials.vals.items() if found} == point
+    assert set(document["misc"]["vals"]) == {"lr", "net", "units"}
+    numbers = {label: np.float64(value) if label != "net" else np.int64(value) for label, value in point.items()}
+    net_params = {"kind": "wide", "units": units} if net == 0 else {"kind": "flat"}
+    assert params_of(numbers, domain) == {"lr": lr, "net": net_params}
+
+
+nested = st.recursive(
+    st.one_of(st.integers(-5, 5), st.text(max_size=3), st.booleans(), st.none()),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.tuples(inner), st.dictionaries(st.text(), inner, max_size=2)
+    ),
+)
+
+
+@given(nested)
+def test_plain_values_stay_as_they_are(value: Any) -> None:
+    assert plain(value) == value
+    assert type(plain(value)) is type(value)
+
+
+# -- real workers
+
+
+@pytest.mark.slow
+def test_models_come_out_of_it(dataset: Dataset, tmp_path: Path) -> None:
+    space = {"lr": hp.loguniform("lr", -6, -2), "batch_size": hp.choice("batch_size", [16, 32])}
+    trials = CerebroTrials(
+        backend=LocalBackend(2, threads=1), store=str(tmp_path), data=dataset, metric="val_loss", epochs=2
+    )
+    best = hyperopt.fmin(
+        torch_model_fn, space, algo=tpe.suggest, max_evals=5, max_queue_len=3, trials=trials, verbose=False
+    )
+    assert len(trials.losses()) == 5
+    assert trials.result.best_trial.params["lr"] == best["lr"]
+    assert trials.result.best_trial.metrics["val_loss"] == min(trials.losses())
+    assert sum(p.numel() for p in trials.result.model().parameters()) > 0
+
+
+def broken_or_number_fn(params: Mapping[str, Any]) -> Any:
+    import torch
+
+    if params["x"] > 0:
+        raise ValueError(f"no such layer in {torch.__name__}")
+    return 0.25
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("max_queue_len", [1, 3])
+def test_an_objective_that_returns_a_number_is_told_what_to_return(
+    max_queue_len: int, dataset: Dataset, tmp_path: Path
+) -> None:
+    trials = CerebroTrials(backend=LocalBackend(1), store=str(tmp_path), data=dataset, metric="val_loss", epochs=1)
+    with pytest.raises(
+        (ConfigurationError, PreflightFailed), match=r"model_fn returned 0\.25 of type float(.|\n)*|measured for it"
+    ) as caught:
+        hyperopt.fmin(
+            broken_or_number_fn,
+            {"x": hp.uniform("x", -2, -1)},
+            algo=rand.suggest,
+            max_evals=9,
+            max_queue_len=max_queue_len,
+            trials=trials,
+            verbose=False,
+        )
+    said = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+    assert "model_fn returned 0.25 of type float" in said
+    assert "the loss" in said or "a loss" in said
+    assert set(states(trials)) == {ERROR}
+
+
+@pytest.mark.slow
+def test_a_first_trial_that_fails_alone_is_no_reason_to_stop(dataset: Dataset, tmp_path: Path) -> None:
+    trials = CerebroTrials(
+        backend=LocalBackend(1),
+        store=str(tmp_path),
+        data=dataset,
+        metric="val_loss",
+        epochs=1,
+        points_to_evaluate=[{"lr": -1.0}, {"lr": 0.01}],
+    )
+    hyperopt.fmin(
+        torch_model_fn,
+        {"lr": hp.uniform("lr", 0.001, 0.1)},
+        algo=rand.suggest,
+        max_evals=2,
+        trials=trials,
+        verbose=False,
+    )
+    assert trials.statuses() == ["fail", "ok"]
+    assert "Invalid learning rate" in trials.results[0]["error"]
+
+
+def deadly_fn(params: Mapping[str, Any]) -> Any:
+    import torch
+
+    assert torch
+    os._exit(3)
+
+
+@pytest.mark.slow
+def test_workers_that_die_do_not_hang_it(dataset: Dataset, tmp_path: Path) -> None:
+    backend = LocalBackend(1, max_restarts=2)
+    trials = CerebroTrials(backend=backend, store=str(tmp_path), data=dataset, metric="val_loss", epochs=1)
+    with pytest.raises(BackendError):
+        hyperopt.fmin(deadly_fn, SPACE, algo=rand.suggest, max_evals=9, trials=trials, verbose=False)
+    assert RUNNING not in states(trials)
+    assert NEW not in states(trials)
