@@ -170,18 +170,38 @@ def measure(framework: str, rounds: int, threads: int, folder: Path) -> dict[str
     return results
 
 
-def large(folder: Path) -> dict[str, float]:
-    """The state of a 100 M-parameter model with Adam against a plain sequential write and read of as many bytes."""
+def large_trainer(framework: str) -> Any:
+    """A trainer of models with 100 M parameters and Adam."""
+    columns = Columns({"x": ColumnSpec("float32", (5000,))}, {"y": ColumnSpec("float32")})
+    resources = Resources(device="cpu")
+    if framework == "keras":
+        from cerebro_spark.trainer.keras import KerasTrainer
+
+        def keras_fn(params: Any) -> Any:
+            import keras
+
+            model = keras.Sequential([keras.layers.Dense(5000, use_bias=False) for _ in range(4)])
+            model.compile(optimizer="adam", loss=lambda label, output: output)
+            return model
+
+        return KerasTrainer(Hooks(keras_fn), columns, resources=resources)
     import torch
 
     from cerebro_spark.trainer.torch import TorchTrainer
 
-    def model_fn(params: Any) -> TorchModel:
+    def torch_fn(params: Any) -> TorchModel:
         module = torch.nn.Sequential(*[torch.nn.Linear(5000, 5000, bias=False) for _ in range(4)], torch.nn.Flatten(0))
         return TorchModel(module, torch.optim.Adam(module.parameters()), lambda output, label: output.mean())
 
-    columns = Columns({"x": ColumnSpec("float32", (5000,))}, {"y": ColumnSpec("float32")})
-    trainer = TorchTrainer(Hooks(model_fn), columns, resources=Resources(device="cpu"))
+    return TorchTrainer(Hooks(torch_fn), columns, resources=resources)
+
+
+def large(framework: str, folder: Path) -> dict[str, float]:
+    """The state of a 100 M-parameter model with Adam against a plain sequential write and read of as many bytes.
+
+    Both reads come from the disk: what the system keeps of the files in memory is dropped before.
+    """
+    trainer = large_trainer(framework)
     trainer.build("t1", {})
     arrays = {"x": np.ones((1, 5000), "float32"), "y": np.ones(1, "float32")}
     trainer.train(Unit("t1", 1, "p"), Feed(arrays))
@@ -207,14 +227,21 @@ def large(folder: Path) -> dict[str, float]:
     plain_write = seconds(write)
     before = _memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
+    _drop_from_memory(path)
     load = seconds(lambda: trainer.load("t2", {}, path))
     load_peak = _memory("VmHWM") - before
+    _drop_from_memory(plain)
     plain_read = seconds(read)
     return {
         "gb": size / 1e9, "save_gb_s": size / save / 1e9, "plain_write_gb_s": size / plain_write / 1e9,
         "load_gb_s": size / load / 1e9, "plain_read_gb_s": size / plain_read / 1e9,
         "save_extra_memory": save_peak / size, "load_extra_memory": load_peak / size,
     }  # fmt: skip
+
+
+def _drop_from_memory(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _memory(field: str) -> int:
@@ -228,16 +255,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--large", action="store_true", help="also measure a 1.2 GB checkpoint")
-    parser.add_argument("--part", choices=["keras", "torch", "large"], help=argparse.SUPPRESS)
+    parser.add_argument("--part", choices=["keras", "torch", "large-keras", "large-torch"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
-        if options.part == "large":
-            print(json.dumps(large(Path(folder))))
+        if options.part and options.part.startswith("large-"):
+            print(json.dumps(large(options.part.removeprefix("large-"), Path(folder))))
             return
         if options.part:
             print(json.dumps(measure(options.part, options.rounds, options.threads, Path(folder))))
             return
-    results = {part: _in_process(part, options) for part in ["keras", "torch", *(["large"] if options.large else [])]}
+    parts = ["keras", "torch", *(["large-keras", "large-torch"] if options.large else [])]
+    results = {part: _in_process(part, options) for part in parts}
     _print(results)
     if options.json:
         options.json.write_text(json.dumps(results, indent=2))
@@ -270,8 +298,13 @@ def _print(results: dict[str, Any]) -> None:
         hop_ = results[framework]["hop"]
         numbers = " | ".join(f"{hop_[key]:.1f}" for key in ("save_ms", "load_ms", "hop_ms", "worst_ms"))
         print(f"| {framework} | {hop_['mb']:.2f} | {numbers} |")
-    for key, value in results.get("large", {}).items():
-        print(f"large {key}: {value:.2f}")
+    if "large-torch" not in results:
+        return
+    keys = ["save_gb_s", "plain_write_gb_s", "load_gb_s", "plain_read_gb_s", "save_extra_memory", "load_extra_memory"]
+    print(f"\n| state | GB | {' | '.join(keys)} |\n|---|---|{'---|' * len(keys)}")
+    for framework in ("keras", "torch"):
+        row = results[f"large-{framework}"]
+        print(f"| {framework} | {row['gb']:.2f} | {' | '.join(f'{row[key]:.2f}' for key in keys)} |")
 
 
 if __name__ == "__main__":

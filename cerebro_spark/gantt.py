@@ -16,11 +16,22 @@ _MOST_LABELS = 240
 
 def draw(timeline: Timeline, path: str | os.PathLike[str], title: str) -> None:
     """Write the chart to `path`; the ending of its name chooses the format (png, svg, pdf)."""
-    figure_class, rectangle = _matplotlib()
+    figure_class, _ = matplotlib_parts()
+    figure = figure_class(figsize=(12, height(timeline)), dpi=160, layout="constrained")
+    draw_on(figure, timeline, title)
+    figure.savefig(path)
+
+
+def height(timeline: Timeline) -> float:
+    """How high the chart wants to be, in inches."""
+    return max(2.6, min(0.42 * len(timeline.joined), 14.0) + 1.6)
+
+
+def draw_on(figure: Any, timeline: Timeline, title: str) -> None:
+    """Draw the chart on a figure, or a part of one, of matplotlib's; it needs a constrained layout."""
+    _, rectangle = matplotlib_parts()
     lanes = {worker: index for index, worker in enumerate(timeline.joined)}
     trials = {trial: index for index, trial in enumerate(sorted({bar.unit.trial for bar in timeline.bars}))}
-    height = max(2.6, min(0.42 * len(lanes), 14.0) + 1.6)
-    figure = figure_class(figsize=(12, height), dpi=160, layout="constrained")
     axes = figure.add_subplot()
     _draw_bars(axes, timeline, lanes, trials)
     _draw_absences(axes, timeline, lanes)
@@ -35,14 +46,13 @@ def draw(timeline: Timeline, path: str | os.PathLike[str], title: str) -> None:
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     if len(trials) <= _MOST_NAMES:
-        handles = [rectangle((0, 0), 1, 1, color=_colour(index)) for index in trials.values()]
+        handles = [rectangle((0, 0), 1, 1, color=colour(index)) for index in trials.values()]
         figure.legend(handles, list(trials), loc="outside right center", frameon=False, fontsize=8, title="trial")
-    figure.savefig(path)
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Raise ConfigurationError before any work is done if a chart could not be written there."""
-    _matplotlib()
+    matplotlib_parts()
     target = Path(path)
     known = {".png", ".svg", ".pdf"}
     if target.suffix.lower() not in known:
@@ -63,7 +73,7 @@ def _draw_bars(axes: Any, timeline: Timeline, lanes: dict[str, int], trials: dic
     for worker, lane in lanes.items():
         bars = [bar for bar in timeline.bars if bar.worker == worker]
         spans = [(bar.start, bar.end - bar.start) for bar in bars]
-        colours = [(*_colour(trials[b.unit.trial]), 1.0 if b.unit.kind == "train" else 0.5) for b in bars]
+        colours = [(*colour(trials[b.unit.trial]), 1.0 if b.unit.kind == "train" else 0.5) for b in bars]
         axes.broken_barh(spans, (lane - 0.38, 0.76), facecolors=colours, edgecolor="white", linewidth=edge)
         if len(timeline.bars) <= _MOST_LABELS:
             for bar in bars:
@@ -88,14 +98,15 @@ def _draw_absences(axes: Any, timeline: Timeline, lanes: dict[str, int]) -> None
         )
 
 
-def _colour(index: int) -> tuple[float, float, float]:
+def colour(index: int) -> tuple[float, float, float]:
     """Neighbouring trials get hues far apart; lightness varies too, for those who do not see hues."""
     hue = (index * 0.61803398875) % 1.0
     lightness = 0.40 + 0.16 * ((index * 7) % 3) / 2
     return colorsys.hls_to_rgb(hue, lightness, 0.55)
 
 
-def _matplotlib() -> tuple[Any, Any]:
+def matplotlib_parts() -> tuple[Any, Any]:
+    """The classes Figure and Rectangle, or MissingDependency: matplotlib is loaded when a chart is wanted."""
     try:
         from matplotlib.figure import Figure
         from matplotlib.patches import Rectangle

@@ -30,6 +30,7 @@ from cerebro_spark.events import Event, RunStarted, Settings, WorkerJoined
 from cerebro_spark.progress import Progress
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.replay import Checker, ReplaySearch, Script
+from cerebro_spark.search import Search
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.opening import open_store
@@ -50,6 +51,7 @@ def execute(
     observers: Sequence[Observer] = (),
     progress: bool | None = None,
     *,
+    led_by: Search | None = None,
     store_patience: float = PATIENCE,
 ) -> str:
     """Run a recipe to its end, and return the run's id: `run`, or a new one.
@@ -57,15 +59,19 @@ def execute(
     The recipe stays as it is: what runs is the copy that lies beside the log, so that doing it twice does the same.
     What can be wrong before anything is launched is found before: functions that cannot be sent, a store that cannot be
     written, an id that is taken. `progress` asks for a bar (True), for none (False), or for one where somebody can see
-    it (None).
+    it (None). `led_by` is asked instead of the recipe's search: one that lives in this process alone, so that nobody
+    can resume its run.
     """
     place = open_store(store)
-    data = recipes.pack(recipe)
+    data = recipes.pack(dataclasses.replace(recipe, dataset=backend.located(recipe.dataset)))
     name = _new_id() if run is None else paths.check_id(run)
     check_writable(place)
     _claim(place, name, data)
     copy = recipes.unpack(data)
+    if led_by is not None:
+        copy = dataclasses.replace(copy, search=led_by)
     drive = _Drive(place, name, copy, backend, copy.settings(backend.num_workers), store_patience)
+    drive.resumable = led_by is None
     try:
         drive(lambda engine: engine.run(), recipes.digest(data), observers, progress)
     except BaseException as error:
@@ -182,6 +188,7 @@ class _Drive:
         self._earlier = earlier
         self._script = recipe.search.script if isinstance(recipe.search, ReplaySearch) else None
         self.begun = bool(earlier)
+        self.resumable = True
 
     def __call__(
         self, go: Callable[[Engine], None], recipe: str, observers: Sequence[Observer], progress: bool | None
@@ -223,7 +230,7 @@ class _Drive:
         self.begun = True
 
     def _say_how_to_go_on(self, error: BaseException) -> None:
-        if not self.begun or isinstance(error, (EventLogError, ReplayDiverged)):
+        if not self.begun or not self.resumable or isinstance(error, (EventLogError, ReplayDiverged)):
             return
         note = f'run {self._run} can be resumed: cs.resume("{self._store.url}", "{self._run}", backend=...)'
         error.add_note(note)

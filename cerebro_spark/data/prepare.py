@@ -18,6 +18,7 @@ import pandas as pd
 import pyarrow as pa
 
 from cerebro_spark import errors
+from cerebro_spark.data import leftovers
 from cerebro_spark.data.arrow import PartitionFile, common_metadata
 from cerebro_spark.data.columns import ColumnNames, Input, check_present, check_type, source_names
 from cerebro_spark.data.dataset import COMMON_METADATA, Dataset, partition_id, write_manifest
@@ -26,7 +27,14 @@ from cerebro_spark.data.frames import FrameSource, column_names
 from cerebro_spark.data.order import Order, is_frame, is_spark
 from cerebro_spark.data.planning import Hands, agree, plan_flag, plan_fraction, plan_frames
 from cerebro_spark.data.staging import AssemblePartition, Piece, SplitReport, StageSplit
-from cerebro_spark.errors import AlreadyInStore, CerebroError, ConfigurationError, DataError, NotFoundInStore
+from cerebro_spark.errors import (
+    AlreadyInStore,
+    CerebroError,
+    ConfigurationError,
+    DataError,
+    NotFoundInStore,
+    StoreError,
+)
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.paths import dataset_folder, manifest, partition_file, split_folder, writer_folder
 from cerebro_spark.types import Partition, PartitionId, Split
@@ -79,7 +87,7 @@ def prepare(
     order = Order.of(features, label, weight, validation, partitions, seed)
     target = as_store(store)
     source = open_source(df, order.inputs, order.flag)
-    held_out = open_source(validation, order.inputs, None) if is_frame(validation) else None
+    held_out = _open_held_out(validation, order.inputs) if is_frame(validation) else None
     spark = getattr(source, "session", None) or getattr(held_out, "session", None)
     if spark is not None and target.url.startswith("memory://"):
         raise ConfigurationError(
@@ -96,6 +104,9 @@ def prepare(
         with suppress(Exception):
             place.abandon()
         raise
+    # What others left only takes room, and this data set is there whatever becomes of it.
+    with suppress(StoreError):
+        leftovers.sweep(target)
     return dataset if spark is None else dataset.with_hosts(replica_hosts(spark, dataset))
 
 
@@ -103,12 +114,12 @@ def prepare(
 class _Place:
     """Where one call of `prepare` writes: a folder of its own, so that others may try the same name meanwhile.
 
-    The name belongs to whoever writes the manifest first. What a killed writer left is in nobody's way.
+    The name belongs to whoever writes the manifest first. What a killed writer left is in nobody's way, and swept.
     """
 
     store: Store
     id: str
-    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+    token: str = field(default_factory=lambda: leftovers.new_token(time.time()))
 
     @property
     def folder(self) -> str:
@@ -160,6 +171,13 @@ def open_source(df: Any, inputs: Sequence[Input], flag: str | None) -> Source:
             " cast it, or pass a fraction or a DataFrame"
         )
     return source
+
+
+def _open_held_out(df: Any, inputs: Sequence[Input]) -> Source:
+    try:
+        return open_source(df, inputs, None)
+    except (ConfigurationError, DataError) as error:
+        raise type(error)(f"validation frame: {error}") from error
 
 
 def _write(order: Order, place: _Place, source: Source, held_out: Source | None) -> Dataset:
@@ -230,7 +248,7 @@ class SparkSource:
         self.session: SparkSession = df.sparkSession
         self.names = list(names)
         # Under names of our own: mapInArrow trips over a dot in a name.
-        self.selected = df.select(*[_plain_column(df, name).alias(f"c{i}") for i, name in enumerate(names)])
+        self.selected = df.select(*[plain_column(df, name).alias(f"c{i}") for i, name in enumerate(names)])
 
     def slots(self) -> int:
         return int(self.session.sparkContext.defaultParallelism)
@@ -270,7 +288,7 @@ class SparkSource:
             report = _answer(lambda: task(context.partitionId(), columns).to_json())
             yield pa.RecordBatch.from_pydict({"report": [json.dumps(report)]})
 
-        with self._batch_rows():
+        with self.batch_rows():
             rows = self.selected.mapInArrow(run, "report string").collect()
         return [SplitReport.from_json(_result(json.loads(row.report))) for row in rows]
 
@@ -282,7 +300,8 @@ class SparkSource:
         return [_result(answer) for answer in work.map(run).collect()]
 
     @contextmanager
-    def _batch_rows(self) -> Iterator[None]:
+    def batch_rows(self) -> Iterator[None]:
+        """Let Spark send fewer rows at once while the block lasts, if there are encoded cells among them."""
         if not any(kind.typeName() == "binary" for kind in (f.dataType for f in self.selected.schema.fields)):
             yield
             return
@@ -295,7 +314,7 @@ class SparkSource:
             self.session.conf.set(key, str(before))
 
 
-def _plain_column(df: DataFrame, name: str) -> Any:
+def plain_column(df: DataFrame, name: str) -> Any:
     """The column, with ML vectors (dense or sparse) as arrays."""
     from pyspark.sql import functions
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, cast
 from cerebro_spark.errors import ConfigurationError, MissingDependency
 from cerebro_spark.store.base import STAGING, Store, check_name
 from cerebro_spark.store.connection import PerProcess
-from cerebro_spark.store.failures import already_in_store
+from cerebro_spark.store.failures import already_in_store, store_errors
 from cerebro_spark.store.fsspec_puts import CONDITIONAL, has_folders, put_new
 from cerebro_spark.store.spool import Spool
 from cerebro_spark.store.streams import guarded_reader
@@ -201,6 +201,10 @@ class FsspecStore(Store):
         for folder in sorted(folders, reverse=True):
             with suppress(OSError):
                 self._fs.rmdir(folder)
+
+    def _errors(self, name: str) -> AbstractContextManager[None]:
+        # Clients raise errors of their own: botocore's, for a server that cannot be reached, is no OSError.
+        return store_errors(name, self.url, catch=(Exception,))
 
     def _stage(self, name: str) -> Spool:
         return Spool(lambda file: self._put_new(name, file))

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from cerebro_spark.errors import StoreError
+from cerebro_spark.errors import ConfigurationError, StoreError
 from cerebro_spark.store.base import NO_LINKS, STAGING, Store, check_name
 
 
@@ -31,6 +31,10 @@ class LocalStore(Store):
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(os.path.abspath(os.path.expanduser(os.fspath(root))))
+        # The folder itself need not exist yet; what is in its way would be heard of only by the first write.
+        there = next((place for place in (self.root, *self.root.parents) if os.path.exists(place)), None)
+        if there is not None and not os.path.isdir(there):
+            raise ConfigurationError(f"'{there}' is a file, but a store is a folder: give the path of a folder")
 
     @property
     def url(self) -> str:

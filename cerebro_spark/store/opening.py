@@ -34,10 +34,10 @@ def open_store(url: str | os.PathLike[str] | Store, **options: Any) -> Store:
     scheme, separator, _ = address.partition("://")
     if not separator or "/" in scheme:
         _refuse_options(address, options)
-        return _open_local(address)
+        return LocalStore(address)
     if scheme == "file":
         _refuse_options(address, options)
-        return _open_local(_local_path(address))
+        return LocalStore(_local_path(address))
     if scheme == "hdfs":
         return _open_hdfs(address, options)
     if scheme == "viewfs":
@@ -46,15 +46,6 @@ def open_store(url: str | os.PathLike[str] | Store, **options: Any) -> Store:
             " 'hdfs://namenode:8020/path'"
         )
     return _open_fsspec(address, options)
-
-
-def _open_local(path: str) -> LocalStore:
-    store = LocalStore(path)
-    # The folder itself need not exist yet; what is in its way would be heard of only by the first write.
-    there = next((place for place in (store.root, *store.root.parents) if os.path.exists(place)), None)
-    if there is not None and not os.path.isdir(there):
-        raise ConfigurationError(f"'{there}' is a file, but a store is a folder: give the path of a folder")
-    return store
 
 
 def _local_path(url: str) -> str:

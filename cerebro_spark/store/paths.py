@@ -96,6 +96,15 @@ def functions(run: str) -> str:
     return f"{run_folder(run)}/functions.pkl"
 
 
+def probe(token: str) -> str:
+    """What is written, and deleted at once, to see whether a store can be written at all; no run is called like it.
+
+    >>> probe("5e8c")
+    'runs/probe-5e8c'
+    """
+    return f"{RUNS}/probe-{check_id(token, 'token')}"
+
+
 def result(run: str) -> str:
     """What the search returned.
 

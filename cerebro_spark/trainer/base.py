@@ -117,7 +117,7 @@ class Trainer(ABC):
         With `warm_start` the file may be another trial's: weights, optimizer state, counters and generators come from
         it, learning rates and other numbers from `params`.
         """
-        if not warm_start and self.holds(trial, digest):
+        if not warm_start and self.holds(trial, digest) and signature(params) == signature(self._current().params):
             return
         self._live = None
         resident, numbers = self._resident(trial, params)

@@ -17,8 +17,10 @@ from cerebro_spark.trainer.torch_model import TorchModel
 _FAMILIES = {"torch": "torch", "torchvision": "torch", "TorchModel": "torch", "keras": "keras", "tensorflow": "keras"}
 
 
-def choose_trainer(model_fn: Callable[..., Any], framework: str = "auto") -> type[Trainer]:
-    """The class of trainer for `framework`, or for what `model_fn` mentions if that is "auto"."""
+def choose_trainer(model_fn: Callable[..., Any], framework: str | type[Trainer] = "auto") -> type[Trainer]:
+    """The class of trainer for `framework`, or for what `model_fn` mentions if that is "auto"; a class is itself."""
+    if isinstance(framework, type):
+        return framework
     chosen = framework_of(model_fn) if framework == "auto" else framework
     if chosen == "torch":
         from cerebro_spark.trainer.torch import TorchTrainer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,9 @@ from cerebro_spark.errors import ConfigurationError
 
 Array = np.ndarray[Any, Any]
 Batch = dict[str, Array]
+
+BATCH_SIZE = 32
+"""The rows of a batch where nobody says how many, as in Keras."""
 
 
 class ColumnSpec(NamedTuple):
@@ -43,6 +47,21 @@ class Columns:
         return {name: np.zeros((rows, *spec.shape), dtype=spec.dtype) for name, spec in specs.items()}
 
 
+def batch_size_of(params: Mapping[str, Any]) -> int:
+    """The batch size that a trial's params ask for; ConfigurationError unless it is a whole number of at least 1.
+
+    >>> batch_size_of({"lr": 0.1, "batch_size": 256}), batch_size_of({"lr": 0.1})
+    (256, 32)
+    """
+    size = params.get("batch_size", BATCH_SIZE)
+    if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
+        raise ConfigurationError(
+            f"batch_size is {size!r}, but must be a whole number of at least 1: use one such as {BATCH_SIZE}, and"
+            " randint or choice rather than uniform to draw it"
+        )
+    return int(size)
+
+
 class Feed:
     """One pass over a partition: whole arrays, the order of their rows, and the batch size.
 
@@ -56,14 +75,13 @@ class Feed:
     """
 
     def __init__(
-        self, arrays: Mapping[str, Array], order: Array | None = None, *, batch_size: int = 32, key: str = ""
+        self, arrays: Mapping[str, Array], order: Array | None = None, *, batch_size: int = BATCH_SIZE, key: str = ""
     ) -> None:
-        if batch_size < 1:
-            raise ConfigurationError(f"batch_size is {batch_size}, but must be at least 1")
+        size = batch_size_of({"batch_size": batch_size})
         self.arrays = arrays
         self.rows = len(next(iter(arrays.values())))
         self.order = np.arange(self.rows) if order is None else np.asarray(order, dtype=np.int64)
-        self.batch_size = batch_size
+        self.batch_size = size
         self.key = key
 
     @property

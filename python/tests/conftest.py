@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from end_of_run import pytest_unconfigure as pytest_unconfigure
 from hadoop import jars
 from hadoop.cluster import HadoopCluster
+from sparks import CLUSTER, SparkHouse
+from sparks import pytest_collection_modifyitems as pytest_collection_modifyitems
 
 
 @pytest.fixture(scope="session")
@@ -22,6 +26,21 @@ def hadoop_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HadoopC
         yield cluster
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Stores first: their tests fork this process, which is safe only before Spark and others have started threads."""
-    items.sort(key=lambda item: "store" not in item.path.parts)
+@pytest.fixture(scope="session")
+def spark_house() -> Iterator[SparkHouse]:
+    """Where sessions on other masters come from."""
+    house = SparkHouse()
+    yield house
+    house.close()
+
+
+@pytest.fixture
+def spark(spark_house: SparkHouse) -> Any:
+    """A session on two cores of this process."""
+    return spark_house.session("local[2]")
+
+
+@pytest.fixture
+def spark_cluster(spark_house: SparkHouse) -> Any:
+    """A session on three real executors, each a JVM of its own with one core."""
+    return spark_house.session(CLUSTER)

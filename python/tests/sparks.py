@@ -43,7 +43,8 @@ def _session(master: str, settings: dict[str, str]) -> Any:
     from pyspark.sql import SparkSession
 
     # Executors run this interpreter, and find the package and what tests define.
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS.parents[1]), str(TESTS), str(TESTS / "data")])
+    folders = sorted({file.parent for file in TESTS.rglob("test_*.py")})
+    os.environ["PYTHONPATH"] = os.pathsep.join(str(folder) for folder in (TESTS.parents[1], TESTS, *folders))
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -69,10 +70,11 @@ def _session(master: str, settings: dict[str, str]) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:
-    """PySpark 3.5 compares versions with a deprecated class and leaves the sockets of `collect` to the collector."""
+    """PySpark 3.5 uses deprecated parts of Python and pandas, and leaves the sockets of `collect` to the collector."""
     import pytest
 
     for item in items:
         if item.get_closest_marker("jvm"):
             item.add_marker(pytest.mark.filterwarnings("ignore:distutils Version classes are deprecated"))
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore:is_datetime64tz_dtype is deprecated:DeprecationWarning"))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from cerebro_spark.errors import EventLogError
+from cerebro_spark.errors import EventLogError, StoreError
 from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import Event, WorkerLost
 from cerebro_spark.store.local import LocalStore
@@ -68,6 +69,57 @@ def test_two_drivers_cannot_both_go_on(store: LocalStore) -> None:
     two.append(facts(1, 1))
     with pytest.raises(EventLogError, match="another driver"):
         one.append(facts(1, 1))
+
+
+def test_whoever_read_a_log_goes_on_from_there_or_not_at_all(store: LocalStore) -> None:
+    """What the first driver wrote after the second had read must not be skipped unseen."""
+    one, two = EventLog(store, RUN), EventLog(store, RUN)
+    one.append(facts(0, 2))
+    assert list(two.read()) == facts(0, 2)
+    one.append(facts(2, 1))
+    with pytest.raises(
+        EventLogError, match=rf"another driver goes on with run r1.*written by process {os.getpid()} on"
+    ):
+        two.append(facts(2, 1))
+    assert list(EventLog(store, RUN).read()) == facts(0, 3)
+
+
+def test_a_driver_that_wakes_up_late_collides_although_segments_were_joined(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cerebro_spark.eventlog._SEGMENTS_BEFORE_COMPACTION", 3)
+    sleeper, successor = EventLog(store, RUN), EventLog(store, RUN)
+    sleeper.append(facts(0, 2))
+    assert list(successor.read()) == facts(0, 2)
+    for n in range(2, 9):
+        successor.append(facts(n, 1))
+    with pytest.raises(EventLogError, match="another driver"):
+        sleeper.append(facts(2, 1))
+    assert list(EventLog(store, RUN).read()) == facts(0, 9)
+
+
+def test_two_drivers_never_write_the_same_bytes(tmp_path: Path) -> None:
+    """A store that tries again takes equal bytes for its own: they must not be another driver's."""
+    stores = [LocalStore(tmp_path / name) for name in "ab"]
+    for store in stores:
+        EventLog(store, RUN).append(facts(0, 2))
+    one, two = (store.read(store.list(FOLDER)[0]) for store in stores)
+    assert one != two
+
+
+class Untidy(LocalStore):
+    """A store that cannot delete."""
+
+    def delete(self, name: str) -> None:
+        raise StoreError(f"{name!r} cannot be deleted today")
+
+
+def test_a_log_that_cannot_be_tidied_up_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cerebro_spark.eventlog._SEGMENTS_BEFORE_COMPACTION", 3)
+    log = EventLog(Untidy(tmp_path), RUN)
+    for n in range(8):
+        log.append(facts(n, 1))
+    assert list(EventLog(LocalStore(tmp_path), RUN).read()) == facts(0, 8)
 
 
 def test_many_segments_are_joined_and_still_read(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,15 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from plain_loop import check_run
 from small_search import keras_model_fn, small_dataset, torch_model_fn
 
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.local import LocalBackend
-from cerebro_spark.data.batches import Batches
 from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.data.load import load_arrays
 from cerebro_spark.engine import Engine
 from cerebro_spark.errors import BackendError, PreflightFailed
 from cerebro_spark.eventlog import EventLog
@@ -25,9 +23,7 @@ from cerebro_spark.search import Done, FixedSearch, Wait
 from cerebro_spark.store import paths
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.checkpoint import open_checkpoint
-from cerebro_spark.trainer.randomness import derive_seed
-from cerebro_spark.trainer.state import numpy_array
-from cerebro_spark.types import Checkpoint, Objective, Report, Work
+from cerebro_spark.types import Objective, Report, Work
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 SEED = 11
@@ -54,65 +50,14 @@ def run(dataset: Dataset, model_fn: Any, search: FixedSearch, backend: LocalBack
     return engine
 
 
-def visits(dataset: Dataset) -> dict[str, list[UnitFinished]]:
-    """By trial: its training units in the order in which they count."""
-    found: dict[str, list[UnitFinished]] = {}
-    for event in EventLog(dataset.store, "r1").read():
-        if isinstance(event, UnitFinished) and event.unit.kind == "train":
-            found.setdefault(event.unit.trial, []).append(event)
-    return found
-
-
-def plain_torch_loop(dataset: Dataset, params: Mapping[str, Any], order: list[UnitFinished]) -> dict[str, np.ndarray]:
-    """What PyTorch's own loop makes of the same batches in the same order; it shares no code with the trainer."""
-    import torch
-
-    torch.set_num_threads(1)
-    torch.manual_seed(derive_seed(SEED, order[0].unit.trial))
-    made = torch_model_fn(dict(params))
-    made.module.train()
-    for event in order:
-        arrays = load_arrays(dataset, dataset.partition(event.unit.partition))
-        key = {"trial": event.unit.trial, "epoch": event.unit.epoch, "partition": event.unit.partition}
-        for batch in Batches(arrays, params["batch_size"], seed=SEED, **key):
-            made.optimizer.zero_grad()
-            loss = made.loss(made.module(torch.from_numpy(batch["features"])), torch.from_numpy(batch["label"]))
-            loss.backward()
-            made.optimizer.step()
-    return {name: value.detach().numpy() for name, value in made.module.state_dict().items()}
-
-
-def stored_weights(dataset: Dataset, checkpoint: Checkpoint) -> list[np.ndarray]:
-    with open_checkpoint(dataset.store.read(paths.checkpoint("r1", checkpoint))) as reader:
-        names = [name for name in reader.names() if name.startswith("model/parameters/")]
-        return [numpy_array(reader, name) for name in names]
-
-
-def check_against_plain_loop(dataset: Dataset, engine: Engine) -> None:
-    """The best epoch of each trial is in the store; a plain loop up to there leaves the same bits."""
-    for trial, order in visits(dataset).items():
-        record = engine.scheduler.state.trials[trial]
-        assert record.best is not None
-        until = [event for event in order if event.unit.epoch <= record.best.epoch]
-        expected = plain_torch_loop(dataset, record.params, until)
-        found = stored_weights(dataset, record.best)
-        assert {w.tobytes() for w in found} == {w.tobytes() for w in expected.values()}, trial
-
-
-def check_exactly_once(dataset: Dataset, trials: int, epochs: int) -> None:
-    accepted = [event.unit for order in visits(dataset).values() for event in order]
-    assert len(accepted) == len(set(accepted)) == trials * epochs * len(dataset.train)
-
-
 def test_weights_equal_a_plain_loop_bit_for_bit(tmp_path: Path) -> None:
     dataset = small_dataset(tmp_path, partitions=3)
     search = Recording(CONFIGURATIONS, 2)
-    engine = run(dataset, torch_model_fn, search, LocalBackend(num_workers=2, threads=1))
+    run(dataset, torch_model_fn, search, LocalBackend(num_workers=2, threads=1))
     assert len(search.reports) == 8
-    check_exactly_once(dataset, trials=4, epochs=2)
+    check_run(dataset, "r1", trials=4, epochs=2, seed=SEED)
     kept = dataset.store.list(paths.checkpoint_folder("r1"))
     assert len(kept) == 4, "the best epoch of each trial stays, everything else is gone"
-    check_against_plain_loop(dataset, engine)
 
 
 def test_keras_metrics_are_exact_over_partitions(tmp_path: Path) -> None:
@@ -162,8 +107,7 @@ def test_lost_workers_are_replaced_and_nothing_is_lost(tmp_path: Path, how: sign
     assert sorted((r.trial, r.epoch) for r in search.reports) == [(f"t{t}", e) for t in range(4) for e in (1, 2, 3)]
     assert not any(r.failed for r in search.reports)
     assert engine.scheduler.units_given_up >= 1
-    check_exactly_once(dataset, trials=4, epochs=3)
-    check_against_plain_loop(dataset, engine)
+    check_run(dataset, "r1", trials=4, epochs=3, seed=SEED)
 
 
 def broken_model_fn(params: dict[str, Any]) -> Any:
@@ -219,9 +163,7 @@ def test_a_worker_that_cannot_start_ends_the_run_with_its_own_words(
 ) -> None:
     dataset = small_dataset(tmp_path)
     monkeypatch.setattr("sys.executable", "/bin/false")
-    with pytest.raises(
-        BackendError, match=r"w0\.2 died, and so did those before it(.|\n)*ended with code 1"
-    ):
+    with pytest.raises(BackendError, match=r"w0\.2 died, and so did those before it(.|\n)*ended with code 1"):
         run(dataset, torch_model_fn, Recording([{"lr": 0.01}], 1), LocalBackend(num_workers=1))
 
 

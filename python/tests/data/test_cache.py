@@ -165,7 +165,9 @@ def load_in_child(dataset: Dataset, roots: dict[str, Any], barrier: Any, results
 def test_processes_of_one_host_load_once_and_share_the_pages(dataset: Dataset, roots: dict[str, Any]) -> None:
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(3), context.Queue()
-    children = [context.Process(target=load_in_child, args=(dataset, roots, barrier, results)) for _ in range(3)]
+    children = [
+        context.Process(target=load_in_child, args=(dataset, roots, barrier, results), daemon=True) for _ in range(3)
+    ]
     for child in children:
         child.start()
     seen = [results.get(timeout=120) for _ in children]
@@ -271,7 +273,7 @@ def die_while_loading(dataset: Dataset, roots: dict[str, Any]) -> None:
 def test_a_loader_that_is_killed_leaves_nothing_in_the_way(dataset: Dataset, roots: dict[str, Any]) -> None:
     context = multiprocessing.get_context("spawn")
     for number in (0, 1):
-        child = context.Process(target=die_while_loading, args=(dataset, roots))
+        child = context.Process(target=die_while_loading, args=(dataset, roots), daemon=True)
         child.start()
         child.join(60)
         assert child.exitcode == -signal.SIGKILL

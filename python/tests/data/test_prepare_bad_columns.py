@@ -170,3 +170,22 @@ def test_no_rows_at_all(store: LocalStore) -> None:
     with pytest.raises(DataError, match="0 rows"):
         prepare({"x": np.zeros(0), "y": np.zeros(0)}, store=store, features="x", label="y", partitions=1)
     assert store.list() == []
+
+
+@pytest.mark.parametrize(
+    ("held_out", "kind", "message"),
+    [
+        ({"x": [1.0]}, ConfigurationError, "^validation frame: .*no column 'y': it has 'x'"),
+        ({"x": ["a"], "y": [1]}, DataError, "^validation frame: column 'x' is of type .*string"),
+    ],
+)
+def test_what_is_wrong_with_the_columns_of_a_validation_frame_names_it(
+    store: LocalStore, held_out: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    data = {"x": [1.0, 2.0], "y": [0, 1]}
+    with pytest.raises(kind, match=message):
+        prepare(data, store=store, features="x", label="y", partitions=1, validation=held_out)
+    with pytest.raises(kind) as caught:
+        prepare(held_out, store=store, features="x", label="y", partitions=1, validation=data)
+    assert "validation frame" not in str(caught.value)
+    assert store.list() == []

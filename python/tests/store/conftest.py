@@ -18,6 +18,7 @@ from cerebro_spark.store.base import Store
 from cerebro_spark.store.fsspec import FsspecStore
 from cerebro_spark.store.hdfs import HdfsStore
 from cerebro_spark.store.local import LocalStore
+from cerebro_spark.store.patience import Patient
 
 _BUCKET = "contract"
 
@@ -46,6 +47,11 @@ def _local(request: pytest.FixtureRequest) -> Store:
     return LocalStore(folder / "store with space")
 
 
+def _patient(request: pytest.FixtureRequest) -> Store:
+    folder: Path = request.getfixturevalue("tmp_path")
+    return Patient(LocalStore(folder / "patient"), seconds=5.0)
+
+
 def _memory(request: pytest.FixtureRequest) -> Store:
     return FsspecStore(f"memory://contract/{uuid.uuid4().hex}")
 
@@ -67,6 +73,7 @@ def _hdfs(request: pytest.FixtureRequest) -> Store:
 
 STORES = {
     "local": Kind(_local),
+    "patient": Kind(_patient),
     "memory": Kind(_memory, Traits(shared=False, folders=False)),
     "files": Kind(_files, Traits(exclusive=False)),
     "s3": Kind(_s3, Traits(folders=False), marks=(pytest.mark.slow,)),
@@ -120,7 +127,6 @@ def s3_options() -> Iterator[dict[str, Any]]:
 
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    # A process of its own: tests fork this one, and a thread that serves may hold any lock at that moment.
     server = subprocess.Popen(
         [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
         stdout=subprocess.DEVNULL,

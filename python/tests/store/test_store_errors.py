@@ -5,23 +5,23 @@ from __future__ import annotations
 import http.client
 import os
 import resource
+import subprocess
 import sys
 import threading
 import urllib.request
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import cloudpickle
 import pytest
 import s3fs
 from hadoop.cluster import HadoopCluster
 
 from cerebro_spark.errors import (
     AlreadyInStore,
-    CerebroError,
     ConfigurationError,
     MissingDependency,
     NotFoundInStore,
@@ -41,23 +41,38 @@ def make_bucket(options: dict[str, Any], name: str) -> None:
     s3fs.S3FileSystem(**options).mkdir(name)
 
 
-def in_a_fork(act: Callable[[], None]) -> str:
-    """What `act` raises in a forked child, as "Type: message"; "done" when it raises nothing."""
-    context = get_context("fork")
-    answers = context.Queue()
+# All imports come first: who has become nobody may not be able to read Python's own modules.
+_ACTING = """
+import sys
+import cloudpickle
+import cerebro_spark.store
+from cerebro_spark.errors import CerebroError
+act = cloudpickle.load(sys.stdin.buffer)
+try:
+    act()
+    print("done")
+except CerebroError as error:
+    print(f"{type(error).__name__}: {error}")
+"""
 
-    def run() -> None:
-        try:
-            act()
-            answers.put("done")
-        except CerebroError as error:
-            answers.put(f"{type(error).__name__}: {error}")
 
-    child = context.Process(target=run)
-    child.start()
-    answer: str = answers.get(timeout=60)
-    child.join(60)
-    return answer
+def in_own_process(act: Callable[[], object]) -> str:
+    """What `act` raises in a fresh process, as "Type: message"; "done" when it raises nothing.
+
+    No fork: this process has threads of many libraries, and a child that inherits a lock which one of them held waits
+    for ever.
+    """
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    process = subprocess.run(
+        [sys.executable, "-c", _ACTING],
+        input=cloudpickle.dumps(act),
+        capture_output=True,
+        env=environment,
+        timeout=60,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr.decode()
+    return process.stdout.decode().strip()
 
 
 def test_a_blob_is_no_folder(folder_store: Store) -> None:
@@ -86,7 +101,7 @@ def test_a_local_folder_of_somebody_else_is_forbidden(tmp_path: Path) -> None:
             os.setuid(NOBODY)
         LocalStore(folder).write("a/c", b"y")
 
-    assert in_a_fork(write).startswith("StoreForbidden: no permission for 'a/c' in the store file://")
+    assert in_own_process(write).startswith("StoreForbidden: no permission for 'a/c' in the store file://")
     assert LocalStore(folder).list() == ["a/b"]
 
 
@@ -109,7 +124,7 @@ def test_a_local_folder_that_cannot_be_read_is_forbidden(tmp_path: Path) -> None
         lambda: store.exists("a/b"),
         lambda: store.delete("a"),
     ):
-        assert in_a_fork(as_nobody(act)).startswith("StoreForbidden")
+        assert in_own_process(as_nobody(act)).startswith("StoreForbidden")
 
 
 def test_a_full_disk_leaves_no_blob(tmp_path: Path) -> None:
@@ -134,9 +149,11 @@ def test_a_full_disk_leaves_no_blob(tmp_path: Path) -> None:
                 file.close()
 
     full = "StoreFull: no room for '{}' in the store file://"
-    assert in_a_fork(limited(lambda: store.write("a", b"x" * 2_000_000))).startswith(full.format("a"))
-    assert in_a_fork(limited(swallow)).startswith(full.format("b"))
-    assert in_a_fork(limited(lambda: LocalStore(source).fetch("big", tmp_path / "copy"))).startswith(full.format("big"))
+    assert in_own_process(limited(lambda: store.write("a", b"x" * 2_000_000))).startswith(full.format("a"))
+    assert in_own_process(limited(swallow)).startswith(full.format("b"))
+    assert in_own_process(limited(lambda: LocalStore(source).fetch("big", tmp_path / "copy"))).startswith(
+        full.format("big")
+    )
     assert store.list() == []
     assert store.sweep(older_than=-60) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "store"]

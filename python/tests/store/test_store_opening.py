@@ -90,6 +90,8 @@ def test_a_path_that_is_a_file_is_refused(tmp_path: Path, below: str) -> None:
     for address in (f"{file}{below}", f"{file.as_uri()}{below}"):
         with pytest.raises(ConfigurationError, match=r"notes.txt' is a file, but a store is a folder: give"):
             open_store(address)
+    with pytest.raises(ConfigurationError, match=r"notes.txt' is a file, but a store is a folder: give"):
+        LocalStore(f"{file}{below}")
     assert file.read_text() == "mine"
 
 

@@ -41,7 +41,7 @@ def _use(pickled: bytes, name: str, answers: Any) -> None:
 def test_other_processes_see_and_are_seen(shared_store: Store) -> None:
     shared_store.write("from the parent", b"hello")
     answers: Any = SPAWN.Queue()
-    child = SPAWN.Process(target=_use, args=(pickle.dumps(shared_store), "child", answers))
+    child = SPAWN.Process(target=_use, args=(pickle.dumps(shared_store), "child", answers), daemon=True)
     child.start()
     expected = ["child", "child-streamed", "from the parent"]
     assert answers.get(timeout=60) == expected
@@ -93,7 +93,9 @@ def _contest(pickled: bytes, number: int, ready: Any, answers: Any) -> None:
 def test_one_of_several_processes_wins(contested_store: Store) -> None:
     ready, answers = SPAWN.Barrier(4), SPAWN.Queue()
     pickled = pickle.dumps(contested_store)
-    children = [SPAWN.Process(target=_contest, args=(pickled, number, ready, answers)) for number in range(4)]
+    children = [
+        SPAWN.Process(target=_contest, args=(pickled, number, ready, answers), daemon=True) for number in range(4)
+    ]
     for child in children:
         child.start()
     outcomes = dict(answers.get(timeout=60) for _ in children)

@@ -268,6 +268,24 @@ def test_the_digest_counts_rates_and_counters(tmp_path: Path) -> None:
     assert trainer.save(tmp_path / "three").digest != second.digest, "a unit more was counted"
 
 
+def test_loading_the_checkpoint_that_is_held_takes_the_new_params() -> None:
+    def asked(model: Any, batches: Any, params: Any) -> dict[str, float]:
+        return {"asked": params["shift"], "rows": 1}
+
+    trainer = trainer_of(model, eval_fn=asked)
+    trainer.train(UNIT, feed("tabular", 0))
+    file = io.BytesIO()
+    digest = trainer.save(file).digest
+    builds = trainer.builds
+    for shift in (1.0, 2.0, 2.0):
+        trainer.load("t", {"shift": shift}, file.getvalue(), digest=digest)
+        assert trainer.evaluate(EVAL, feed("tabular", 0)).values() == {"asked": shift}
+    assert trainer.holds("t", digest)
+    assert trainer.builds == builds + 2, "params not seen before are built once"
+    trainer.load("t", {"shift": 2.0}, b"no checkpoint", digest=digest)
+    assert trainer.save(io.BytesIO()).digest == digest
+
+
 def test_state_that_an_optimizer_makes_at_once_hops() -> None:
     trainer = trainer_of(lambda: model(optimizer=torch.optim.Adagrad))
     trainer.train(UNIT, feed("tabular", 0))

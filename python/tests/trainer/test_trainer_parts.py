@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 import sys
 from collections import defaultdict, deque
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from cerebro_spark.errors import ConfigurationError, TrialFailed
 from cerebro_spark.trainer import Feed
 from cerebro_spark.trainer.base import check_loss, user_metrics
+from cerebro_spark.trainer.feed import batch_size_of
 from cerebro_spark.trainer.randomness import capture_host, derive_seed, restore_host
 from cerebro_spark.trainer.structure import signature
 from cerebro_spark.types import Metrics, Unit
@@ -132,8 +135,23 @@ def test_a_feed_covers_every_row_once() -> None:
     batches = [batch["x"].tolist() for batch in feed]
     assert [len(batch) for batch in batches] == [4, 4, 2]
     assert [x for batch in batches for x in batch] == (order * 2).tolist()
-    with pytest.raises(ConfigurationError, match="batch_size is 0"):
-        Feed({"x": np.arange(3)}, batch_size=0)
+
+
+@pytest.mark.parametrize("size", [0, -1, 16.5, 16.0, "32", True, None, float("nan")])
+def test_a_batch_size_is_a_whole_number_of_at_least_1(size: Any) -> None:
+    rule = re.escape(f"batch_size is {size!r}, but must be a whole number of at least 1: ")
+    with pytest.raises(ConfigurationError, match=rule):
+        Feed({"x": np.arange(3)}, batch_size=size)
+    with pytest.raises(ConfigurationError, match=rule):
+        batch_size_of({"batch_size": size})
+
+
+def test_batch_sizes_of_numpy_are_whole_numbers_too() -> None:
+    size = batch_size_of({"batch_size": np.int64(2)})
+    assert (size, type(size)) == (2, int)
+    feed = Feed({"x": np.arange(3)}, batch_size=np.int64(2))  # type: ignore[arg-type]
+    assert [batch["x"].tolist() for batch in feed] == [[0, 1], [2]]
+    assert batch_size_of({}) == Feed({"x": np.arange(3)}).batch_size == 32
 
 
 def test_states_add_up_and_carried_ones_stand() -> None:

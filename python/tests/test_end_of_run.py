@@ -1,0 +1,48 @@
+"""A test run ends, whatever its tests leave behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+_RUN = """
+import sys
+import pytest
+import end_of_run
+end_of_run.SECONDS = 1.0
+sys.exit(pytest.main(["-q", "-p", "end_of_run", "-p", "no:cacheprovider", sys.argv[1]]))
+"""
+_LEAVES_A_THREAD = """
+import threading
+def wait_for_ever():
+    threading.Event().wait()
+def test_that_passes():
+    threading.Thread(target=wait_for_ever).start()
+"""
+_LEAVES_NOTHING = "def test_that_passes(): pass"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("code", "status"), [(_LEAVES_A_THREAD, 1), (_LEAVES_NOTHING, 0)])
+def test_a_run_that_hangs_at_its_end_is_ended_and_says_where(tmp_path: Path, code: str, status: int) -> None:
+    file = tmp_path / "test_left_behind.py"
+    file.write_text(code)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    began = time.monotonic()
+    run = subprocess.run(
+        [sys.executable, "-c", _RUN, str(file)],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert b"1 passed" in run.stdout
+    assert run.returncode == status, run.stderr.decode()
+    assert (b"wait_for_ever" in run.stderr) == (status == 1)
+    assert time.monotonic() - began < 30

@@ -1,0 +1,69 @@
+"""Metrics of the real torchmetrics: whole or in parts, through the event log or not, the value is the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from trainer_data import columns, feed
+
+from cerebro_spark.codec import from_plain, to_plain
+from cerebro_spark.trainer import Feed, Hooks, Resources, TorchModel
+from cerebro_spark.trainer.torch import TorchTrainer
+from cerebro_spark.types import Metrics, Unit
+
+EVAL = Unit("t", 1, "v", "eval")
+
+
+class Chance(nn.Module):
+    """Gives chances, not logits: torchmetrics guesses batch by batch which of them it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 1)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return self.layer(features).flatten().sigmoid()
+
+
+def bce(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    return nn.functional.binary_cross_entropy(output, label.float())
+
+
+@pytest.fixture(scope="module")
+def trainer() -> TorchTrainer:
+    classification = pytest.importorskip("torchmetrics.classification")
+
+    def model_fn(params: Any) -> TorchModel:
+        module = Chance()
+        metrics = {
+            "auc": classification.BinaryAUROC(),
+            "binned": classification.BinaryAUROC(thresholds=50),
+            "accuracy": classification.BinaryAccuracy(),
+            "f1": classification.BinaryF1Score(),
+        }
+        return TorchModel(module, torch.optim.SGD(module.parameters(), lr=0.1), bce, metrics=metrics)
+
+    made = TorchTrainer(Hooks(model_fn), columns("tabular"), seed=3, resources=Resources(device="cpu"))
+    made.build("t", {})
+    made.train(Unit("t", 1, "0"), feed("tabular", 0))
+    return made
+
+
+@pytest.mark.parametrize("cuts", [[45], [1, 2, 60], [13, 26, 39, 52, 65, 78]], ids=len)
+def test_values_do_not_depend_on_the_split(trainer: TorchTrainer, cuts: list[int]) -> None:
+    rows = feed("tabular", 1).arrays
+    whole = trainer.finish(trainer.evaluate(EVAL, Feed(rows, batch_size=16)))
+    parts: list[Metrics] = []
+    for start, stop in zip([0, *cuts], [*cuts, 90], strict=True):
+        part = Feed({name: array[start:stop] for name, array in rows.items()}, batch_size=7)
+        seen = trainer.evaluate(EVAL, part, parts[-1] if parts else None)
+        parts.append(from_plain(Metrics, to_plain(seen, "metrics")))
+    assert set(parts[0].states) == {"binned", "accuracy", "f1"}
+    assert set(parts[0].carried) == {"auc"}
+    found = trainer.finish(Metrics.merge(parts))
+    assert found.pop("loss") == pytest.approx(whole.pop("loss"), rel=1e-6)
+    assert found == whole
+    assert 0.5 < whole["auc"] < 1.0
