@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("scheduler", "data", "unit")
+NAMES = ("scheduler", "data", "unit", "engine", "transform", "reference")
 
 
 def main() -> int:

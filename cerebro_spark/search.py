@@ -24,9 +24,10 @@ class Done:
 class Search(ABC):
     """Decides which trials to train, and how far.
 
-    Who calls it: the engine, from one thread. It asks until the answer is Wait or Done, tells all reports that one event
-    made, and asks again. A search is deterministic: the same seed and the same order of reports give the same answers, because a run
-    whose driver died is taken up again by repeating them. It takes the time from `report.at`, never from a clock.
+    Who calls it: the engine, from one thread. It asks until the answer is Wait or Done, tells all reports that one
+    event made, and asks again. A search is deterministic: the same seed and the same order of reports give the same
+    answers, because a run whose driver died is taken up again by repeating them. It takes the time from `report.at`,
+    never from a clock.
 
     A trial is dropped by not asking for it again. Asking again for a trial, with a later `until_epoch`, lets it go on;
     with a `warm_start` it goes on from that checkpoint instead of its own. After Done, `ask` is not called again.
