@@ -1,14 +1,14 @@
 # Every target works on a fresh machine that has Python 3.11, Java 17 and Maven. Nothing is installed outside .venv.
 PYTHON ?= python3.11
 BIN := .venv/bin
-EXTRAS := spark,petastorm,keras,torch,hyperopt,hdfs,s3,images,plot,dev
+EXTRAS := spark,petastorm,keras,torch,hyperopt,optuna,trackers,hdfs,s3,images,plot,examples,dev
 READY := .venv/.ready
 FAST := not jvm and not hadoop and not slow
 
 .PHONY: demo test test-fast lint format bench hadoop clean java maven
 
-demo: $(READY)
-	$(BIN)/cerebro-spark demo
+demo: java $(READY)
+	$(BIN)/python examples/flights.py
 
 test: java $(READY)
 	CEREBRO_STATEFUL_EXAMPLES=2000 $(BIN)/python -m pytest

@@ -1,13 +1,14 @@
 """Which worker holds which partitions, and what moves when workers come and go. PURE: values in, values out.
 
-It prefers what is there already, then hosts that have a partition's blocks, then an even load; a worker twice as fast
-may hold twice as many partitions when there are more partitions than workers.
+It keeps the load even (a worker twice as fast may hold twice as many partitions), then each partition near its blocks,
+then what is held where it is: as few loads as that takes, and none when nobody came or went.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cerebro_spark.types import Partition, PartitionId, WorkerId
@@ -32,8 +33,9 @@ def place(
 ) -> Holders:
     """Say who shall hold each partition: `replicas` workers, or all of them where there are fewer.
 
-    `current` is what is held now; it is kept unless a worker holds more than its share and another less. With as many
-    copies as workers, or more, every worker gets at least one.
+    `current` is what is held now; it is kept unless a worker holds more than its share and another less, or a partition
+    that lacks a holder can be near its blocks only if another one near its own makes room. With as many copies as
+    workers, or more, every worker gets at least one.
 
     >>> seats = [Seat("w0"), Seat("w1", speed=2.0)]
     >>> place([Partition(f"p{i}") for i in range(3)], seats)
@@ -45,8 +47,8 @@ def place(
     held = _kept(partitions, seats, copies, current or {})
     quota = shares(copies * len(partitions), [seat.speed for seat in seats], at_most=len(partitions))
     quotas = {seat.worker: share for seat, share in zip(seats, quota, strict=True)}
-    _fill(partitions, seats, copies, quotas, held)
-    _level(seats, quotas, held)
+    quotas = _fill(partitions, seats, copies, quotas, held)
+    _level(partitions, seats, quotas, held)
     return {partition.id: tuple(held[partition.id]) for partition in partitions}
 
 
@@ -89,40 +91,133 @@ def _fill(
     copies: int,
     quotas: Mapping[WorkerId, int],
     held: dict[PartitionId, list[WorkerId]],
-) -> None:
-    """Find holders for what lacks them: on a host with the blocks wherever shares allow, by augmenting paths."""
-    count = _counts(seats, held)
-    taken: dict[WorkerId, list[PartitionId]] = {seat.worker: [] for seat in seats}
-    locals_of = {p.id: [s.worker for s in seats if s.host and s.host in p.hosts] for p in partitions}
-
-    def seek(partition: PartitionId, tried: set[WorkerId]) -> bool:
-        for worker in sorted(locals_of[partition], key=lambda w: count[w] / max(quotas[w], 1)):
-            if worker in tried or worker in held[partition]:
-                continue
-            tried.add(worker)
-            if count[worker] < quotas[worker]:
-                _put(partition, worker)
-                return True
-            for other in list(taken[worker]):
-                if seek(other, tried):
-                    taken[worker].remove(other)
-                    held[other].remove(worker)
-                    count[worker] -= 1
-                    _put(partition, worker)
-                    return True
-        return False
-
-    def _put(partition: PartitionId, worker: WorkerId) -> None:
-        held[partition].append(worker)
-        taken[worker].append(partition)
-        count[worker] += 1
-
+) -> dict[WorkerId, int]:
+    """Find holders for what lacks them, on a host with the blocks wherever shares allow; returns the shares it used."""
+    nearness = _Nearness(partitions, seats, quotas, held)
     for wanted in range(1, copies + 1):
         lacking = [p.id for p in partitions if len(held[p.id]) < wanted]
-        if any(locals_of.values()):
-            lacking = [p for p in lacking if not seek(p, set())]
-        for partition, worker in _deal(lacking, wanted, seats, quotas, count, held):
-            _put(partition, worker)
+        if nearness.known:
+            lacking = [partition for partition in lacking if not nearness.seek(partition)]
+        for partition, worker in _deal(lacking, wanted, seats, nearness.quotas(), nearness.count, held):
+            nearness.put(partition, worker)
+    return nearness.quotas()
+
+
+class _Nearness:
+    """Puts partitions on workers of hosts with their blocks, by augmenting paths: whoever is in the way moves on.
+
+    What is held already moves too, if it finds another host with its blocks: two loads from a near disk instead of one
+    over the network, and all units near their blocks afterwards. Among workers of one speed it does not matter who has
+    one partition more than others: where a share is one more, it goes to whom the blocks favour.
+    """
+
+    def __init__(
+        self,
+        partitions: Sequence[Partition],
+        seats: Sequence[Seat],
+        quotas: Mapping[WorkerId, int],
+        held: dict[PartitionId, list[WorkerId]],
+    ) -> None:
+        self._held = held
+        at: dict[str, list[WorkerId]] = {}
+        for seat in seats:
+            if seat.host:
+                at.setdefault(seat.host, []).append(seat.worker)
+        self._near = {p.id: [worker for host in p.hosts for worker in at.get(host, ())] for p in partitions}
+        self._peers: dict[WorkerId, list[WorkerId]] = {}
+        by_speed: dict[float, list[WorkerId]] = {}
+        for seat in seats:
+            self._peers[seat.worker] = by_speed.setdefault(seat.speed, [])
+            by_speed[seat.speed].append(seat.worker)
+        ranges = {peers[0]: [quotas[peer] for peer in peers] for peers in by_speed.values()}
+        self._least = {worker: min(ranges[peers[0]]) for worker, peers in self._peers.items()}
+        self._most = {worker: max(ranges[peers[0]]) for worker, peers in self._peers.items()}
+        # By the first of a kind: how many of it may have one more than the others, and how many more may still get it.
+        self._extras = {p[0]: sum(quotas[w] > self._least[w] for w in p) for p in by_speed.values()}
+        self._extra = dict(self._extras)
+        self._on: dict[WorkerId, list[PartitionId]] = {seat.worker: [] for seat in seats}
+        self.count = {seat.worker: 0 for seat in seats}
+        for partition, holders in held.items():
+            for worker in holders:
+                self._note(partition, worker)
+
+    @property
+    def known(self) -> bool:
+        """Whether any worker is near any blocks."""
+        return any(self._near.values())
+
+    def quotas(self) -> dict[WorkerId, int]:
+        """Each worker's share, where those that have one more than others already are those that may."""
+        shares = dict(self._least)
+        for first, extra in self._extras.items():
+            peers = self._peers[first]
+            for worker in sorted(peers, key=lambda w: self.count[w] <= self._least[w])[:extra]:
+                shares[worker] = self._most[worker]
+        return shares
+
+    def seek(self, partition: PartitionId) -> bool:
+        """Give the partition to a worker near its blocks, if room can be made there: along the shortest path."""
+        came: dict[WorkerId, tuple[WorkerId | None, PartitionId | None]] = {}
+        queue: deque[WorkerId] = deque()
+
+        def reach(workers: Iterable[WorkerId], source: WorkerId | None, moved: PartitionId | None) -> None:
+            for worker in workers:
+                if worker not in came:
+                    came[worker] = (source, moved)
+                    queue.append(worker)
+
+        reach(self._others_near(partition), None, partition)
+        while queue:
+            worker = queue.popleft()
+            if self._has_room(worker):
+                self._shift(worker, came)
+                return True
+            for held in self._on[worker]:
+                reach(self._others_near(held), worker, held)
+            # Room can also come from one of its kind that gives up having one more, and gets nothing for it.
+            reach(self._rivals(worker), worker, None)
+        return False
+
+    def put(self, partition: PartitionId, worker: WorkerId) -> None:
+        self._held[partition].append(worker)
+        self._note(partition, worker)
+
+    def _note(self, partition: PartitionId, worker: WorkerId) -> None:
+        self._on[worker].append(partition)
+        self.count[worker] += 1
+        self._extra[self._peers[worker][0]] -= self.count[worker] == self._least[worker] + 1
+
+    def _take(self, partition: PartitionId, worker: WorkerId) -> None:
+        self._held[partition].remove(worker)
+        self._on[worker].remove(partition)
+        self.count[worker] -= 1
+        self._extra[self._peers[worker][0]] += self.count[worker] == self._least[worker]
+
+    def _shift(self, end: WorkerId, came: Mapping[WorkerId, tuple[WorkerId | None, PartitionId | None]]) -> None:
+        """Move every partition on the path that ends here by one worker."""
+        worker: WorkerId | None = end
+        while worker is not None:
+            source, moved = came[worker]
+            if moved is not None:
+                self.put(moved, worker)
+                if source is not None:
+                    self._take(moved, source)
+            worker = source
+
+    def _others_near(self, partition: PartitionId) -> list[WorkerId]:
+        """Workers near the blocks that do not hold the partition, those with most room first."""
+        near = [worker for worker in self._near[partition] if worker not in self._held[partition]]
+        return sorted(near, key=lambda worker: self.count[worker] / max(self._most[worker], 1))
+
+    def _has_room(self, worker: WorkerId) -> bool:
+        if self.count[worker] < self._least[worker]:
+            return True
+        return self.count[worker] < self._most[worker] and self._extra[self._peers[worker][0]] > 0
+
+    def _rivals(self, worker: WorkerId) -> list[WorkerId]:
+        if self.count[worker] >= self._most[worker]:
+            return []
+        return [peer for peer in self._peers[worker] if self.count[peer] == self._most[peer]]
 
 
 def _deal(
@@ -157,23 +252,33 @@ def _deal(
             heapq.heappush(queue, entry)
 
 
-def _level(seats: Sequence[Seat], quotas: Mapping[WorkerId, int], held: dict[PartitionId, list[WorkerId]]) -> None:
-    """Move single copies from workers above their share to workers below it."""
+def _level(
+    partitions: Sequence[Partition],
+    seats: Sequence[Seat],
+    quotas: Mapping[WorkerId, int],
+    held: dict[PartitionId, list[WorkerId]],
+) -> None:
+    """Move single copies from workers above their share to workers below it, towards their blocks if possible."""
     speed = {seat.worker: seat.speed for seat in seats}
+    host = {seat.worker: seat.host for seat in seats}
+    hosts = {partition.id: partition.hosts for partition in partitions}
     count = _counts(seats, held)
+
+    def gain(move: tuple[PartitionId, WorkerId, WorkerId]) -> int:
+        partition, source, target = move
+        return (host[target] in hosts[partition]) - (host[source] in hosts[partition])
+
     while True:
         above = sorted((w for w in count if count[w] > quotas[w]), key=lambda w: -count[w] / speed[w])
         below = sorted((w for w in count if count[w] < quotas[w]), key=lambda w: count[w] / speed[w])
-        move = next(
-            (
-                (p, source, target)
-                for source in above
-                for target in below
-                for p in held
-                if _movable(held[p], source, target)
-            ),
-            None,
+        moves = (
+            (p, source, target)
+            for source in above
+            for target in below
+            for p in held
+            if _movable(held[p], source, target)
         )
+        move = max(moves, key=gain, default=None) if any(hosts.values()) else next(moves, None)
         if move is None:
             return
         partition, source, target = move

@@ -237,17 +237,25 @@ class _Drive:
         _log.warning("the run ended early (%s); %s", type(error).__name__, note)
 
 
+def check_free(store: Store, run: str) -> None:
+    """Raise ConfigurationError if there is such a run already."""
+    if store.exists(paths.run_folder(run)):
+        raise _taken(store, run)
+
+
 def _claim(store: Store, run: str, data: bytes) -> None:
     """Take an id for a new run: its recipe is the first thing in its folder, and written once."""
-    taken = (
-        f"{store.url} has a run {run!r} already: choose another id, leave it out, or go on with that run by cs.resume"
-    )
-    if store.exists(paths.run_folder(run)):
-        raise ConfigurationError(taken)
+    check_free(store, run)
     try:
         store.write(paths.functions(run), data)
     except AlreadyInStore as error:
-        raise ConfigurationError(taken) from error
+        raise _taken(store, run) from error
+
+
+def _taken(store: Store, run: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{store.url} has a run {run!r} already: choose another id, leave it out, or go on with that run by cs.resume"
+    )
 
 
 def _forget(store: Store, run: str, error: BaseException) -> None:

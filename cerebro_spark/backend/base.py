@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from cerebro_spark.backend.job import Job
+from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.events import Action, Event
 from cerebro_spark.types import Partition
 
@@ -39,6 +40,10 @@ class Backend(ABC):
     @abstractmethod
     def start(self, partitions: Sequence[Partition], at: float = 0.0) -> None:
         """Launch the workers, and let the clock begin at `at`."""
+
+    def located(self, dataset: Dataset) -> Dataset:
+        """The data set with the hosts that hold its partitions now, where a backend can know."""
+        return dataset
 
     def rehearse(self, params: Mapping[str, Any]) -> str | None:
         """Try a configuration on one batch; a backend that trains nothing has nothing to try."""

@@ -22,17 +22,19 @@ _SECONDS_FOR_LAST_WORDS = 5.0
 class Child:
     """A running worker process. `on_end` is called once, from a thread of the child's own, when nothing is left of it.
 
-    Raises OSError if the process cannot be started. `post` may block until the process has started up and reads.
+    What the process says goes into `words`, all of it before `on_end` is called. Raises OSError if the process cannot
+    be started. `post` may block until the process has started up and reads.
     """
 
     def __init__(
         self,
         name: str,
         on_end: Callable[[], None],
+        words: deque[str] | None = None,
         environment: dict[str, str] | None = None,
         say: Callable[[str], None] = _log.info,
     ) -> None:
-        self.words: deque[str] = deque(maxlen=_LAST_WORDS)
+        self.words: deque[str] = deque(maxlen=_LAST_WORDS) if words is None else words
         self._name = name
         self._on_end = on_end
         self._say = say
@@ -43,6 +45,7 @@ class Child:
             stderr=subprocess.PIPE,
             process_group=0,  # a terminal's Ctrl-C is for the driver, which then stops its workers
             env={
+                "TF_CPP_MIN_LOG_LEVEL": "3",  # TensorFlow greets, and complains of the GPU that is not there
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
                 **(environment or {}),

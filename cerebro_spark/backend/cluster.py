@@ -6,12 +6,15 @@ It takes a SparkContext and asks it; pyspark itself is imported by its one home 
 from __future__ import annotations
 
 import logging
+import pickle
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
+import cloudpickle
 
 from cerebro_spark.backend.job import Job
 from cerebro_spark.errors import BackendError, ConfigurationError, StoreError
@@ -23,8 +26,8 @@ _log = logging.getLogger(__name__)
 _SECONDS_TO_REGISTER = 30.0
 _SECONDS_OF_QUIET = 3.0
 _SECONDS_BETWEEN_LOOKS = 0.1
-_LIBRARIES = {"torch": ("torch",), "keras": ("keras", "tensorflow")}
-_ALWAYS = ("numpy", "pyarrow", "safetensors", "cloudpickle")
+LIBRARIES = {"torch": ("torch",), "keras": ("keras", "tensorflow")}
+ALWAYS = ("numpy", "pyarrow", "safetensors", "cloudpickle")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +44,13 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one executor says of itself: libraries it lacks, and what went wrong with the store, if anything did."""
+    """What one executor says of itself: libraries it lacks, what went wrong with store or functions, its versions."""
 
     host: str
     missing: tuple[str, ...]
     store: str | None
+    functions: str | None
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 def look(context: Any) -> Cluster:
@@ -63,18 +68,25 @@ def look(context: Any) -> Cluster:
     )
 
 
-def settled(context: Any, patience: float = _SECONDS_TO_REGISTER) -> Cluster:
+def settled(context: Any, patience: float = _SECONDS_TO_REGISTER, enough: int | None = None) -> Cluster:
     """Ask again until all executors that were asked for have registered, or nobody new has come for a while.
 
-    Spark tells Python of no event when an executor registers, so this looks again and again.
+    Where `enough` slots are waited for, a pause between two executors is no reason to stop: only they are, or the end
+    of patience. Spark tells Python of no event when an executor registers, so this looks again and again.
     """
     cluster = look(context)
     wanted = _wanted_slots(context, cluster)
     end = time.monotonic() + patience
     changed = time.monotonic()
-    while time.monotonic() < end and (
-        cluster.slots < wanted if wanted is not None else time.monotonic() - changed < _SECONDS_OF_QUIET
-    ):
+
+    def done() -> bool:
+        if enough is not None and cluster.slots >= enough:
+            return True
+        if wanted is not None:
+            return cluster.slots >= wanted
+        return enough is None and time.monotonic() - changed >= _SECONDS_OF_QUIET
+
+    while time.monotonic() < end and not done():
         time.sleep(_SECONDS_BETWEEN_LOOKS)
         before, cluster = cluster, look(context)
         changed = time.monotonic() if cluster.slots != before.slots or not cluster.slots else changed
@@ -106,7 +118,7 @@ def check(context: Any, num_workers: int, threads: int, patience: float = _SECON
         )
         return cluster
     if cluster.slots < num_workers:
-        cluster = settled(context, patience)
+        cluster = settled(context, patience, enough=num_workers)
     if cluster.slots < num_workers:
         raise ConfigurationError(_too_few(cluster, num_workers))
     if threads > cluster.task_cpus:
@@ -131,38 +143,46 @@ def _too_few(cluster: Cluster, num_workers: int) -> str:
 
 def check_executors(context: Any, job: Job, count: int) -> None:
     """Have so many tasks look around where they run, and raise BackendError for what a worker would stumble over."""
-    wanted = (*_ALWAYS, *_LIBRARIES[job.framework if job.framework != "auto" else framework_of(job.hooks.model_fn)])
-    probes = [f"{paths.run_folder(job.run)}/probes/{uuid.uuid4().hex}" for _ in range(count)]
-    look_around = _Probe(job.store, wanted)
-    try:
-        findings: list[Finding] = context.parallelize(probes, count).mapPartitions(look_around).collect()
-    except Exception as error:
-        if "No module named 'cerebro_spark'" in str(error):
-            raise BackendError(
-                "the executors do not have cerebro_spark: install it there, or ship this environment with"
-                " spark.archives (see docs/deploy)"
-            ) from error
-        raise
-    _judge(findings, job.store)
-    _check_shared(job.store, probes)
+    framework = framework_of(job.hooks.model_fn) if job.framework == "auto" else job.framework
+    wanted = (*ALWAYS, *(LIBRARIES[framework] if isinstance(framework, str) else ()))
+    names = [f"{paths.run_folder(job.run)}/probes/{uuid.uuid4().hex}" for _ in range(count)]
+    findings = ask_executors(context, Probe(wanted, job.store, cloudpickle.dumps(job.hooks)), names)
+    for trouble in (*troubles(findings, job.store), *unseen(job.store, names)):
+        raise BackendError(trouble)
 
 
-class _Probe:
-    """Looks around on an executor: one blob into the store, one look for each library."""
+class Probe:
+    """Looks around on an executor: one look for each library, one blob into the store, the functions unpacked once."""
 
-    def __init__(self, store: Store, wanted: tuple[str, ...]) -> None:
+    def __init__(self, wanted: Sequence[str], store: Store | None = None, functions: bytes | None = None) -> None:
+        self._wanted = tuple(wanted)
         self._store = store
-        self._wanted = wanted
+        self._functions = functions
 
     def __call__(self, names: Iterator[str]) -> Iterator[Finding]:
+        import importlib.metadata
         import importlib.util
+        import platform
         import socket
 
         missing = tuple(name for name in self._wanted if importlib.util.find_spec(name) is None)
+        there = {one.name: one.version for one in importlib.metadata.distributions() if one.name in self._wanted}
+        versions = {"Python": platform.python_version(), **there}
         for name in names:
-            yield Finding(socket.gethostname(), missing, self._written(name))
+            yield Finding(socket.gethostname(), missing, self._written(name), self._unpacked(), versions)
+
+    def _unpacked(self) -> str | None:
+        if self._functions is None:
+            return None
+        try:
+            pickle.loads(self._functions)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return None
 
     def _written(self, name: str) -> str | None:
+        if self._store is None:
+            return None
         try:
             self._store.write(name, b"probe")
         except OSError as error:
@@ -170,33 +190,60 @@ class _Probe:
         return None
 
 
-def _judge(findings: list[Finding], store: Store) -> None:
+def ask_executors(context: Any, probe: Probe, names: Sequence[str]) -> list[Finding]:
+    """What executors find where they run: one task for each of these names, under which it writes a blob."""
+    try:
+        found: list[Finding] = context.parallelize(names, len(names)).mapPartitions(probe).collect()
+    except Exception as error:
+        if "No module named 'cerebro_spark'" in str(error):
+            raise BackendError(
+                "the executors do not have cerebro_spark: install it there, or ship this environment with"
+                " spark.archives (see docs/deploy)"
+            ) from error
+        raise
+    return found
+
+
+def troubles(findings: Sequence[Finding], store: Store | None) -> list[str]:
+    """What is wrong on the executors, with the fix; each trouble of a host once."""
+    found: list[str] = []
     for finding in findings:
         if finding.missing:
-            raise BackendError(
+            found.append(
                 f"executors on {finding.host} lack {', '.join(finding.missing)}: install them there, or ship this"
                 " environment with spark.archives (see docs/deploy)"
             )
-        if finding.store is not None:
-            raise BackendError(
+        if finding.functions is not None:
+            found.append(
+                f"executors on {finding.host} cannot load the run's functions: {finding.functions}. A module of your"
+                " own must go with them: spark.sparkContext.addPyFile('module.py'), or spark-submit --py-files; or"
+                " define the functions in the notebook or script itself"
+            )
+        if finding.store is not None and store is not None:
+            found.append(
                 f"executors on {finding.host} cannot write to the store {store.url}: {finding.store}. Give the user who"
                 " runs them the right to, or use another store"
             )
+    return list(dict.fromkeys(found))
 
 
-def _check_shared(store: Store, probes: list[str]) -> None:
-    """What executors wrote must be seen here: a local folder is shared by one machine, not by a cluster."""
+def unseen(store: Store, names: Sequence[str]) -> list[str]:
+    """What is wrong if the driver does not see what executors wrote under these names, which are deleted.
+
+    A local folder is shared by one machine, not by a cluster.
+    """
     try:
-        lost = [name for name in probes if not store.exists(name)]
-        for name in probes:
+        lost = [name for name in names if not store.exists(name)]
+        for name in names:
             store.delete(name)
     except StoreError as error:
-        raise BackendError(f"the driver cannot use the store {store.url}: {error}") from error
-    if lost:
-        raise BackendError(
-            f"the driver does not see what executors wrote to the store {store.url}: on several machines use a store"
-            " that they share (hdfs://, s3://, a network folder)"
-        )
+        return [f"the driver cannot use the store {store.url}: {error}"]
+    if not lost:
+        return []
+    return [
+        f"the driver does not see what executors wrote to the store {store.url}: on several machines use a store"
+        " that they share (hdfs://, s3://, a network folder)"
+    ]
 
 
 def _slots(context: Any) -> int:

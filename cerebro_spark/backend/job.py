@@ -8,15 +8,18 @@ from typing import Any, Literal
 
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.store.base import Store
-from cerebro_spark.trainer.base import Hooks, Resources
+from cerebro_spark.trainer.base import Hooks, Resources, Trainer
 from cerebro_spark.trainer.feed import Columns, ColumnSpec
 
-Framework = Literal["auto", "keras", "torch"]
+Framework = Literal["auto", "keras", "torch"] | type[Trainer]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run as a worker sees it: where its data and its checkpoints are, and the user's functions."""
+    """One run as a worker sees it: where its data and its checkpoints are, and the user's functions.
+
+    `metric` is what the search goes by, if that is to be looked for when one batch is tried.
+    """
 
     run: str
     store: Store
@@ -26,6 +29,7 @@ class Job:
     framework: Framework = "auto"
     resources: Resources = field(default_factory=Resources)
     cache: Mapping[str, Any] = field(default_factory=dict)
+    metric: str | None = None
 
     @property
     def columns(self) -> Columns:

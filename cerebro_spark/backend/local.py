@@ -11,9 +11,9 @@ import cloudpickle
 from cerebro_spark.backend.child import Child
 from cerebro_spark.backend.hand import Hand
 from cerebro_spark.backend.job import Job
-from cerebro_spark.backend.wired import WiredBackend
+from cerebro_spark.backend.wired import WiredBackend, check_whole
 from cerebro_spark.backend.worker import Posting
-from cerebro_spark.errors import BackendError, ConfigurationError
+from cerebro_spark.errors import BackendError
 from cerebro_spark.types import WorkerId
 
 
@@ -27,7 +27,7 @@ class LocalBackend(WiredBackend):
 
     >>> LocalBackend(num_workers=0)
     Traceback (most recent call last):
-    cerebro_spark.errors.ConfigurationError: `num_workers` is 0, but must be at least 1
+    cerebro_spark.errors.ConfigurationError: `num_workers` is 0, but must be a whole number of at least 1
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class LocalBackend(WiredBackend):
         max_restarts: int = 100,
     ) -> None:
         super().__init__(num_workers, heartbeat=heartbeat, start_timeout=start_timeout, max_restarts=max_restarts)
-        if threads is not None and threads < 1:
-            raise ConfigurationError(f"`threads` is {threads}, but must be at least 1")
+        if threads is not None:
+            check_whole("threads", threads)
         self.threads = threads or max(1, len(os.sched_getaffinity(0)) // num_workers)
         self.devices = tuple(devices)
 
@@ -52,10 +52,11 @@ class LocalBackend(WiredBackend):
         except Exception as error:
             raise BackendError(f"what worker {hand.name} needs cannot be sent to it: {error}") from error
         try:
-            child = Child(hand.name, lambda: self._gone(hand))
+            # It may die before this call returns: its words must be where `_gone` looks for them.
+            child = Child(hand.name, lambda: self._gone(hand), hand.words)
         except OSError as error:
             raise BackendError(f"worker {hand.name} could not be started: {error}") from error
-        hand.launched, hand.words = child, child.words
+        hand.launched = child
         child.post(data)
 
     def _kill(self, hand: Hand) -> None:

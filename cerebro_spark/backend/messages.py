@@ -73,9 +73,10 @@ def _fact(worker: WorkerId, message: Message, at: float) -> Event | None:
             None if written is None else checkpoint_of(written),
             metrics,
             values,
+            float(message["waited"]),
         )
     if kind == "failed":
-        blame: Blame = "trial" if message["blame"] == "trial" else "worker"
+        blame: Blame = message["blame"] if message["blame"] in ("trial", "store") else "worker"
         unit = unit_of(message["unit"])
         return UnitFailed(at, worker, unit, int(message["attempt"]), str(message["error"]), blame)
     return None
@@ -84,6 +85,7 @@ def _fact(worker: WorkerId, message: Message, at: float) -> Event | None:
 def finished(
     order: Message,
     seconds: float,
+    waited: float,
     metrics: Metrics,
     values: dict[str, float] | None,
     checkpoint: Checkpoint | None = None,
@@ -94,6 +96,7 @@ def finished(
         "unit": order["unit"],
         "attempt": order["attempt"],
         "seconds": seconds,
+        "waited": waited,
         "metrics": to_plain(metrics, "metrics"),
         "values": None if values is None else to_plain(values, "values"),
         "checkpoint": None if checkpoint is None else list(checkpoint),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,11 @@ from cerebro_spark.backend import cluster
 from cerebro_spark.backend.hand import Hand
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.task import run_task
-from cerebro_spark.backend.wired import WiredBackend
+from cerebro_spark.backend.wire import Message
+from cerebro_spark.backend.wired import WiredBackend, check_whole
 from cerebro_spark.backend.worker import Posting
+from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.prepare import replica_hosts
 from cerebro_spark.errors import BackendError, ConfigurationError
 from cerebro_spark.types import WorkerId
 
@@ -56,6 +60,10 @@ class SparkBackend(WiredBackend):
         max_restarts: int = 100,
     ) -> None:
         self._spark: Any = spark if spark is not None else _active_session()
+        if not hasattr(self._spark, "sparkContext"):
+            raise ConfigurationError(
+                f"`spark` is a {type(spark).__name__}, but must be a SparkSession: leave it out for the active one"
+            )
         self._context = self._spark.sparkContext
         self._cluster = cluster.look(self._context) if num_workers is not None else cluster.settled(self._context)
         super().__init__(
@@ -64,13 +72,18 @@ class SparkBackend(WiredBackend):
             start_timeout=start_timeout,
             max_restarts=max_restarts,
         )
-        if threads is not None and threads < 1:
-            raise ConfigurationError(f"`threads` is {threads}, but must be at least 1")
+        if threads is not None:
+            check_whole("threads", threads)
         if not 0 <= port <= 65535:
             raise ConfigurationError(f"`port` is {port}, but must be 0 (any free one) or a number up to 65535")
         self.threads = threads or self._cluster.task_cpus
+        cluster.check(self._context, self.num_workers, self.threads)
         self.host = host or self._cluster.driver_host
         self.port = port
+
+    def located(self, dataset: Dataset) -> Dataset:
+        hosts = replica_hosts(self._spark, dataset)
+        return dataset.with_hosts(hosts) if hosts else dataset
 
     # -- what this kind of backend says
 
@@ -114,6 +127,37 @@ class SparkBackend(WiredBackend):
             hand.words.extend(_short(error))
         finally:
             self._gone(hand)
+
+    def _hurry(self, hand: Hand) -> None:
+        """A worker's time counts from when its task began; one without a place is waited for as long as others work."""
+        waiting = hand.peer is None and not hand.ended.is_set() and not self._closing
+        task = self._task_of(hand) if waiting else None
+        if task is None:
+            left = self.start_timeout if waiting and self.workers else 0.0
+        else:
+            left = self.start_timeout - (time.time() - task.launchTime().getTime() / 1000)
+        if not waiting or left <= 0:
+            super()._hurry(hand)
+            return
+        again = threading.Timer(left, self._hurry, [hand])
+        again.daemon = True
+        again.start()
+
+    def _welcome(self, peer: int, message: Message) -> None:
+        """A worker knows only the address it dials from; blocks are on hosts as Spark's scheduler calls them."""
+        hand = self._hands.get(str(message.get("name")))
+        task = self._task_of(hand) if hand is not None else None
+        super()._welcome(peer, message if task is None else {**message, "host": str(task.host())})
+
+    def _task_of(self, hand: Hand) -> Any:
+        """What Spark's scheduler says of the worker's task; None while that waits for a place."""
+        tracker, store = self._context.statusTracker(), self._context._jsc.sc().statusStore()
+        jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(hand.launched)]
+        for stage in (number for job in jobs if job is not None for number in job.stageIds):
+            tasks = store.taskList(stage, 0, 1)
+            if tasks.size():
+                return tasks.apply(0)
+        return None
 
     def _kill(self, hand: Hand) -> None:
         if hand.launched is None:

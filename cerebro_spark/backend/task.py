@@ -24,7 +24,7 @@ def run_task(posting: bytes, attempt: int, host: str, gpus: list[str]) -> list[s
     environment = {HOST: host}
     if gpus:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-    child = Child("task", ended.set, environment, say=lambda line: print(line, file=sys.stderr, flush=True))
+    child = Child("task", ended.set, environment=environment, say=lambda line: print(line, file=sys.stderr, flush=True))
     child.post(posting)
     ended.wait()
     return list(child.words)

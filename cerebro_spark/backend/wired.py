@@ -19,8 +19,10 @@ from typing import Any
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.backend.hand import Hand
 from cerebro_spark.backend.hub import Hub
+from cerebro_spark.backend.janitor import Janitor
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.messages import fact, order
+from cerebro_spark.backend.succession import Succession
 from cerebro_spark.backend.wire import Message, WireError
 from cerebro_spark.backend.worker import Posting
 from cerebro_spark.codec import to_plain
@@ -31,18 +33,23 @@ from cerebro_spark.events import (
     Event,
     GatheringEnded,
     PartitionLoaded,
+    RunUnit,
     UnitFailed,
     UnitFinished,
     WorkerJoined,
     WorkerLost,
     WorkerRetiring,
 )
-from cerebro_spark.store import paths
 from cerebro_spark.types import Partition, WorkerId
 
 _log = logging.getLogger(__name__)
-_MOST_USELESS = 3
 _SECONDS_TO_END = 10.0
+
+
+def check_whole(name: str, value: object) -> None:
+    """Raise ConfigurationError unless this can be a number of workers or threads."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigurationError(f"`{name}` is {value!r}, but must be a whole number of at least 1")
 
 
 class WiredBackend(Backend):
@@ -57,22 +64,13 @@ class WiredBackend(Backend):
     _hands: dict[WorkerId, Hand]
     _left: set[Hand]
     _names: dict[int, WorkerId]
-    _useless: dict[str, int]
     _rehearsed: dict[int, str | None]
 
-    def __init__(
-        self,
-        num_workers: int,
-        *,
-        heartbeat: float,
-        start_timeout: float,
-        max_restarts: int,
-    ) -> None:
-        if not isinstance(num_workers, int) or num_workers < 1:
-            raise ConfigurationError(f"`num_workers` is {num_workers!r}, but must be at least 1")
+    def __init__(self, num_workers: int, *, heartbeat: float, start_timeout: float, max_restarts: int) -> None:
+        check_whole("num_workers", num_workers)
         for name, seconds in (("heartbeat", heartbeat), ("start_timeout", start_timeout)):
-            if not seconds > 0:
-                raise ConfigurationError(f"`{name}` is {seconds}, but must be above 0 seconds")
+            if not isinstance(seconds, int | float) or not seconds > 0:
+                raise ConfigurationError(f"`{name}` is {seconds!r}, but must be a number of seconds above 0")
         self.num_workers = num_workers
         self.heartbeat = heartbeat
         self.start_timeout = start_timeout
@@ -125,18 +123,17 @@ class WiredBackend(Backend):
             self._secret, self._heard, self._lost, self._broken, host=host, port=port, silence=self.heartbeat
         )
         self._hiring = ThreadPoolExecutor(8, "hiring")
-        self._janitor = ThreadPoolExecutor(1, "janitor")
+        self._janitor = Janitor(self._job)
         self._patience = threading.Timer(self.start_timeout, self._stop_gathering)
         self._patience.daemon = True
         self._patience.start()
         with self._lock:
             for _ in range(self.num_workers):
-                self._hire(self._fresh_name())
+                self._hire(self._succession.newcomer())
 
     def submit(self, action: Action) -> None:
         if isinstance(action, DeleteCheckpoint):
-            assert self._job is not None
-            self._janitor.submit(self._delete, paths.checkpoint(self._job.run, action.checkpoint))
+            self._janitor.delete(action)
             return
         message = order(action)
         if message is None:
@@ -146,6 +143,8 @@ class WiredBackend(Backend):
             if hand is None or hand.peer is None or self._hub is None:
                 return
             hand.dismissed = hand.dismissed or message["type"] == "stop"
+            if isinstance(action, RunUnit):
+                self._janitor.ordered(action)
             self._hub.send(hand.peer, message)
 
     def events(self) -> list[Event]:
@@ -181,8 +180,8 @@ class WiredBackend(Backend):
                 self._kill(hand)  # nobody can tell it to stop
         hub.close()
         self._hiring.shutdown(wait=True)
-        self._janitor.shutdown(wait=True)
         self._wait_until_all_ended()
+        self._janitor.close()
 
     def rehearse(self, params: Mapping[str, Any]) -> str | None:
         with self._news:
@@ -219,7 +218,7 @@ class WiredBackend(Backend):
         with self._lock:
             if self._hub is None or self._closing:
                 raise BackendError("workers can be added only while a run goes on: set `num_workers` before it starts")
-            names = [self._fresh_name() for _ in range(count)]
+            names = [self._succession.newcomer() for _ in range(count)]
             for name in names:
                 self._hire(name)
         return names
@@ -248,16 +247,10 @@ class WiredBackend(Backend):
         self._hands = {}
         self._left = set()
         self._names = {}
-        self._useless = {}
         self._rehearsed = {}
-        self._named = 0
-        self._restarts_left = self.max_restarts
+        self._succession = Succession(self.max_restarts)
         self._closing = False
         self._zero = time.monotonic()
-
-    def _fresh_name(self) -> WorkerId:
-        self._named += 1
-        return f"w{self._named - 1}"
 
     def _hire(self, name: WorkerId) -> None:
         """Have a worker launched; the lock is held."""
@@ -309,28 +302,16 @@ class WiredBackend(Backend):
 
     def _replace(self, hand: Hand) -> None:
         """Have somebody take the place of a worker that died; the lock is held."""
-        stem, _, life = hand.name.partition(".")
-        self._useless[stem] = 0 if hand.useful else self._useless.get(stem, 0) + 1
-        if self._restarts_left == 0 or self._useless[stem] >= _MOST_USELESS:
-            why = "no restart is left" if self._restarts_left == 0 else "so did those before it, having done nothing"
-            words = "\n".join(hand.words)
-            self._fail(BackendError(f"worker {hand.name} died, and {why}; its last words:\n{words}"))
-            return
-        self._restarts_left -= 1
-        self._hire(f"{stem}.{int(life or 0) + 1}")
+        try:
+            self._hire(self._succession.heir(hand))
+        except BackendError as error:
+            self._fail(error)
 
     def _fail(self, error: BackendError) -> None:
         with self._news:
             self._failure = self._failure or error
             self._facts.put(error)
             self._news.notify_all()
-
-    def _delete(self, name: str) -> None:
-        assert self._job is not None
-        try:
-            self._job.store.delete(name)
-        except OSError as error:
-            _log.warning("a checkpoint that is not needed any more stays: %s", error)
 
     def _wait_until_all_ended(self) -> None:
         """They have ten seconds before they are killed."""
@@ -360,6 +341,7 @@ class WiredBackend(Backend):
             self._note_rehearsal(message)
             return
         event = fact(name, message, self.now())
+        self._janitor.heard(event)
         if hand is not None:
             self._note(hand, message, event)
         if event is not None:

@@ -7,6 +7,7 @@ the next unit already runs, and only when it is in the store is the unit reporte
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import socket
@@ -38,7 +39,7 @@ from cerebro_spark.errors import (
 from cerebro_spark.store import paths
 from cerebro_spark.trainer.base import Trainer
 from cerebro_spark.trainer.choice import choose_trainer
-from cerebro_spark.trainer.feed import Feed
+from cerebro_spark.trainer.feed import Feed, batch_size_of
 from cerebro_spark.types import Checkpoint, Metrics, Unit
 
 Parent = Path | bytes
@@ -67,8 +68,9 @@ def serve(posting: Posting) -> None:
     line.send({"type": "hello", **hello, "threads": posting.job.resources.threads})
     worker = Worker(posting.job, line)
     threading.Thread(target=_beat, args=(line, posting.beat, worker.stopped), daemon=True).start()
-    threading.Thread(target=_listen, args=(line, worker), daemon=True).start()
+    threading.Thread(target=_listen, args=(line, worker), name=f"listen-{posting.name}", daemon=True).start()
     try:
+        worker.warm_up()
         worker.work()
     finally:
         worker.stopped.set()
@@ -89,7 +91,7 @@ def _listen(line: Line, worker: Worker) -> None:
             for message in line.receive():
                 worker.order(message)
     except (OSError, WireError):
-        worker.order({"type": "stop"})
+        worker.abandon()
 
 
 class Worker:
@@ -104,6 +106,9 @@ class Worker:
         self._fetching = ThreadPoolExecutor(1, "fetch")
         self._saving = ThreadPoolExecutor(1, "save")
         self._trainer: Trainer | None = None
+        self._computed = 0.0  # when the last unit had been computed; 0 before the first
+        self._waited = 0.0
+        self._abandoned = False
         self.stopped = threading.Event()
 
     def order(self, message: Message) -> None:
@@ -113,11 +118,23 @@ class Worker:
             self._parents[message["attempt"]] = self._fetching.submit(self._fetch, parent)
         self._orders.put(message)
 
+    def abandon(self) -> None:
+        """Nobody listens any more; called by the listener. No other unit is begun, and what is done is not kept."""
+        self._abandoned = True
+        self._orders.put({"type": "stop"})
+
+    def warm_up(self) -> None:
+        """Load the framework while others are still coming; if that fails, the first unit will fail of the same."""
+        try:
+            self._ready_trainer()
+        except Exception as error:
+            print(f"the trainer is not ready: {type(error).__name__}: {error}", file=sys.stderr)
+
     def work(self) -> None:
         """Do what is ordered until told to stop."""
         while True:
             message = self._orders.get()
-            if message["type"] == "stop":
+            if message["type"] == "stop" or self._abandoned:
                 break
             if message["type"] == "load":
                 self._load(message["partition"])
@@ -158,19 +175,28 @@ class Worker:
         try:
             params = restored_params(message["params"])
             partition = self._job.dataset.train[0]
-            size = int(params.get("batch_size", 32))
+            size = batch_size_of(params)
             arrays = first_rows(self._job.dataset, partition, size)
             trainer = self._ready_trainer()
             trainer.build(_REHEARSAL, params)
             trainer.train(Unit(_REHEARSAL, 1, partition.id), Feed(arrays, batch_size=size))
             measured = trainer.evaluate(Unit(_REHEARSAL, 1, partition.id, "eval"), Feed(arrays, batch_size=size))
-            trainer.finish(measured)
+            self._check_metric(trainer.finish(measured))
             error = None
         except (CerebroError, MemoryError) as known:
             error = f"{type(known).__name__}: {known}"
         except Exception:
             error = traceback.format_exc()
         self._line.send({"type": "rehearsed", "number": message["number"], "error": error})
+
+    def _check_metric(self, measured: Mapping[str, float]) -> None:
+        """Whether the search will hear of what it goes by."""
+        found = [*measured, *(f"val_{name}" for name in measured if self._job.dataset.validation)]
+        if self._job.metric is not None and self._job.metric not in found:
+            raise ConfigurationError(
+                f"`metric` is {self._job.metric!r}, but the model measures {', '.join(found)}: choose one of them, or"
+                " have the model measure it"
+            )
 
     def _run(self, message: Message) -> None:
         unit = unit_of(message["unit"])
@@ -179,11 +205,12 @@ class Worker:
         try:
             began = time.perf_counter()
             metrics, values = self._perform(unit, message, parent)
-            seconds = time.perf_counter() - began
+            self._computed = time.perf_counter()
+            seconds = self._computed - began
             if unit.kind == "train":
                 self._save(unit, message, seconds, metrics, values)
             else:
-                self._line.send(finished(message, seconds, metrics, values))
+                self._line.send(finished(message, seconds, self._waited, metrics, values))
         except (TrialFailed, ConfigurationError, MemoryError) as error:
             self._fail(message, error, "trial")
         except StoreUnavailable as error:
@@ -201,8 +228,9 @@ class Worker:
         self._make_current(trainer, unit, params, message, parent)
         dataset = self._job.dataset
         arrays = self._cache.load(dataset, dataset.partition(unit.partition))
-        size = int(params.get("batch_size", 32))
+        size = batch_size_of(params)
         carry = restored_metrics(message["carry"])
+        self._waited = time.perf_counter() - self._computed if self._computed else 0.0
         if unit.kind == "train":
             rows = len(next(iter(arrays.values())))
             order = row_order(rows, self._job.seed, unit.trial, unit.epoch, unit.partition)
@@ -244,9 +272,12 @@ class Worker:
         buffer = BytesIO()
         saved = self._trainer.save(buffer)
         checkpoint = Checkpoint(unit.trial, unit.epoch, message["step"], message["attempt"], saved.bytes, saved.digest)
-        self._saving.submit(self._store, checkpoint, buffer, finished(message, seconds, metrics, values, checkpoint))
+        report = finished(message, seconds, self._waited, metrics, values, checkpoint)
+        self._saving.submit(self._store, checkpoint, buffer, report)
 
     def _store(self, checkpoint: Checkpoint, buffer: BytesIO, report: Message) -> None:
+        if self._abandoned:
+            return  # its driver has given this unit to somebody else, and would never hear of the file
         try:
             self._job.store.write(paths.checkpoint(self._job.run, checkpoint), buffer.getbuffer())
             self._line.send(report)
@@ -271,6 +302,8 @@ def main() -> None:
     """A worker process: its posting comes through standard input, and when that is closed its parent is gone."""
     import cloudpickle
 
+    # What is worth a warning goes to standard error, and from there into the driver's log.
+    logging.basicConfig(level=logging.WARNING)
     posting = cloudpickle.load(sys.stdin.buffer)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     try:

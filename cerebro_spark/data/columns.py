@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import keyword
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -116,7 +117,19 @@ def parse_inputs(features: ColumnNames, label: ColumnNames, weight: str | None =
             f"the name {taken[0]!r} stands for two arrays of a batch: give features and label different names,"
             " for example features={'x': ...}"
         )
+    _check_label_apart(inputs)
     return tuple(inputs)
+
+
+def _check_label_apart(inputs: Sequence[Input]) -> None:
+    """A label within a larger matrix of features gives the answer away; the very same columns are an autoencoder."""
+    for label in (given for given in inputs if given.role == "label"):
+        for features in (given for given in inputs if given.role == "feature" and given.matrix):
+            if set(label.sources) < set(features.sources):
+                raise ConfigurationError(
+                    f"column {label.sources[0]!r} is the label and one of the features {list(features.sources)}: leave"
+                    " it out of `features`, or a model need only copy it"
+                )
 
 
 def source_names(inputs: Iterable[Input]) -> tuple[str, ...]:
@@ -135,7 +148,9 @@ def check_present(
     missing = [name for name in wanted if name not in available]
     if missing:
         shown = ", ".join(map(repr, list(available)[:20])) + (", ..." if len(available) > 20 else "")
-        raise ConfigurationError(f"the data has no column {missing[0]!r}: it has {shown}")
+        near = difflib.get_close_matches(missing[0], list(available), n=1)
+        hint = f"did you mean {near[0]!r}? It has {shown}" if near else f"it has {shown}"
+        raise ConfigurationError(f"the data has no column {missing[0]!r}: {hint}")
     counts = Counter(name.lower() if any_case else name for name in available)
     for name in wanted:
         count = counts[name.lower() if any_case else name]

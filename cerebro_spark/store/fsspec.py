@@ -147,7 +147,10 @@ class FsspecStore(Store):
                 f"{self.url} needs a client library: {_remedy(self._protocol)} ({error})"
             ) from error
         except ValueError as error:
-            raise ConfigurationError(f"{self.url!r} cannot be opened: {error}") from error
+            raise ConfigurationError(
+                f"{self.url!r} cannot be opened: {error}: give a path, or a URL such as 'hdfs:///user/me' or"
+                " 's3://bucket/me'"
+            ) from error
         return fs, root.rstrip("/")
 
     def _path(self, name: str) -> str:

@@ -29,7 +29,7 @@ def check_id(identifier: str, what: str = "run id") -> str:
     >>> check_id("2026-11-15-churn")
     '2026-11-15-churn'
     """
-    if not _ID.fullmatch(identifier):
+    if not isinstance(identifier, str) or not _ID.fullmatch(identifier):
         raise ConfigurationError(
             f"the {what} is {identifier!r}, but must be letters, digits, '.', '_' and '-', with a letter or digit first"
         )

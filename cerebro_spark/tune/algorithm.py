@@ -40,8 +40,7 @@ class Algorithm(Search):
     """
 
     def __init__(self, space: SpaceLike, objective: Objective, trials: int, seed: int, max_concurrent: int | None):
-        if seed < 0:
-            raise ConfigurationError(f"`seed` is {seed}, but must be at least 0")
+        at_least("seed", seed, 0)
         if max_concurrent is not None:
             at_least("max_concurrent", max_concurrent, 1)
         self.space = space if isinstance(space, Space) else Space(space)
@@ -162,7 +161,9 @@ def at_least(name: str, value: int, least: int, why: str = "") -> None:
     >>> at_least("eta", 3, 2)
     """
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigurationError(f"`{name}` is {value!r}, but must be a whole number")
+        raise ConfigurationError(
+            f"`{name}` is {value!r}, but must be a whole number: an int, and this is a {type(value).__name__}"
+        )
     if value < least:
         raise ConfigurationError(f"`{name}` is {value}, but must be at least {least}" + (f": {why}" if why else ""))
 

@@ -76,6 +76,8 @@ class Choice(Dimension):
         return all(isinstance(option, float) for option in self.options)
 
     def problem(self) -> str | None:
+        if not isinstance(self.options, tuple):
+            return "the options must be a list, which has an order: write hp.choice([...])"
         return None if self.options else "there must be at least one option"
 
     def sample(self, rng: np.random.Generator) -> Value:
@@ -235,7 +237,7 @@ class QUniform(Stepped):
         if bad := _bad_numbers(low=self.low, high=self.high, q=self.q) or _bad_order(self.low, self.high):
             return bad
         if self.q <= 0:
-            return "`q` must be above 0"
+            return "`q` must be above 0: it is the step from one value to the next"
         return None if self.first <= self.last else f"there must be a multiple of q={self.q} between low and high"
 
     def sample(self, rng: np.random.Generator) -> Value:

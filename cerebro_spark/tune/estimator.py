@@ -6,8 +6,8 @@ LocalBackend.
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
+import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from cerebro_spark import runs
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.backend.job import Framework
+from cerebro_spark.backend.wired import WiredBackend
 from cerebro_spark.data.columns import ColumnNames
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.prepare import prepare
@@ -27,7 +28,8 @@ from cerebro_spark.store.opening import open_store
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.choice import framework_of
 from cerebro_spark.trainer.resources import Resources
-from cerebro_spark.tune.algorithm import Algorithm, at_least
+from cerebro_spark.tune import arguments
+from cerebro_spark.tune.algorithm import Algorithm
 from cerebro_spark.tune.objective import objective_for
 from cerebro_spark.tune.space import Space
 from cerebro_spark.tune.stopping import Stopping
@@ -92,19 +94,17 @@ class ModelSearch(_Estimator):
         **options: Unpack[Options],
     ) -> None:
         super().__init__()
-        _check_names(type(self).__name__, options)
-        if not callable(model_fn):
-            raise ConfigurationError(
-                f"`model_fn` is {model_fn!r}, but must be a function of params that returns a compiled Keras model or a"
-                " cs.TorchModel"
-            )
+        own = inspect.signature(type(self).__init__).parameters
+        arguments.check_names(type(self).__name__, options, {*Options.__annotations__, *own} - {"self", "options"})
+        self.hooks = Hooks(model_fn, options.get("input_fn"), options.get("train_fn"), options.get("eval_fn"))
+        arguments.check_functions_fit(self.hooks)
         self.objective = objective_for(metric, options.get("mode"))
         self.space = space if isinstance(space, Space) else Space(space)
-        self.hooks = Hooks(model_fn, options.get("input_fn"), options.get("train_fn"), options.get("eval_fn"))
+        arguments.check_batch_sizes(self.space)
         self.framework = _framework(model_fn, options.get("framework", "auto"))
         self._store = store
         self._options = options
-        _check_counts(options)
+        arguments.check_options(options)
 
     def _check_algorithm(self) -> None:
         """Make the algorithm once, only to hear what it has to say about its arguments."""
@@ -128,6 +128,8 @@ class ModelSearch(_Estimator):
         if params:
             raise ConfigurationError("a search has no Spark params to set: make another search with other arguments")
         store = open_store(self._store)
+        if run_id is not None:
+            runs.check_free(store, run_id)
         backend = self._options.get("backend") or default_backend()
         with Tracking(self._options.get("trackers", ()), self.objective) as tracking:
             progress = self._options.get("progress")
@@ -150,9 +152,11 @@ class ModelSearch(_Estimator):
     # -- from a DataFrame to a recipe
 
     def _recipe(self, data: Any, store: Store, backend: Backend) -> Recipe:
-        check_functions(self.hooks)
-        self._check_data(data)
         options = self._options
+        check_functions(self.hooks)
+        arguments.check_replicas(options.get("replicas", 1), backend.num_workers)
+        _check_shared(store, backend)
+        self._check_data(data)
         dataset = data if isinstance(data, Dataset) else self._prepared(data, store, backend)
         return Recipe(
             self._searching(backend.num_workers),
@@ -200,7 +204,9 @@ class ModelSearch(_Estimator):
                     f"`{name}` is not given: name the columns, such as {name}="
                     + ("['age', 'income']" if name == "features" else "'churned'")
                 )
-        if wants_validation and self._options.get("validation") is None:
+        validation = self._options.get("validation")
+        none = validation is None or (isinstance(validation, int | float) and validation == 0)
+        if wants_validation and none:
             raise ConfigurationError(
                 f"`metric` is {self.objective.metric!r}, but there is no validation: give validation=0.2, the name of a"
                 " boolean column or a second DataFrame, or choose a metric without 'val_'"
@@ -245,28 +251,11 @@ def default_backend() -> Backend:
     return LocalBackend()
 
 
-def _check_names(search: str, options: Mapping[str, Any]) -> None:
-    known = sorted(Options.__annotations__)
-    for name in options:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            raise ConfigurationError(
-                f"{search} has no argument {name!r}: " + (f"did you mean {near[0]!r}?" if near else f"it has {known}")
-            )
-
-
-def _check_counts(options: Options) -> None:
-    at_least("replicas", options.get("replicas", 1), 1)
-    at_least("seed", options.get("seed", 0), 0)
-    partitions, concurrent = options.get("partitions"), options.get("max_concurrent")
-    if partitions is not None:
-        at_least("partitions", partitions, 1)
-    if concurrent is not None:
-        at_least("max_concurrent", concurrent, 1)
-    backend = options.get("backend")
-    if backend is not None and not isinstance(backend, Backend):
+def _check_shared(store: Store, backend: Backend) -> None:
+    """Workers are processes of their own: what is in the memory of this one they never see."""
+    if isinstance(backend, WiredBackend) and store.url.startswith("memory://"):
         raise ConfigurationError(
-            f"`backend` is a {type(backend).__name__}, but must be a cs.SparkBackend(spark) or a cs.LocalBackend()"
+            f"{store.url} is in the memory of this process, which workers cannot reach: use a folder, hdfs:// or s3://"
         )
 
 

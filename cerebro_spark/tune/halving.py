@@ -23,7 +23,7 @@ def rungs(max_epochs: int, eta: int, min_epochs: int = 1) -> list[int]:
     ([1, 3, 9, 27, 81], [11, 33, 100])
     """
     at_least("min_epochs", min_epochs, 1)
-    at_least("max_epochs", max_epochs, min_epochs)
+    at_least("max_epochs", max_epochs, min_epochs, "a trial trains for `min_epochs` at least" if min_epochs > 1 else "")
     at_least("eta", eta, 2, "with 1 no trial is ever dropped")
     found = [max_epochs]
     divisor = eta

@@ -5,7 +5,7 @@ Bounds are the values themselves, never exponents. A plain value in a space is a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ def choice(options: Sequence[Any]) -> Choice:
     >>> len(space["optimizer"].options)
     2
     """
+    if isinstance(options, str | bytes | Mapping | Set) or not isinstance(options, Iterable):
+        return Choice(options)  # type: ignore[arg-type]
     return Choice(tuple(options.tolist() if isinstance(options, np.ndarray) else options))
 
 

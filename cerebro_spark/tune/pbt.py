@@ -69,9 +69,9 @@ class PBTAlgorithm(Algorithm):
         at_least("population", population, 2, "one member alone has nobody to learn from")
         at_least("epochs", epochs, 1)
         at_least("perturb_every", perturb_every, 1)
-        if not 0 < quantile <= 0.5:
+        if not isinstance(quantile, int | float) or not 0 < quantile <= 0.5:
             raise ConfigurationError(
-                f"`quantile` is {quantile}, but must be above 0 and at most 0.5: nobody is both among best and worst"
+                f"`quantile` is {quantile!r}, but must be above 0 and at most 0.5: nobody is both among best and worst"
             )
         super().__init__(space, objective, population, seed, max_concurrent)
         self.perturbed = self._perturbable(perturb)
@@ -91,6 +91,8 @@ class PBTAlgorithm(Algorithm):
                     " not depend on them"
                 )
             return found
+        if isinstance(perturb, str):
+            raise ConfigurationError(f"`perturb` is {perturb!r}, but must be a list of names: write [{perturb!r}]")
         unknown = [path for path in perturb if path not in dimensions]
         if unknown or not perturb:
             raise ConfigurationError(

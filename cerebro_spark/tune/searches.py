@@ -13,7 +13,7 @@ from cerebro_spark.tune.halving import ASHAAlgorithm, HyperbandAlgorithm
 from cerebro_spark.tune.pbt import PBTAlgorithm
 from cerebro_spark.tune.random import RandomAlgorithm
 from cerebro_spark.tune.space import Space
-from cerebro_spark.tune.tpe import TPEAlgorithm
+from cerebro_spark.tune.tpe import TPEAlgorithm, check_hyperopt
 
 
 class GridSearch(ModelSearch):
@@ -92,6 +92,7 @@ class TPESearch(ModelSearch):
         super().__init__(model_fn, space=space, store=store, metric=metric, **options)
         self.epochs = epochs
         self.num_trials = num_trials
+        check_hyperopt()
         self._check_algorithm()
 
     def _algorithm(self, max_concurrent: int | None, workers: int) -> Algorithm:

@@ -42,7 +42,7 @@ class Space:
                 f"the space is a {type(space).__name__}, but must be a dict from names to values and hyperparameters"
             )
         reader = _Reader()
-        self._root = reader.read(space, "", ())
+        self._root = reader.read_names(space, "", ())
         self.dimensions: dict[str, Dimension] = reader.dimensions
 
     @property
@@ -80,6 +80,16 @@ class Space:
         assert isinstance(params, dict)
         return params
 
+    def ends(self, name: str) -> list[Any]:
+        """What a name may come to at most and at least, option by option; nothing for a name that is not there.
+
+        >>> from cerebro_spark.tune import hp
+        >>> Space({"batch_size": hp.choice([32, hp.randint(64, 129)])}).ends("batch_size")
+        [32, 64, 128]
+        """
+        part = self._root.parts.get(name)
+        return [] if part is None else part.ends()
+
     def translated(self, leaf: Leaf, branch: Branch) -> Any:
         """The same shape in another library's words, made by two functions; constants do not matter there."""
         return self._root.translated(leaf, branch)
@@ -97,6 +107,9 @@ class _Node(ABC):
 
     @abstractmethod
     def params(self, point: Mapping[str, Value]) -> Any: ...
+
+    @abstractmethod
+    def ends(self) -> list[Any]: ...
 
     @abstractmethod
     def translated(self, leaf: Leaf, branch: Branch) -> Any: ...
@@ -118,6 +131,9 @@ class _Constant(_Node):
     def params(self, point: Mapping[str, Value]) -> Any:
         return copy.deepcopy(self._value)
 
+    def ends(self) -> list[Any]:
+        return [self._value]
+
     def translated(self, leaf: Leaf, branch: Branch) -> Any:
         return 0
 
@@ -137,6 +153,12 @@ class _Leaf(_Node):
 
     def params(self, point: Mapping[str, Value]) -> Any:
         return point[self._path]
+
+    def ends(self) -> list[Any]:
+        levels = self._dimension.levels()
+        if levels is None:
+            return [self._dimension.snap(0.0)]
+        return list(dict.fromkeys(self._dimension.level(number) for number in (0, levels - 1)))
 
     def translated(self, leaf: Leaf, branch: Branch) -> Any:
         return leaf(self._path, self._dimension)
@@ -166,6 +188,9 @@ class _Branch(_Node):
     def params(self, point: Mapping[str, Value]) -> Any:
         return self._options[int(point[self._path])].params(point)
 
+    def ends(self) -> list[Any]:
+        return [end for option in self._options for end in option.ends()]
+
     def translated(self, leaf: Leaf, branch: Branch) -> Any:
         return branch(self._path, [option.translated(leaf, branch) for option in self._options])
 
@@ -193,6 +218,9 @@ class _Group(_Node):
     def params(self, point: Mapping[str, Value]) -> Any:
         return self._kind(part.params(point) for part in self._parts)
 
+    def ends(self) -> list[Any]:
+        return [self._kind(part.ends()[0] for part in self._parts)]
+
     def translated(self, leaf: Leaf, branch: Branch) -> Any:
         return [part.translated(leaf, branch) for part in self._parts]
 
@@ -202,10 +230,13 @@ class _Names(_Group):
 
     def __init__(self, parts: dict[str, _Node]) -> None:
         super().__init__(list(parts.values()), dict)
-        self._names = list(parts)
+        self.parts = parts
 
     def params(self, point: Mapping[str, Value]) -> Any:
-        return {name: part.params(point) for name, part in zip(self._names, self._parts, strict=True)}
+        return {name: part.params(point) for name, part in self.parts.items()}
+
+    def ends(self) -> list[Any]:
+        return [{name: part.ends()[0] for name, part in self.parts.items()}]
 
 
 class _Reader:
@@ -222,14 +253,14 @@ class _Reader:
             self._register(path, value)
             return _Leaf(path, value)
         if isinstance(value, Mapping):
-            return self._read_names(value, path, names)
+            return self.read_names(value, path, names)
         if isinstance(value, np.ndarray):
             value = value.tolist()
         if type(value) in (list, tuple):
             return _Group([self.read(v, f"{path}[{i}]", names) for i, v in enumerate(value)], type(value))
         return _Constant(_plain(value, path))
 
-    def _read_names(self, value: Mapping[Any, Any], path: str, names: tuple[str, ...]) -> _Node:
+    def read_names(self, value: Mapping[Any, Any], path: str, names: tuple[str, ...]) -> _Names:
         parts: dict[str, _Node] = {}
         for name, part in value.items():
             if not isinstance(name, str) or not name or name.startswith("$"):
@@ -258,6 +289,8 @@ class _Reader:
 
 def _plain(value: Any, path: str) -> Any:
     value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, float) and value != value:
+        raise ConfigurationError(f"`{path}` is {value}, but params are compared when a run is resumed: use None")
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise ConfigurationError(

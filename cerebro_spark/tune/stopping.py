@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 from cerebro_spark.errors import ConfigurationError
@@ -16,6 +17,11 @@ from cerebro_spark.search import Done, Search, Wait
 from cerebro_spark.tune.algorithm import Algorithm, at_least, packed, unpacked
 from cerebro_spark.tune.objective import value_of
 from cerebro_spark.types import Objective, Report, TrialId, Work
+
+
+def _is_number(value: object) -> bool:
+    """NumPy's numbers are numbers; a bool is none, although Python counts with it."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 @dataclass(slots=True)
@@ -68,10 +74,14 @@ class Stopping(Search):
     ) -> None:
         if patience is not None:
             at_least("patience", patience, 1)
-        if time_budget is not None and not time_budget > 0:
-            raise ConfigurationError(f"`time_budget` is {time_budget}, but must be above 0 seconds")
-        if target is not None and not math.isfinite(target):
-            raise ConfigurationError(f"`target` is {target}, but must be a finite number")
+        if time_budget is not None and not (_is_number(time_budget) and time_budget > 0):
+            raise ConfigurationError(
+                f"`time_budget` is {time_budget!r}, but must be above 0 seconds: a number, 3600 for an hour"
+            )
+        if target is not None and not (_is_number(target) and math.isfinite(target)):
+            raise ConfigurationError(
+                f"`target` is {target!r}, but must be a finite number: the value of the metric that is good enough"
+            )
         at_least("ahead", ahead, 0)
         self.search = search
         self._objective = objective

@@ -6,6 +6,7 @@ stored, and no process-wide randomness is touched.
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -107,15 +108,23 @@ def suggestion(space: Space, points: list[Point], losses: Mapping[int, float | N
     return {path: float(found[0]) for path, found in values.items() if len(found)}
 
 
+def check_hyperopt() -> None:
+    """Raise MissingDependency if there is no hyperopt, which is imported only when the first trials are done."""
+    if importlib.util.find_spec("hyperopt") is None:
+        raise _missing("is not installed")
+
+
 def _hyperopt() -> Any:
     try:
         import hyperopt
         import hyperopt.tpe
     except ImportError as error:
-        raise MissingDependency(
-            f"TPESearch needs hyperopt, which cannot be imported ({error}): pip install 'cerebro-spark[hyperopt]'"
-        ) from error
+        raise _missing(f"cannot be imported ({error})") from error
     return hyperopt
+
+
+def _missing(why: str) -> MissingDependency:
+    return MissingDependency(f"TPESearch needs hyperopt, which {why}: pip install 'cerebro-spark[hyperopt]'")
 
 
 def _document(number: int, point: Point, loss: float | None, space: Space) -> dict[str, Any]:

@@ -27,10 +27,11 @@ LAYERS = [
     {"runs"},
     {"result"},
     {"tune"},
+    {"doctor"},
     {"cli"},
 ]
 HOMES = {
-    "pyspark": {"backend.spark", "data.prepare", "result", "tune.estimator", "tune.fitted"},
+    "pyspark": {"backend.spark", "data.prepare", "result", "tune.estimator", "tune.fitted", "doctor.spark"},
     "petastorm": {"data.petastorm"},
     "tensorflow": {"trainer.keras"},
     "keras": {"trainer.keras"},

@@ -107,16 +107,21 @@ class Daemon:
             "HADOOP_HOME": str(self.conf_dir.parent),
             **{name: os.environ[name] for name in ("HOME", "JAVA_HOME") if name in os.environ},
         }
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_GUARD), *java],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            bufsize=0,
-            cwd=self.conf_dir.parent,
-            env=environment,
-            start_new_session=True,  # an interrupt at the terminal goes to the tests, which then stop the cluster
-        )
+        return guarded(java, log, self.conf_dir.parent, environment)
+
+
+def guarded(command: list[str], log: IO[bytes], folder: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Start a command that dies with this process, in a session of its own; a byte to its standard input kills it."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", str(_GUARD), *command],
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=log,
+        bufsize=0,
+        cwd=folder,
+        env=environment,
+        start_new_session=True,  # an interrupt at the terminal goes to the tests, which then stop the cluster
+    )
 
 
 def _stdin(process: subprocess.Popen[bytes]) -> IO[bytes]:

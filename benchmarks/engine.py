@@ -1,0 +1,271 @@
+"""Measures what the engine itself costs: units a second, gaps between units, the driver's share. It uses data it makes.
+
+    python -m benchmarks.engine [--only copies|gaps|driver] [--store FOLDER] [--epochs N] [--json FILE]
+
+All on real worker processes of this machine, with a real event log and real checkpoints in a local store. A gap is
+measured by the worker itself, from the end of the computing of one unit to the first batch of the next: it holds the
+copying of the state, the digest, the wait for the order and for the checkpoint, and its loading.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cerebro_spark.backend.job import Framework, Job
+from cerebro_spark.backend.local import LocalBackend
+from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.prepare import prepare
+from cerebro_spark.engine import Engine
+from cerebro_spark.eventlog import EventLog
+from cerebro_spark.events import Event, Settings, UnitFinished
+from cerebro_spark.search import FixedSearch
+from cerebro_spark.trainer.base import Hooks, Params, Trainer
+from cerebro_spark.trainer.checkpoint import Entry, Source
+from cerebro_spark.trainer.feed import Array, Batch, Feed
+from cerebro_spark.trainer.resident import Resident
+from cerebro_spark.trainer.state import numpy_array, numpy_entry
+from cerebro_spark.trainer.torch_model import TorchModel
+from cerebro_spark.types import Metrics, Objective
+
+FEATURES = 32
+COPIED_BYTES = 10_000
+
+
+class Blob(Resident):
+    """Ten kilobytes, and nothing that could be trained."""
+
+    nbytes = COPIED_BYTES
+
+    def __init__(self) -> None:
+        self._data = np.zeros(COPIED_BYTES, np.uint8)
+
+    def state(self) -> Any:
+        return {"data": self._data}
+
+    def restore(self, source: Source, numbers: Any = None) -> None:
+        self._data = numpy_array(source, "model/data")
+
+    def numbers(self) -> Any:
+        return {}
+
+
+class CopyingTrainer(Trainer):
+    """Loads and saves ten kilobytes, through the checkpoints that all trainers write; in between it does nothing."""
+
+    framework = "copying"
+    returns = "nothing"
+
+    def _claim_resources(self) -> None: ...
+    def _restore(self, tree: Any) -> None: ...
+
+    def _build(self, params: Params, seed: int) -> tuple[Resident, Any]:
+        return Blob(), {}
+
+    def _signature(self, resident: Resident) -> str:
+        return "blob"
+
+    def _users(self, resident: Resident) -> Any:
+        return resident
+
+    def _train(self, resident: Resident, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:
+        return Metrics({"loss": 0.0}, {"loss": 1.0})
+
+    _evaluate = _train
+
+    def _predict(self, resident: Resident, batches: Iterable[Batch]) -> Iterator[dict[str, Array]]:
+        return iter(())
+
+    def _finish(self, resident: Resident, metrics: Metrics) -> dict[str, float]:
+        return {}
+
+    def _entry(self, name: str, leaf: Any) -> Entry | None:
+        return numpy_entry(name, leaf)
+
+    def _capture(self) -> Any:
+        return {}
+
+    def _versions(self) -> dict[str, str]:
+        return {}
+
+
+def model_fn(params: dict[str, Any]) -> TorchModel:
+    import torch
+    from torch import nn
+
+    width = params["width"]
+    module = nn.Sequential(nn.Linear(FEATURES, width), nn.ReLU(), nn.Linear(width, 1), nn.Flatten(0))
+    return TorchModel(module, torch.optim.Adam(module.parameters(), lr=params["lr"]), nn.BCEWithLogitsLoss())
+
+
+def made_data(folder: Path, rows: int, partitions: int, validation: float | None = None) -> Dataset:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(rows, FEATURES)).astype("float32")
+    y = (x[:, :8].sum(axis=1) > 0).astype("float32")
+    return prepare(
+        {"x": x, "y": y},
+        store=str(folder / "store"),
+        features="x",
+        label="y",
+        validation=validation,
+        partitions=partitions,
+    )
+
+
+@dataclass
+class Watch:
+    """An observer: what each worker did, and what the driver's process used meanwhile.
+
+    It takes a sample after every `every` units; it keeps the units only where that does not spoil what is measured.
+    """
+
+    every: int = 1
+    keeps: bool = True
+    count: int = 0
+    units: list[UnitFinished] = field(default_factory=list)
+    samples: list[tuple[float, float, float]] = field(default_factory=list)
+
+    def __call__(self, event: Event) -> None:
+        if not isinstance(event, UnitFinished):
+            return
+        self.count += 1
+        if self.keeps:
+            self.units.append(event)
+        if self.count % self.every == 0:
+            self.samples.append((time.perf_counter(), time.process_time(), memory_mb()))
+
+    def between(self, first: float, last: float) -> dict[str, float]:
+        """Units a second, the driver's share of a core and its memory between two parts of the run."""
+        a, b = (int(part * (len(self.samples) - 1)) for part in (first, last))
+        (t0, c0, m0), (t1, c1, m1) = self.samples[a], self.samples[b]
+        units, seconds = (b - a) * self.every, t1 - t0
+        return {
+            "rate": units / seconds,
+            "share": (c1 - c0) / seconds,
+            "mb": m1,
+            "mb_per_1000": 1000 * (m1 - m0) / units,
+        }
+
+    def revisits(self) -> list[UnitFinished]:
+        """The units but for those of a trial that their worker saw for the first time."""
+        seen: set[tuple[str, str]] = set()
+        found = []
+        for unit in sorted(self.units, key=lambda unit: unit.attempt):
+            visit = unit.worker, unit.unit.trial
+            if visit in seen:
+                found.append(unit)
+            seen.add(visit)
+        return found
+
+
+def memory_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def run(
+    dataset: Dataset,
+    configurations: list[dict[str, Any]],
+    epochs: int,
+    workers: int,
+    watch: Watch,
+    framework: Framework = "auto",
+) -> Watch:
+    """One whole run on processes of this machine, one thread each."""
+    backend = LocalBackend(num_workers=workers, threads=1)
+    backend.bind(Job("bench", dataset.store, dataset, Hooks(model_fn), framework=framework))
+    settings = Settings(dataset.partitions, workers, queue_ahead=1, objective=Objective("loss", "min"))
+    search = FixedSearch(configurations, epochs)
+    Engine(search, settings, backend, EventLog(dataset.store, "bench"), "bench", [watch]).run()
+    return watch
+
+
+def copies(folder: Path, epochs: int | None) -> dict[str, float]:
+    """200 trials on 8 workers that only copy 10 kB."""
+    dataset = made_data(folder, rows=800, partitions=8)
+    trials = [{"number": number} for number in range(200)]
+    watch = Watch(every=100, keeps=False)
+    run(dataset, trials, epochs or 6, 8, watch, CopyingTrainer)
+    result = {**watch.between(0.1, 1.0), "mb_per_1000": watch.between(0.5, 1.0)["mb_per_1000"], "units": watch.count}
+    print("| units | units/s (goal: at least 300) | driver, cores | driver MB | MB more per 1000 units, second half |")
+    print("|---|---|---|---|---|")
+    print(
+        f"| {watch.count} | {result['rate']:.0f} | {result['share']:.2f} | {result['mb']:.0f}"
+        f" | {result['mb_per_1000']:.2f} |"
+    )
+    return result
+
+
+def gaps(folder: Path, epochs: int | None) -> dict[str, Any]:
+    """2 workers on 2 cores, twice as many trials as workers, with validation."""
+    print("| model | units | unit s | gap ms, median (goal: at most 10) | 90 % | 99 % | not training |")
+    print("|---|---|---|---|---|---|---|")
+    results = {}
+    for name, rows, width in (("tiny", 20_000, 32), ("small", 200_000, 64)):
+        dataset = made_data(folder / name, rows=rows, partitions=4, validation=0.2)
+        trials = [{"lr": 0.001 * (n + 1), "width": width, "batch_size": 128} for n in range(4)]
+        watch = run(dataset, trials, epochs or 6, 2, Watch())
+        revisits = watch.revisits()
+        waits = [1000 * unit.waited for unit in revisits]
+        cuts = statistics.quantiles(waits, n=100)
+        result = {
+            "units": len(watch.units),
+            "unit_s": statistics.median(unit.seconds for unit in watch.units if unit.unit.kind == "train"),
+            "median_ms": statistics.median(waits),
+            "p90_ms": cuts[89],
+            "p99_ms": cuts[98],
+            "idle": sum(waits) / (sum(waits) + 1000 * sum(unit.seconds for unit in revisits)),
+        }
+        results[name] = result
+        print(
+            f"| PyTorch MLP, {name} | {result['units']} | {result['unit_s']:.3f} | {result['median_ms']:.1f}"
+            f" | {result['p90_ms']:.1f} | {result['p99_ms']:.1f} | {100 * result['idle']:.1f} % |",
+            flush=True,
+        )
+    return results
+
+
+def driver(folder: Path, epochs: int | None) -> dict[str, float]:
+    """What the driver uses while 8 workers train."""
+    dataset = made_data(folder, rows=400_000, partitions=8)
+    trials = [{"lr": 0.001 * (n + 1), "width": 64, "batch_size": 128} for n in range(16)]
+    watch = run(dataset, trials, epochs or 1, 8, Watch())
+    steady = watch.between(0.2, 1.0)
+    usual = statistics.median(unit.seconds for unit in watch.units)
+    print("| workers | units | unit s | driver, % of a core (goal: under 5) |")
+    print("|---|---|---|---|")
+    print(f"| 8 | {len(watch.units)} | {usual:.2f} | {100 * steady['share']:.1f} |")
+    return {**steady, "unit_s": usual}
+
+
+SECTIONS: dict[str, Callable[[Path, int | None], Any]] = {"copies": copies, "gaps": gaps, "driver": driver}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", choices=SECTIONS)
+    parser.add_argument("--store", help="a folder to work in; one for temporary files if not given")
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    results = {}
+    for name in [options.only] if options.only else SECTIONS:
+        print(f"\n## {name}: {SECTIONS[name].__doc__}\n", flush=True)
+        with tempfile.TemporaryDirectory(dir=options.store) as folder:
+            results[name] = SECTIONS[name](Path(folder), options.epochs)
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=2))
+
+
+if __name__ == "__main__":
+    main()

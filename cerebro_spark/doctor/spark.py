@@ -1,0 +1,186 @@
+"""Whether a Spark cluster can carry workers: room, barrier stages, what its executors have. It leaves nothing there."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import threading
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from cerebro_spark.backend import cluster
+from cerebro_spark.backend.cluster import Cluster, Finding
+from cerebro_spark.doctor.lines import Line, fix, note, ok
+from cerebro_spark.errors import CerebroError
+from cerebro_spark.store import paths
+from cerebro_spark.store.base import Store
+
+_SECONDS_FOR_A_TASK = 60.0
+_FRAMEWORKS = ("torch", "keras", "tensorflow")
+
+
+def examine_cluster(
+    master: str, store: Store | None, settings: Mapping[str, str], versions: Mapping[str, str]
+) -> Iterator[Line]:
+    """Start a session there, look at it, and stop it again. `versions` are those of the driver's libraries."""
+    try:
+        session = _session(master, settings)
+    except Exception as error:
+        yield fix(
+            f"no Spark session can be started on {master} ({_short(error)})",
+            "see that the address is right and that the cluster answers (for yarn, that HADOOP_CONF_DIR is set)",
+        )
+        return
+    try:
+        yield from _looked_at(session.sparkContext, store, versions)
+    finally:
+        session.stop()
+
+
+def _session(master: str, settings: Mapping[str, str]) -> Any:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master).appName("cerebro-spark doctor").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    return session
+
+
+def _looked_at(context: Any, store: Store | None, versions: Mapping[str, str]) -> Iterator[Line]:
+    found = cluster.settled(context)
+    yield ok(f"Spark {context.version} on {found.master}")
+    yield from room(found)
+    yield from remarks(found, dict(context.getConf().getAll()))
+    if not found.slots:
+        return
+    yield _barrier(context, found)
+    yield from _executors(context, store, found, versions)
+
+
+def room(found: Cluster) -> Iterator[Line]:
+    """How many workers find a place."""
+    if found.slots:
+        yield ok(f"{found.slots} slots: room for that many workers")
+    elif found.dynamic:
+        yield note("no slots now: with dynamic allocation executors come as they are asked for")
+    else:
+        yield fix(
+            f"{found.master} has no room for a single task",
+            "start executors, or give them as many cores as spark.task.cpus says"
+            f" ({found.task_cpus}; --num-executors, --executor-cores)",
+        )
+
+
+def remarks(found: Cluster, settings: Mapping[str, str]) -> Iterator[Line]:
+    """What is no mistake, but matters for a long search."""
+    yield note(
+        f"spark.task.cpus is {found.task_cpus}: that many cores, and threads, are a worker's;"
+        " more of them make fewer, faster workers"
+    )
+    if found.dynamic:
+        yield note(
+            "spark.dynamicAllocation.enabled is true: workers run as plain tasks instead of barrier stages;"
+            " a search starts faster with it off"
+        )
+    limits = [settings.get(name) for name in ("spark.yarn.max.executor.failures", "spark.executor.maxNumFailures")]
+    if found.master.startswith("yarn") and not any(limits):
+        yield note(
+            "spark.yarn.max.executor.failures is not set, so YARN ends the application after as many lost executors as"
+            " twice their number: for a long search set it to 1000"
+        )
+
+
+def _barrier(context: Any, found: Cluster) -> Line:
+    if found.dynamic:
+        return note("barrier stages are not tried: Spark refuses them with dynamic allocation")
+    outcome: list[str] = []
+    group = f"cerebro-doctor-{uuid.uuid4().hex}"
+
+    def run() -> None:
+        context.setJobGroup(group, "does a barrier stage run?", interruptOnCancel=True)
+        try:
+            context.parallelize([0], 1).barrier().mapPartitions(_in_a_barrier).collect()
+            outcome.append("")
+        except Exception as error:
+            outcome.append(_short(error))
+
+    from pyspark import inheritable_thread_target
+
+    thread = threading.Thread(target=inheritable_thread_target(run), name=group, daemon=True)
+    thread.start()
+    thread.join(_SECONDS_FOR_A_TASK)
+    if not outcome:
+        context.cancelJobGroup(group)
+        return fix(
+            f"a barrier task did not run within {_SECONDS_FOR_A_TASK:g} s, though there is room for {found.slots}",
+            "others may hold all slots: wait for them, or ask for executors of your own",
+        )
+    if outcome[0]:
+        return fix(f"a barrier task failed ({outcome[0]})", _PYTHON_FIX)
+    return ok("barrier stages run")
+
+
+_PYTHON_FIX = f"let executors use the Python of this environment, such as PYSPARK_PYTHON={sys.executable}"
+
+
+def _in_a_barrier(rows: Iterator[int]) -> Iterator[int]:
+    from pyspark import BarrierTaskContext
+
+    BarrierTaskContext.get().barrier()
+    yield from rows
+
+
+def _executors(context: Any, store: Store | None, found: Cluster, versions: Mapping[str, str]) -> Iterator[Line]:
+    wanted = (*cluster.ALWAYS, *(name for name in _FRAMEWORKS if name in versions))
+    folder = paths.probe(uuid.uuid4().hex)
+    names = [f"{folder}/{number}" for number in range(found.slots)]
+    try:
+        findings = cluster.ask_executors(context, cluster.Probe(wanted, store), names)
+    except CerebroError as error:
+        yield Line("FIX", str(error))
+        return
+    except Exception as error:
+        yield fix(f"executors cannot run our tasks ({_short(error)})", _PYTHON_FIX)
+        return
+    yield from compared(findings, {"Python": platform.python_version(), **versions})
+    unseen = cluster.unseen(store, names) if store is not None else []
+    found_wrong = [*cluster.troubles(findings, store), *unseen]
+    yield from (Line("FIX", trouble) for trouble in found_wrong)
+    if not any(finding.missing for finding in findings):
+        hosts = sorted({finding.host for finding in findings})
+        yield ok(f"executors on {', '.join(hosts)} have {', '.join(wanted)}")
+    if store is None:
+        yield note("the store was not tried from executors: name one with --store")
+    elif not unseen and all(finding.store is None for finding in findings):
+        yield ok(f"store {store.url} can be written from executors")
+
+
+def compared(findings: Sequence[Finding], own: Mapping[str, str]) -> Iterator[Line]:
+    """A line for each library whose version on executors differs from the driver's; of Python the first two count."""
+    told: set[tuple[str, str]] = set()
+    for finding in findings:
+        for name, version in finding.versions.items():
+            here = own.get(name)
+            if here is None or _same(name, version, here) or (name, version) in told:
+                continue
+            told.add((name, version))
+            yield fix(
+                f"{name} is {version} on executors of {finding.host}, but {here} here",
+                _PYTHON_FIX if name == "Python" else f"install {name}=={here} there, or ship this environment",
+            )
+
+
+def _same(name: str, one: str, other: str) -> bool:
+    return one == other if name != "Python" else one.split(".")[:2] == other.split(".")[:2]
+
+
+def _short(error: Exception) -> str:
+    """Of a Spark error, the line that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if not line.startswith(("at ", "...", "File ", "Traceback"))]
+    words = next((line for line in telling if "MISMATCH" in line or "Error:" in line), (telling or ["no reason"])[0])
+    return words if len(words) <= 200 else words[:197] + "..."

@@ -1,0 +1,131 @@
+"""Which versions go together. PURE: a table of rules, and the names and versions of what is there; it looks nowhere.
+
+Each rule was tried, or is what the library itself asks for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from cerebro_spark.doctor.lines import Line, fix, note, ok
+
+_WISH = re.compile(r"([a-z_-]*)(<|>=)?([\d.]*)")
+_NEEDED = ("numpy", "pandas", "pyarrow", "safetensors", "cloudpickle", "tqdm")
+_FRAMEWORKS = ("keras", "torch")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`wish` says what a library must be: "pyarrow<15". With `beside` it counts only where that is there too."""
+
+    wish: str
+    beside: str = ""
+    why: str = ""
+    remedy: str = ""
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("numpy>=1.24"),
+    Rule("pandas>=2.0"),
+    Rule("pyarrow>=14"),
+    Rule("safetensors>=0.4"),
+    Rule("cloudpickle>=2.2"),
+    Rule("pyspark>=3.5"),
+    Rule("keras>=3.5"),
+    Rule("tensorflow>=2.16", beside="keras"),
+    Rule("torch>=2.2"),
+    Rule("pyarrow<15", beside="petastorm", why="Petastorm cannot write with 15, nor be imported with 16"),
+    Rule("numpy<2", beside="petastorm", why="Petastorm is made for NumPy 1"),
+    Rule("setuptools<70", beside="petastorm", why="Petastorm asks for it"),
+    Rule("torch<2.13", beside="petastorm", why="torch asks for a newer setuptools than Petastorm can bear"),
+    Rule(
+        "pyspark<4",
+        beside="petastorm",
+        why="Spark 4 asks for a newer pyarrow than Petastorm can bear",
+        remedy="pip uninstall petastorm, without which the same files are read, or pip install 'pyspark<4'",
+    ),
+    Rule("pyarrow>=15", beside="pyspark>=4.1", why="Spark asks for it"),
+    Rule("pyarrow>=18", beside="pyspark>=4.2", why="Spark asks for it"),
+    Rule("setuptools<81", beside="hyperopt", why="hyperopt uses pkg_resources, which is gone from 81 on"),
+    Rule("java<18", beside="pyspark<4", why="Spark 3.5 runs on Java 8, 11 and 17", remedy="point JAVA_HOME to Java 17"),
+    Rule("java>=17", beside="pyspark>=4", why="Spark 4 runs on Java 17 and later", remedy="point JAVA_HOME to Java 17"),
+)
+LIBRARIES = tuple(
+    dict.fromkeys(
+        name
+        for rule in RULES
+        for name in (_WISH.match(rule.wish)[1], _WISH.match(rule.beside)[1])  # type: ignore[index]
+        if name and name != "java"
+    )
+)
+
+
+def judged(versions: Mapping[str, str]) -> Iterator[Line]:
+    """A line for every rule that is broken, and for every library that is there and breaks none.
+
+    >>> for line in judged(dict.fromkeys(("pandas", "safetensors", "cloudpickle", "tqdm", "torch"), "9.0")
+    ...                    | {"numpy": "1.26.4", "pyarrow": "16.0", "petastorm": "0.13.1", "torch": "2.8.0"}):
+    ...     if line.verdict == "FIX":
+    ...         print(line.text)
+    pyarrow 16.0 beside petastorm 0.13.1: pip install 'pyarrow<15' (Petastorm cannot write with 15, nor be imported
+    with 16)
+    """
+    for name in _NEEDED:
+        if name not in versions:
+            yield fix(f"{name} is not installed", f"pip install {name}")
+    if not any(name in versions for name in _FRAMEWORKS):
+        yield fix(
+            "neither Keras nor PyTorch is installed",
+            "pip install 'cerebro-spark[keras]' or pip install 'cerebro-spark[torch]'",
+        )
+    if "pyspark" not in versions:
+        yield note("pyspark is not installed: searches run on a LocalBackend only; pip install 'cerebro-spark[spark]'")
+    broken = [rule for rule in RULES if _applies(rule.beside, versions) and _breaks(rule.wish, versions)]
+    for rule in broken:
+        yield _line(rule, versions)
+    guilty = {_WISH.match(rule.wish)[1] for rule in broken}  # type: ignore[index]
+    for name in (*LIBRARIES, *_NEEDED[-1:]):
+        if name in versions and name not in guilty:
+            yield ok(f"{name} {versions[name]}")
+
+
+def meets(version: str, sign: str, bound: str) -> bool:
+    """Whether a version is below a bound, or is not; numbers count, not what follows them.
+
+    >>> meets("14.0.2", "<", "15"), meets("2.13.0+cpu", ">=", "2.13"), meets("15.0rc1", "<", "15")
+    (True, True, False)
+    """
+    own, other = _numbers(version), _numbers(bound)
+    width = max(len(own), len(other))
+    pair = [parts + (0,) * (width - len(parts)) for parts in (own, other)]
+    return pair[0] < pair[1] if sign == "<" else pair[0] >= pair[1]
+
+
+def _applies(beside: str, versions: Mapping[str, str]) -> bool:
+    name, sign, bound = _parts(beside)
+    return not name or (name in versions and (not sign or meets(versions[name], sign, bound)))
+
+
+def _breaks(wish: str, versions: Mapping[str, str]) -> bool:
+    name, sign, bound = _parts(wish)
+    return name in versions and not meets(versions[name], sign, bound)
+
+
+def _line(rule: Rule, versions: Mapping[str, str]) -> Line:
+    name, neighbour = _parts(rule.wish)[0], _parts(rule.beside)[0]
+    beside = f" beside {neighbour} {versions[neighbour]}" if neighbour else ""
+    why = f" ({rule.why})" if rule.why else ""
+    return fix(f"{name} {versions[name]}{beside}", (rule.remedy or f"pip install '{rule.wish}'") + why)
+
+
+def _parts(wish: str) -> tuple[str, str, str]:
+    found = _WISH.fullmatch(wish)
+    assert found is not None, wish
+    return found[1], found[2] or "", found[3]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()

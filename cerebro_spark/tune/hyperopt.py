@@ -1,0 +1,212 @@
+"""Hyperopt as the leader of a run: `hyperopt.fmin(model_fn, space, ..., trials=CerebroTrials(...))`.
+
+`fmin` hands over to `CerebroTrials.fmin`, which asks hyperopt's algorithms itself, one trial at a time. It never polls
+and starts no thread: what ends the run ends `fmin`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Unpack
+
+import numpy as np
+
+from cerebro_spark.errors import CerebroError, ConfigurationError, MissingDependency, PreflightFailed
+from cerebro_spark.result import Result
+from cerebro_spark.store.base import Store
+from cerebro_spark.tune.algorithm import at_least
+from cerebro_spark.tune.estimator import ModelFn, Options
+from cerebro_spark.tune.hyperopt_search import FminSearch, Limits, checked_point
+from cerebro_spark.tune.led import Absent, LedTraining
+
+try:
+    import hyperopt
+    from hyperopt import base, tpe
+    from hyperopt.exceptions import AllTrialsFailed
+    from hyperopt.fmin import space_eval
+    from hyperopt.progress import no_progress_callback
+except ImportError as error:
+    raise MissingDependency(
+        f"CerebroTrials needs hyperopt, which cannot be imported ({error}): pip install 'cerebro-spark[hyperopt]'"
+    ) from error
+
+_log = logging.getLogger("cerebro_spark")
+_ABSENT = Absent("hyperopt.fmin", "another fmin with the same CerebroTrials goes on where it stopped")
+_INSTEAD = {
+    "max_concurrent": "fmin(..., max_queue_len=8)",
+    "time_budget": "fmin(..., timeout=600)",
+    "patience": "fmin(..., early_stop_fn=hyperopt.early_stop.no_progress_loss(10))",
+    "target": "fmin(..., loss_threshold=0.1)",
+    "progress": "fmin(..., show_progressbar=False)",
+}
+_A_MODEL = (
+    "With CerebroTrials the function that fmin is given builds a model from its params and returns it (a compiled Keras"
+    " model or a cs.TorchModel); it does not return a loss, which is measured for it by `metric`"
+)
+
+
+class CerebroTrials(hyperopt.Trials):  # type: ignore[misc]
+    """Hyperopt's trials, trained by Model Hopper Parallelism: each evaluation is a trial of `epochs` epochs.
+
+    `fmin` is given `model_fn` as its function. The loss of a trial is its best value of `metric` ("max" metrics are
+    negated), and its result holds the metrics of that epoch, its params, trial and run. A trial that fails is done with
+    status "fail"; the others go on. `max_queue_len` of fmin is how many trials are under way at a time: fewer than
+    workers let some stand idle. With `timeout`, `loss_threshold` or `early_stop_fn` trials that are under way at the
+    end are cancelled after the epoch they are in.
+
+    `points_to_evaluate`, as dicts from label to value (of a choice: the index), come first and count as evaluations.
+    Every call of `fmin` is a run of its own; one on the same trials goes on with what they know, on the same data.
+    Other options are those of the searches, such as `partitions`, `seed`, `trackers` and `resources`.
+
+    >>> import numpy as np
+    >>> trials = CerebroTrials(
+    ...     store="/tmp/runs", data={"x": np.zeros(9), "y": np.zeros(9)}, features=["x"], label="y", metric="loss",
+    ...     epochs=2, points_to_evaluate=[{"lr": 0.1}],
+    ... )
+    >>> trials.losses(), trials.run_ids
+    ([], [])
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store | str,
+        data: Any,
+        metric: str,
+        epochs: int,
+        points_to_evaluate: Sequence[Mapping[str, Any]] | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__()
+        at_least("epochs", epochs, 1)
+        self._made: dict[str, Any] = {"store": store, "metric": metric, **options}
+        # Everything but the function is known now, so what is wrong with it is said now.
+        known = {**self._made, "framework": "torch"}
+        training = LedTraining(_unknown, _ABSENT, _INSTEAD, **known)
+        training.check(data)
+        self._made["backend"] = training.backend
+        self._result: Callable[[str], Result] = training.result
+        self._data = data
+        self._epochs = epochs
+        self._points = [dict(point) for point in points_to_evaluate or ()]
+        self.run_ids: list[str] = []
+
+    @property
+    def result(self) -> Result:
+        """The Result of the last run: tables, models, predictions."""
+        if not self.run_ids:
+            raise CerebroError("there is no result yet: hand these trials to hyperopt.fmin first")
+        return self._result(self.run_ids[-1])
+
+    def fmin(
+        self,
+        fn: ModelFn,
+        space: Any,
+        algo: Callable[..., Any] | None = None,
+        max_evals: int | None = None,
+        timeout: float | None = None,
+        loss_threshold: float | None = None,
+        max_queue_len: int = 1,
+        rstate: np.random.Generator | None = None,
+        verbose: bool = False,
+        pass_expr_memo_ctrl: bool | None = None,
+        catch_eval_exceptions: bool = False,
+        return_argmin: bool = True,
+        show_progressbar: Any = True,
+        early_stop_fn: Callable[..., Any] | None = None,
+        trials_save_file: str = "",
+    ) -> Any:
+        """What `hyperopt.fmin(..., trials=self)` calls; its arguments mean what they mean there.
+
+        Failed trials never raise, so `catch_eval_exceptions` changes nothing.
+        """
+        _check(pass_expr_memo_ctrl, trials_save_file, max_queue_len)
+        base.validate_timeout(timeout)
+        base.validate_loss_threshold(loss_threshold)
+        domain = base.Domain(fn, space)
+        self._points = [checked_point(point, domain) for point in self._points]
+        training = self._training(fn)
+        self._data = training.dataset(self._data)  # prepared once
+        limits = Limits(sys.maxsize if max_evals is None else max_evals, timeout, loss_threshold, early_stop_fn)
+        if max_queue_len < min(training.backend.num_workers, limits.max_evals - len(self)):
+            _log.warning(
+                "`max_queue_len` is %d, so of %d workers only as many have something to do at a time: give fmin a"
+                " larger one",
+                max_queue_len,
+                training.backend.num_workers,
+            )
+        custom = callable(show_progressbar)
+        with (show_progressbar if custom else no_progress_callback)(initial=len(self), total=limits.max_evals) as bar:
+            search = FminSearch(
+                self,
+                self._points,
+                domain,
+                algo or tpe.suggest,
+                np.random.default_rng() if rstate is None else rstate,
+                limits,
+                training.objective,
+                self._epochs,
+                max_queue_len,
+                bar,
+            )
+            self._lead(training, search, None if verbose and show_progressbar and not custom else False)
+        return self._outcome(space, return_argmin)
+
+    def _training(self, fn: ModelFn) -> LedTraining:
+        try:
+            return LedTraining(fn, _ABSENT, _INSTEAD, **self._made)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{error}. {_A_MODEL}") from error
+
+    def _lead(self, training: LedTraining, search: FminSearch, progress: bool | None) -> None:
+        """Run to the end, whichever that is; no document is left that anybody would wait for."""
+        try:
+            training.lead(search, self._data, progress)
+        except KeyboardInterrupt:
+            search.leave(base.JOB_STATE_CANCEL, "interrupted")
+            raise
+        except BaseException as error:
+            search.leave(base.JOB_STATE_ERROR, str(error))
+            if isinstance(error, PreflightFailed):
+                error.add_note(_A_MODEL)
+            raise
+        finally:
+            search.leave(base.JOB_STATE_CANCEL, "the search had come to its end")
+            if search.run_id:
+                self.run_ids.append(search.run_id)
+
+    def _outcome(self, space: Any, return_argmin: bool) -> Any:
+        """What plain `fmin` returns."""
+        if len(self) == 0:
+            if return_argmin:
+                raise CerebroError(
+                    "no trial came to its end, so there is no best one: allow more time or evaluations, or say"
+                    " return_argmin=False"
+                )
+            return None
+        if not any(result["status"] == base.STATUS_OK for result in self.results):
+            first = self.results[0]
+            raise AllTrialsFailed(
+                f"all {len(self)} trials failed; the first with params {first['params']!r}:\n{first['error']}"
+            )
+        return self.argmin if return_argmin else space_eval(space, self.argmin)
+
+
+def _unknown(params: Any) -> Any:
+    raise AssertionError("fmin has not said yet how to build a model")
+
+
+def _check(pass_expr_memo_ctrl: bool | None, trials_save_file: str, max_queue_len: int) -> None:
+    at_least("max_queue_len", max_queue_len, 1)
+    if pass_expr_memo_ctrl:
+        raise ConfigurationError(
+            "`pass_expr_memo_ctrl` is True, but models are built on workers, far from hyperopt: let the function take"
+            " params alone"
+        )
+    if trials_save_file:
+        raise ConfigurationError(
+            f"`trials_save_file` is {trials_save_file!r}, but a run keeps its own log in its store: leave it out, and"
+            " pickle hyperopt.trials_from_docs(trials.trials) if the documents are to be kept"
+        )

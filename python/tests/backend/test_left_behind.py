@@ -1,0 +1,133 @@
+"""What workers leave behind when they die, or are given up by their driver: nothing that anybody could stumble over."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_search import small_dataset, torch_model_fn
+
+from cerebro_spark.backend.hub import Hub
+from cerebro_spark.backend.job import Job
+from cerebro_spark.backend.local import LocalBackend
+from cerebro_spark.backend.messages import order
+from cerebro_spark.backend.wire import Message
+from cerebro_spark.backend.worker import Posting, serve
+from cerebro_spark.engine import Engine
+from cerebro_spark.eventlog import EventLog
+from cerebro_spark.events import LoadPartition, RunUnit, Settings, UnitFinished, WorkerLost
+from cerebro_spark.search import FixedSearch
+from cerebro_spark.store import paths
+from cerebro_spark.store.local import LocalStore
+from cerebro_spark.trainer.base import Hooks
+from cerebro_spark.trainer.torch import TorchTrainer
+from cerebro_spark.types import Objective, Unit
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+SECONDS = 30.0
+
+
+class DeadlyStore(LocalStore):
+    """Kills whoever writes the first checkpoint of a second epoch to it, once it is written and nobody knows."""
+
+    def write(self, name: str, data: bytes | memoryview) -> None:
+        super().write(name, data)
+        if "e0002-s00001" in name and not (self.root / "struck").exists():
+            (self.root / "struck").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kept(store: LocalStore) -> list[str]:
+    return store.list(paths.checkpoint_folder("r1"))
+
+
+def test_a_checkpoint_that_nobody_heard_of_is_deleted(tmp_path: Path) -> None:
+    dataset = small_dataset(tmp_path)
+    store = DeadlyStore(tmp_path / "store")
+    backend = LocalBackend(num_workers=1, threads=1)
+    backend.bind(Job("r1", store, dataset, Hooks(torch_model_fn)))
+    settings = Settings(dataset.partitions, 1, queue_ahead=1, objective=Objective("val_loss", "min"))
+    engine = Engine(FixedSearch([{"lr": 0.01}, {"lr": 0.02}], 2), settings, backend, EventLog(store, "r1"), "r1")
+    engine.run()
+    assert [event for event in EventLog(store, "r1").read() if isinstance(event, WorkerLost)]
+    best = [trial.best for trial in engine.scheduler.state.trials.values()]
+    assert kept(store) == sorted(paths.checkpoint("r1", checkpoint) for checkpoint in best if checkpoint)
+
+
+class GatedTraining:
+    """A `train_fn` that says where it is and waits until it may go on."""
+
+    def __init__(self) -> None:
+        self.begun: list[float] = []
+        self.inside = threading.Event()
+        self.gate = threading.Event()
+
+    def __call__(self, model: Any, batches: Iterable[Any], params: Any) -> dict[str, float]:
+        self.begun.append(params["lr"])
+        self.inside.set()
+        assert self.gate.wait(SECONDS)
+        return {"loss": 1.0, "rows": 1}
+
+
+def test_a_worker_that_was_given_up_does_no_more_than_it_must(tmp_path: Path) -> None:
+    """Its driver hangs up in the middle of a unit: that one ends, is not kept, and the next is not begun."""
+    dataset = small_dataset(tmp_path)
+    store = LocalStore(tmp_path / "store")
+    training = GatedTraining()
+    job = Job("r1", store, dataset, Hooks(torch_model_fn, train_fn=training))
+    joined = threading.Event()
+    peers: list[int] = []
+
+    def heard(peer: int, message: Message) -> None:
+        if message["type"] == "hello":
+            peers.append(peer)
+            joined.set()
+
+    hub = Hub(b"secret", heard, lambda peer, reason: None)
+    worker = threading.Thread(target=serve, args=(Posting(hub.address, b"secret", "w0", job),), daemon=True)
+    worker.start()
+    try:
+        assert joined.wait(SECONDS)
+        partition = dataset.train[0].id
+        orders = [RunUnit("w0", Unit(f"t{n}", 1, partition), n, {"lr": float(n)}, step=1) for n in (1, 2)]
+        for action in (LoadPartition("w0", partition), *orders):
+            message = order(action)
+            assert message is not None
+            hub.send(peers[0], message)
+        assert training.inside.wait(SECONDS)
+        listener = next(thread for thread in threading.enumerate() if thread.name == "listen-w0")
+        hub.drop(peers[0])
+        listener.join(SECONDS)
+        assert not listener.is_alive()
+        training.gate.set()
+        worker.join(SECONDS)
+        assert not worker.is_alive()
+    finally:
+        training.gate.set()
+        hub.close()
+    assert training.begun == [1.0]
+    assert kept(store) == []
+
+
+class NotedTrainer(TorchTrainer):
+    """A kind of trainer of one's own."""
+
+
+def test_units_say_how_long_their_worker_waited(tmp_path: Path) -> None:
+    dataset = small_dataset(tmp_path)
+    backend = LocalBackend(num_workers=1, threads=1)
+    job = Job("r1", dataset.store, dataset, Hooks(torch_model_fn), framework=NotedTrainer)
+    backend.bind(replace(job, seed=3))
+    settings = Settings(dataset.partitions, 1, queue_ahead=1)
+    Engine(FixedSearch([{"lr": 0.01}], 3), settings, backend, EventLog(dataset.store, "r1"), "r1").run()
+    units = [event for event in EventLog(dataset.store, "r1").read() if isinstance(event, UnitFinished)]
+    units.sort(key=lambda event: event.attempt)
+    assert [event.waited == 0.0 for event in units] == [True] + [False] * (len(units) - 1)
+    # Waiting and computing follow one another: together they are no longer than the time there was.
+    assert sum(event.waited for event in units) < units[-1].at - units[0].at + units[0].seconds

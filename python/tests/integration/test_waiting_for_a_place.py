@@ -1,0 +1,70 @@
+"""A worker whose job finds no free place in the cluster is waited for; the others work meanwhile."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_search import small_dataset, torch_model_fn
+
+from cerebro_spark.backend.job import Job
+from cerebro_spark.backend.spark import SparkBackend
+from cerebro_spark.events import GatheringEnded, WorkerJoined
+from cerebro_spark.trainer.base import Hooks
+
+pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(120)]
+PATIENCE = 6.0
+
+
+class PlaceTaker:
+    """Somebody else's job, which has one place of the cluster until it is told to leave."""
+
+    def __init__(self, spark: Any) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(60)
+        self._job = threading.Thread(target=self._run, args=(spark, self._listener.getsockname()))
+
+    def _run(self, spark: Any, address: tuple[str, int]) -> None:
+        def sit(_: Any) -> Any:
+            with socket.create_connection(address, timeout=60) as call:
+                call.recv(1)  # returns when the other end is closed
+            return []
+
+        spark.sparkContext.parallelize([0], 1).mapPartitions(sit).collect()
+
+    def __enter__(self) -> PlaceTaker:
+        self._job.start()
+        with self._listener:
+            self._call, _ = self._listener.accept()
+        return self
+
+    def leave(self) -> None:
+        self._call.close()
+
+    def __exit__(self, *error: object) -> None:
+        self.leave()
+        self._job.join(60)
+
+
+def test_a_worker_without_a_place_comes_when_there_is_one(spark: Any, tmp_path: Path) -> None:
+    """Over three times the time in which a worker must have come, were it only slow: three such end a run."""
+    dataset = small_dataset(tmp_path)
+    backend = SparkBackend(spark, 2, start_timeout=PATIENCE)
+    backend.bind(Job("r1", dataset.store, dataset, Hooks(torch_model_fn)))
+    joined: list[str] = []
+    gathered = False
+    with PlaceTaker(spark) as other, backend:
+        backend.start(dataset.partitions)
+        leaving = threading.Timer(3.5 * PATIENCE, other.leave)
+        leaving.start()
+        while len(joined) < 2:
+            for event in backend.events():
+                if isinstance(event, WorkerJoined):
+                    joined.append(event.worker)
+                    assert len(joined) == 1 or not leaving.is_alive(), "there was no place for a second worker yet"
+                gathered = gathered or isinstance(event, GatheringEnded)
+        leaving.join()
+    assert gathered, "the first one did not wait for the other"

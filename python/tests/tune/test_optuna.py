@@ -1,0 +1,238 @@
+"""An Optuna study that leads a run: in virtual time what ask and tell promise, on real workers that models come out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from optuna.distributions import CategoricalDistribution, FloatDistribution
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+from simulated_fmin import LossyBackend, torch_fn
+from small_search import small_dataset, torch_model_fn
+
+from cerebro_spark import runs
+from cerebro_spark.backend.local import LocalBackend
+from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.errors import BackendError, ConfigurationError, EventLogError
+from cerebro_spark.result import Result
+from cerebro_spark.tune.optuna import optimize
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    yield
+    optuna.logging.set_verbosity(level)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return small_dataset(tmp_path_factory.mktemp("data"))
+
+
+Optimize = Callable[..., Result]
+
+
+@pytest.fixture
+def go(dataset: Dataset, tmp_path: Path) -> Optimize:
+    def went(study: optuna.Study, space: Any = None, **options: Any) -> Result:
+        given = {"metric": "val_loss", "epochs": 3, "n_trials": 6, "data": dataset, "store": str(tmp_path), **options}
+        given.setdefault("backend", LossyBackend(parabola))
+        return optimize(study, torch_fn, space or define, **given)
+
+    return went
+
+
+def define(trial: optuna.Trial) -> dict[str, Any]:
+    kind = trial.suggest_categorical("kind", ["wide", "flat"])
+    units = trial.suggest_int("units", 8, 64) if kind == "wide" else 1
+    return {"x": trial.suggest_float("x", -3, 3), "net": {"kind": kind, "units": units}, "batch_size": 16}
+
+
+def parabola(params: Mapping[str, Any], epoch: int) -> float:
+    return float(params["x"] - 1) ** 2 + 1 / epoch
+
+
+def seeded(**options: Any) -> optuna.Study:
+    options.setdefault("pruner", optuna.pruners.NopPruner())
+    return optuna.create_study(sampler=optuna.samplers.TPESampler(seed=5), **options)
+
+
+def states(study: optuna.Study) -> list[TrialState]:
+    return [trial.state for trial in study.trials]
+
+
+@pytest.mark.parametrize("kind", ["memory", "journal", "sqlite"])
+def test_the_study_knows_all_that_became_of_its_trials(kind: str, go: Optimize, tmp_path: Path) -> None:
+    journal = JournalFileBackend(str(tmp_path / "journal"))
+    storages = {"memory": None, "journal": JournalStorage(journal), "sqlite": f"sqlite:///{tmp_path}/study.db"}
+    study = seeded(storage=storages[kind], study_name="s")
+    result = go(study, n_trials=8)
+    read = study if kind == "memory" else optuna.load_study(study_name="s", storage=storages[kind])
+    assert states(read) == [TrialState.COMPLETE] * 8
+    for trial in read.trials:
+        assert trial.value == pytest.approx((trial.params["x"] - 1) ** 2 + 1 / 3)
+        assert list(trial.intermediate_values) == [1, 2, 3]
+        assert trial.user_attrs["cerebro_run"] == result.run_id
+        assert trial.user_attrs["val_loss"] == trial.value
+    best = result.best_trial
+    assert read.best_trial.user_attrs["cerebro_trial"] == best.id == f"t{read.best_trial.number:04d}"
+    assert best.params["x"] == read.best_params["x"]
+    assert best.params["net"]["kind"] == read.best_params["kind"]
+
+
+def test_distributions_do_instead_of_a_function(go: Optimize) -> None:
+    study = seeded(direction="maximize")
+    space = {"x": FloatDistribution(-1, 1), "kind": CategoricalDistribution(["a", "b"])}
+    result = go(study, space, metric="val_score", n_trials=4)
+    assert study.best_params == result.best_trial.params
+    assert study.best_value == max(trial.value for trial in study.trials)
+
+
+def test_the_studys_pruner_is_asked_after_every_epoch(go: Optimize) -> None:
+    pruner = optuna.pruners.ThresholdPruner(upper=1.5, n_warmup_steps=2)
+    study = seeded(pruner=pruner)
+    result = go(study, n_trials=12, epochs=4)
+    for trial in study.trials:
+        second = (trial.params["x"] - 1) ** 2 + 1 / 2
+        assert trial.state == (TrialState.PRUNED if second > 1.5 else TrialState.COMPLETE)
+        assert list(trial.intermediate_values) == ([1, 2] if second > 1.5 else [1, 2, 3, 4])
+    assert set(states(study)) == {TrialState.PRUNED, TrialState.COMPLETE}
+    assert len(result.history) == sum(len(trial.intermediate_values) for trial in study.trials), "no epoch in vain"
+
+
+def test_enqueued_trials_come_first_and_a_second_call_goes_on(go: Optimize) -> None:
+    study = seeded()
+    study.enqueue_trial({"x": 1.0, "kind": "flat"})
+    go(study, n_trials=3)
+    assert study.trials[0].params == {"x": 1.0, "kind": "flat"}
+    second = go(study, n_trials=4)
+    assert states(study) == [TrialState.COMPLETE] * 7
+    assert {trial.user_attrs["cerebro_run"] for trial in study.trials[3:]} == {second.run_id}
+
+
+@settings(deadline=None, max_examples=8)
+@given(at_once=st.integers(1, 5), n_trials=st.integers(1, 9), workers=st.integers(1, 3))
+def test_never_more_than_max_concurrent_are_under_way(
+    at_once: int, n_trials: int, workers: int, dataset: Dataset, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    study, backend, seen = seeded(), LossyBackend(parabola, workers), []
+    backend.at_unit = lambda number: seen.append(states(study).count(TrialState.RUNNING))
+    store = str(tmp_path_factory.mktemp("runs"))
+    options: dict[str, Any] = {"metric": "val_loss", "epochs": 2, "n_trials": n_trials, "max_concurrent": at_once}
+    optimize(study, torch_fn, define, store=store, data=dataset, backend=backend, **options)
+    assert max(seen) == min(at_once, n_trials)
+    assert states(study) == [TrialState.COMPLETE] * n_trials
+
+
+def test_failed_trials_and_losses_that_are_no_numbers_are_told_as_failed(go: Optimize) -> None:
+    def loss(params: Mapping[str, Any], epoch: int) -> float:
+        if params["x"] < -1:
+            return 1 / 0
+        return float("nan") if params["x"] < 1 else 0.5
+
+    study = seeded()
+    go(study, n_trials=15, backend=LossyBackend(loss))
+    for trial in study.trials:
+        assert trial.state == (TrialState.FAIL if trial.params["x"] < 1 else TrialState.COMPLETE)
+    errors = [trial.user_attrs["error"] for trial in study.trials if trial.state == TrialState.FAIL]
+    assert any("it broke" in error for error in errors)
+    assert any("no finite number" in error for error in errors)
+
+
+def test_after_a_timeout_what_is_under_way_comes_to_its_end(go: Optimize, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = LossyBackend(parabola)
+    monkeypatch.setattr("cerebro_spark.tune.optuna.monotonic", backend.now)
+    study = seeded()
+    go(study, n_trials=None, timeout=20.0, backend=backend)
+    assert len(study.trials) >= 4
+    assert set(states(study)) == {TrialState.COMPLETE}
+    assert 20 <= backend.now() < 40
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), BackendError("all workers are gone")])
+def test_what_ends_the_run_ends_it_and_leaves_no_trial_running(error: BaseException, go: Optimize) -> None:
+    backend = LossyBackend(parabola)
+
+    def fall(number: int) -> None:
+        if number == 30:
+            raise error
+
+    backend.at_unit = fall
+    study = seeded()
+    with pytest.raises(type(error)):
+        go(study, n_trials=50, backend=backend)
+    assert set(states(study)) == {TrialState.COMPLETE, TrialState.FAIL}
+    assert states(study).count(TrialState.FAIL) == 2
+
+
+def test_a_space_may_prune_and_its_errors_are_raised(go: Optimize) -> None:
+    def fussy(trial: optuna.Trial) -> dict[str, Any]:
+        if trial.suggest_float("x", -3, 3) < 0:
+            raise optuna.TrialPruned
+        return trial.params
+
+    study = seeded()
+    go(study, fussy, n_trials=10)
+    assert [s == TrialState.PRUNED for s in states(study)] == [trial.params["x"] < 0 for trial in study.trials]
+
+    def broken(trial: optuna.Trial) -> dict[str, Any]:
+        raise KeyError("no such thing")
+
+    with pytest.raises(KeyError, match="no such thing"):
+        go(study, broken, n_trials=2)
+    with pytest.raises(ConfigurationError, match="must return a dict of params"):
+        go(study, lambda trial: 0.5, n_trials=2)
+    assert TrialState.RUNNING not in states(study)
+
+
+@pytest.mark.parametrize(
+    ("study", "options", "message"),
+    [
+        ({"directions": ["minimize", "maximize"]}, {}, "2 objectives"),
+        ({}, {"n_trials": None}, "would never end"),
+        ({}, {"n_trials": 0}, "`n_trials` is 0"),
+        ({}, {"timeout": -1.0}, "`timeout` is -1"),
+        ({}, {"metric": "val_auc"}, "would minimize 'val_auc', of which more is better"),
+        ({"direction": "maximize"}, {"metric": "val_gain", "mode": "min"}, "would maximize 'val_gain'"),
+        ({}, {"target": 0.5}, "ThresholdPruner"),
+    ],
+)
+def test_wrong_arguments(study: dict[str, Any], options: dict[str, Any], message: str, go: Optimize) -> None:
+    made = optuna.create_study(**study)
+    with pytest.raises(ConfigurationError, match=message):
+        go(made, **options)
+    assert made.trials == []
+
+
+def test_its_run_cannot_be_resumed_and_says_so(go: Optimize, tmp_path: Path) -> None:
+    result = go(seeded(), n_trials=2)
+    with pytest.raises(EventLogError, match=r"led by an Optuna study(.|\n)*another optimize"):
+        runs.resume(str(tmp_path), result.run_id, LossyBackend(parabola))
+
+
+def test_models_come_out_of_it(dataset: Dataset, tmp_path: Path) -> None:
+    study = seeded()
+    result = optimize(
+        study,
+        torch_model_fn,
+        {"lr": FloatDistribution(1e-3, 1e-1, log=True)},
+        backend=LocalBackend(2, threads=1),
+        store=str(tmp_path),
+        data=dataset,
+        metric="val_loss",
+        epochs=2,
+        n_trials=3,
+    )
+    assert study.best_value == result.best_trial.metrics["val_loss"]
+    assert sum(p.numel() for p in result.model().parameters()) > 0
