@@ -18,7 +18,15 @@ from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.engine import Engine
 from cerebro_spark.errors import BackendError, PreflightFailed
 from cerebro_spark.eventlog import EventLog
-from cerebro_spark.events import Event, Settings, UnitFinished, WorkerJoined, WorkerLost
+from cerebro_spark.events import (
+    Event,
+    PartitionLoaded,
+    Settings,
+    UnitFinished,
+    WorkerJoined,
+    WorkerLost,
+    WorkerRetiring,
+)
 from cerebro_spark.search import Done, FixedSearch, Wait
 from cerebro_spark.store import paths
 from cerebro_spark.trainer.base import Hooks
@@ -207,3 +215,38 @@ def test_new_numbers_take_effect_when_a_trial_goes_on(tmp_path: Path) -> None:
     last = max(dataset.store.list(paths.checkpoint_folder("r1")), key=lambda name: "e0002" in name)
     with open_checkpoint(dataset.store.read(last)) as reader:
         assert "0.5" in str(reader.meta["model"]["optimizer"])
+
+
+class Staffing:
+    """Adds a worker after some units, and removes another after some more."""
+
+    def __init__(self, backend: LocalBackend) -> None:
+        self._backend = backend
+        self._units = 0
+        self.events: list[Event] = []
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        if isinstance(event, UnitFinished):
+            self._units += 1
+            if self._units == 6:
+                assert self._backend.add_workers() == ["w2"]
+            elif self._units == 30:
+                self._backend.remove_worker("w0")
+
+
+def test_workers_come_and_go_while_a_run_goes_on(tmp_path: Path) -> None:
+    dataset = small_dataset(tmp_path, partitions=4)
+    backend = LocalBackend(num_workers=2, threads=1)
+    staffing = Staffing(backend)
+    search = Recording(CONFIGURATIONS, 5)
+    run(dataset, torch_model_fn, search, backend, [staffing])
+    check_run(dataset, "r1", trials=4, epochs=5, seed=SEED)
+    gone = next(place for place, event in enumerate(staffing.events) if isinstance(event, WorkerRetiring))
+    later = [event.worker for event in staffing.events[gone:] if isinstance(event, UnitFinished)]
+    assert later.count("w0") <= 2, "it ends what it was told of, and no more"
+    assert "w2" in later
+    loads = [event.partition for event in staffing.events if isinstance(event, PartitionLoaded)]
+    # All are loaded once; what the new one takes over and what the leaving one leaves is loaded once more.
+    assert len(loads) <= len(dataset.partitions) + 2 * len(dataset.partitions)
+    assert not any(isinstance(event, WorkerLost) for event in staffing.events)

@@ -1,0 +1,172 @@
+"""What is said before anything is launched on Spark, each with its fix; and what becomes of workers at a Ctrl-C."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_search import small_dataset, torch_model_fn
+from sparks import CLUSTER, SparkHouse
+
+from cerebro_spark.backend import cluster
+from cerebro_spark.backend.job import Job
+from cerebro_spark.backend.spark import SparkBackend
+from cerebro_spark.engine import Engine
+from cerebro_spark.errors import BackendError, ConfigurationError
+from cerebro_spark.eventlog import EventLog
+from cerebro_spark.events import Event, Settings, WorkerJoined
+from cerebro_spark.search import FixedSearch
+from cerebro_spark.store.local import LocalStore
+from cerebro_spark.store.opening import open_store
+from cerebro_spark.trainer.base import Hooks
+from cerebro_spark.types import Objective
+
+pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+def job(folder: Path, **changes: Any) -> Job:
+    dataset = small_dataset(folder)
+    given: dict[str, Any] = {"store": dataset.store, "hooks": Hooks(torch_model_fn), **changes}
+    return Job("r1", dataset=dataset, **given)
+
+
+def test_too_few_slots(spark: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"`num_workers` is 5, but local\[2\] has room for 2 .* local\[5\]"):
+        SparkBackend(spark, num_workers=5)
+
+
+def test_all_slots_if_nobody_says_how_many(spark: Any) -> None:
+    assert SparkBackend(spark).num_workers == 2
+
+
+def test_a_worker_owns_the_cores_of_its_task(spark_house: SparkHouse) -> None:
+    session = spark_house.session("local[2]", spark__task__cpus="2")
+    assert SparkBackend(session).num_workers == 1
+    assert SparkBackend(session).threads == 2
+    with pytest.raises(
+        ConfigurationError, match=r"room for 1 tasks at a time \(spark.task.cpus is 2\): use num_workers=1"
+    ):
+        SparkBackend(session, num_workers=2)
+
+
+def test_more_threads_than_cores_are_warned_of(spark: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        SparkBackend(spark, num_workers=1, threads=4)
+    assert "--conf spark.task.cpus=4" in caplog.text
+
+
+def test_a_library_that_executors_lack(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cluster.LIBRARIES, "torch", ("torch", "no_such_library"))
+    with pytest.raises(BackendError, match=r"lack no_such_library: install them there, or ship .* spark.archives"):
+        cluster.check_executors(spark.sparkContext, job(tmp_path), 2)
+
+
+def test_a_store_that_executors_cannot_write(spark: Any, tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match=r"cannot write to the store .*proc/nowhere"):
+        cluster.check_executors(spark.sparkContext, job(tmp_path, store=LocalStore("/proc/nowhere")), 1)
+
+
+def test_a_store_that_is_not_shared(spark: Any, tmp_path: Path) -> None:
+    apart = open_store("memory://apart")
+    with pytest.raises(BackendError, match=r"does not see what executors wrote .* use a store that they share"):
+        cluster.check_executors(spark.sparkContext, job(tmp_path, store=apart), 1)
+
+
+def test_functions_of_a_module_that_executors_do_not_have(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_here.py").write_text("def model_fn(params):\n    import torch\n    return torch\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import only_here  # type: ignore[import-not-found]
+
+    with pytest.raises(BackendError, match=r"No module named 'only_here'(.|\n)*addPyFile"):
+        cluster.check_executors(spark.sparkContext, job(tmp_path, hooks=Hooks(only_here.model_fn)), 1)
+
+
+def test_a_good_cluster_leaves_nothing_behind(spark: Any, tmp_path: Path) -> None:
+    good = job(tmp_path)
+    before = good.store.list()
+    cluster.check_executors(spark.sparkContext, good, 2)
+    assert good.store.list() == before
+
+
+@pytest.fixture
+def dynamic(spark_house: SparkHouse) -> Any:
+    return spark_house.session(
+        CLUSTER,
+        spark__dynamicAllocation__enabled="true",
+        spark__dynamicAllocation__shuffleTracking__enabled="true",
+        spark__dynamicAllocation__minExecutors="1",
+        spark__dynamicAllocation__maxExecutors="2",
+    )
+
+
+def test_dynamic_allocation_runs_plain_tasks(dynamic: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        backend = SparkBackend(dynamic, num_workers=2)
+    assert "spark.dynamicAllocation.enabled=false" in caplog.text
+    there = job(tmp_path)
+    backend.bind(there)
+    settings = Settings(there.dataset.partitions, 2, queue_ahead=1, objective=Objective("val_loss", "min"))
+    joined: list[Event] = []
+    search = FixedSearch([{"lr": 0.01}, {"lr": 0.02}], epochs=1)
+    Engine(search, settings, backend, EventLog(there.store, "r1"), observers=[joined.append]).run()
+    assert {event.worker for event in joined if isinstance(event, WorkerJoined)} == {"w0", "w1"}
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from small_search import small_dataset, torch_model_fn
+from sparks import SparkHouse
+import cerebro_spark as cs
+from cerebro_spark import hp
+
+folder = Path(sys.argv[1])
+backend = cs.SparkBackend(SparkHouse().session("local[2]"), num_workers=2)
+search = cs.RandomSearch(
+    torch_model_fn, space={"lr": hp.uniform(0.001, 0.1), "batch_size": 8}, num_trials=50, epochs=50, metric="val_loss",
+    store=str(folder / "runs"), backend=backend,
+)
+
+def tell(event):
+    if type(event).__name__ == "UnitFinished":
+        print("workers", *(hand.pid for hand in backend._hands.values()), flush=True)
+
+from cerebro_spark import runs
+execute = runs.execute
+runs.execute = lambda *a, **k: execute(*a[:4], [tell], False)
+search.fit(small_dataset(folder), run_id="stopped")
+"""
+
+
+def test_ctrl_c_stops_spark_workers_and_leaves_a_run_to_resume(tmp_path: Path) -> None:
+    here = Path(__file__).parent
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (here.parents[2], here.parent)))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert driver.stdout is not None
+    workers = next(line.split()[1:] for line in driver.stdout if line.startswith("workers"))
+    assert len(workers) == 2
+    assert all(is_worker(pid) for pid in workers)
+    driver.send_signal(signal.SIGINT)
+    _, said = driver.communicate(timeout=90)
+    assert "KeyboardInterrupt" in said
+    assert 'can be resumed: cs.resume("' in said
+    assert not any(is_worker(pid) for pid in workers)
+
+
+def is_worker(pid: str) -> bool:
+    """Whether a worker process of that number is there."""
+    command = Path(f"/proc/{pid}/cmdline")
+    return command.exists() and b"cerebro_spark.backend.worker" in command.read_bytes()
