@@ -254,14 +254,14 @@ def test_validation_by_a_second_frame(store: LocalStore) -> None:
     [
         ({"features": ["x"], "label": "y"}, {"x": "float64"}),
         ({"features": "x", "label": "y"}, {"x": "float64"}),
-        ({"features": ["x", "y"], "label": "x"}, {"y": "int32"}),
-        ({"features": ["x", "y"], "label": "x"}, {"x": "float16", "y": "float64"}),
+        ({"features": ["x", "y"], "label": "z"}, {"y": "int32"}),
+        ({"features": ["x", "y"], "label": "z"}, {"x": "float16", "y": "float64"}),
     ],
 )
 def test_a_validation_frame_of_other_types_that_are_stored_alike(
     store: LocalStore, columns: Any, kinds: dict[str, str]
 ) -> None:
-    data = numbered(20)
+    data = {**numbered(20), "z": numbered(20)["y"]}
     other = {name: values[:7].astype(kinds.get(name, values.dtype)) for name, values in data.items()}
     dataset = prepare(data, store=store, validation=other, partitions=2, **columns)
     assert [part.rows for part in dataset.validation] == [4, 3]
