@@ -17,10 +17,12 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 _HOMES = {
     "ASHA": "cerebro_spark.tune.searches",
+    "CSVTracker": "cerebro_spark.tune.trackers",
     "Dataset": "cerebro_spark.data.dataset",
     "GridSearch": "cerebro_spark.tune.searches",
     "Hyperband": "cerebro_spark.tune.searches",
     "LocalBackend": "cerebro_spark.backend.local",
+    "MLflowTracker": "cerebro_spark.tune.trackers",
     "PBT": "cerebro_spark.tune.searches",
     "RandomSearch": "cerebro_spark.tune.searches",
     "Resources": "cerebro_spark.trainer.resources",
@@ -28,6 +30,7 @@ _HOMES = {
     "SimulatedBackend": "cerebro_spark.backend.simulated",
     "SparkBackend": "cerebro_spark.backend.spark",
     "TPESearch": "cerebro_spark.tune.searches",
+    "TensorBoardTracker": "cerebro_spark.tune.trackers",
     "TorchModel": "cerebro_spark.trainer.torch_model",
     "load_result": "cerebro_spark.result",
     "open_dataset": "cerebro_spark.data.foreign",
@@ -59,6 +62,9 @@ if TYPE_CHECKING:
     from cerebro_spark.tune.searches import Hyperband as Hyperband
     from cerebro_spark.tune.searches import RandomSearch as RandomSearch
     from cerebro_spark.tune.searches import TPESearch as TPESearch
+    from cerebro_spark.tune.trackers import CSVTracker as CSVTracker
+    from cerebro_spark.tune.trackers import MLflowTracker as MLflowTracker
+    from cerebro_spark.tune.trackers import TensorBoardTracker as TensorBoardTracker
 
 
 def __getattr__(name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,23 +21,25 @@ MEGABYTE = 1_000_000
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     options = _parser().parse_args(arguments)
-    command: Callable[[argparse.Namespace], None] = options.command
+    command: Callable[[argparse.Namespace], int | None] = options.command
     try:
-        command(options)
+        return command(options) or 0
     except BrokenPipeError:
         return 1
     except (CerebroError, OSError) as error:
         print(f"cerebro-spark: error: {error}", file=sys.stderr)
         return 2
-    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="cerebro-spark", description="Model Hopper Parallelism on Spark.")
     parser.add_argument("--version", action="version", version=f"cerebro-spark {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_simulate(commands)
     _add_demo(commands)
+    _add_doctor(commands)
+    _add_simulate(commands)
+    _add_runs(commands)
+    _add_show(commands)
     return parser
 
 
@@ -77,6 +80,76 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser = commands.add_parser("demo", help="see it work", description="Compare the policies and draw a run.")
     parser.add_argument("--out", default="out", metavar="FOLDER", help="where the pictures go (out)")
     parser.set_defaults(command=_demo)
+
+
+def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "doctor",
+        help="what is missing here, or on a cluster, for a search to run",
+        description="Look at Java, Python, versions, a store and a cluster; the exit code is 1 if there is a FIX.",
+    )
+    parser.add_argument("--master", metavar="URL", help="look at this Spark cluster too: local[2], spark://..., yarn")
+    parser.add_argument("--store", metavar="URL", help="see whether this store can be written")
+    parser.add_argument(
+        "--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark, as often as needed"
+    )
+    parser.set_defaults(command=_doctor)
+
+
+def _add_runs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("runs", help="the runs in a store", description="List the runs in a store.")
+    parser.add_argument("store", metavar="STORE", help="a folder, hdfs://..., s3://...")
+    parser.set_defaults(command=_runs)
+
+
+def _add_show(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("show", help="what came out of a run", description="Show the trials of a run.")
+    parser.add_argument("store", metavar="STORE", help="a folder, hdfs://..., s3://...")
+    parser.add_argument("run", metavar="RUN", help="the id of a run, as `cerebro-spark runs STORE` lists them")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw its curves, params and Gantt chart")
+    parser.set_defaults(command=_show)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from cerebro_spark.doctor import examine
+
+    settings = dict(_setting(pair) for pair in options.conf)
+    colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    broken = 0
+    for line in examine(options.master, options.store, settings):
+        print(line.shown(colours), flush=True)
+        broken += line.verdict == "FIX"
+    return 1 if broken else 0
+
+
+def _setting(pair: str) -> tuple[str, str]:
+    name, sign, value = pair.partition("=")
+    if not sign or not name:
+        raise ConfigurationError(f"`conf` is {pair!r}, but must be NAME=VALUE, such as spark.task.cpus=2")
+    return name, value
+
+
+def _runs(options: argparse.Namespace) -> None:
+    from cerebro_spark.result.listing import as_text, listed
+    from cerebro_spark.store.opening import open_store
+
+    store = open_store(options.store)
+    lines = list(listed(store))
+    print(as_text(lines) if lines else f"no runs in {store.url} yet")
+
+
+def _show(options: argparse.Namespace) -> None:
+    from cerebro_spark.result import Result
+
+    if options.plot:
+        from cerebro_spark.gantt import check_writable
+
+        check_writable(options.plot)
+    result = Result(options.store, options.run)
+    print(result)
+    if options.plot:
+        result.plot().savefig(options.plot)
+        print(f"Picture: {options.plot}")
 
 
 def _simulate(options: argparse.Namespace) -> None:

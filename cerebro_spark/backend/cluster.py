@@ -17,6 +17,7 @@ from typing import Any
 import cloudpickle
 
 from cerebro_spark.backend.job import Job
+from cerebro_spark.data.shipping import package_on_executors
 from cerebro_spark.errors import BackendError, ConfigurationError, StoreError
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
@@ -105,7 +106,25 @@ def _wanted_slots(context: Any, cluster: Cluster) -> int | None:
         executors, cores = int(settings.get("spark.executor.instances")), int(settings.get("spark.executor.cores", "1"))
     else:
         return None
-    return executors * (cores // cluster.task_cpus)
+    return executors * tasks_an_executor(cores, cluster.task_cpus, dict(settings.getAll()))
+
+
+def tasks_an_executor(cores: int, task_cpus: int, settings: Mapping[str, str]) -> int:
+    """How many tasks run at a time on an executor, by its cores and by what else tasks ask for, such as GPUs.
+
+    >>> gpus = {"spark.executor.resource.gpu.amount": "2", "spark.task.resource.gpu.amount": "1"}
+    >>> tasks_an_executor(4, 1, gpus)
+    2
+    """
+    most = cores // task_cpus
+    for key, value in settings.items():
+        asked = re.fullmatch(r"spark\.task\.resource\.(.+)\.amount", key)
+        share = float(value) if asked else 0.0
+        if asked and share > 0:
+            there = int(settings.get(f"spark.executor.resource.{asked[1]}.amount", "0"))
+            # A share of less than one is of one device: what is left of two does not make another.
+            most = min(most, there * int(1 / share) if share < 1 else int(there / share))
+    return most
 
 
 def check(context: Any, num_workers: int, threads: int, patience: float = _SECONDS_TO_REGISTER) -> Cluster:
@@ -192,15 +211,8 @@ class Probe:
 
 def ask_executors(context: Any, probe: Probe, names: Sequence[str]) -> list[Finding]:
     """What executors find where they run: one task for each of these names, under which it writes a blob."""
-    try:
+    with package_on_executors():
         found: list[Finding] = context.parallelize(names, len(names)).mapPartitions(probe).collect()
-    except Exception as error:
-        if "No module named 'cerebro_spark'" in str(error):
-            raise BackendError(
-                "the executors do not have cerebro_spark: install it there, or ship this environment with"
-                " spark.archives (see docs/deploy)"
-            ) from error
-        raise
     return found
 
 

@@ -26,6 +26,7 @@ from cerebro_spark.data.deal import validation_rows
 from cerebro_spark.data.frames import FrameSource, column_names
 from cerebro_spark.data.order import Order, is_frame, is_spark
 from cerebro_spark.data.planning import Hands, agree, plan_flag, plan_fraction, plan_frames
+from cerebro_spark.data.shipping import package_on_executors
 from cerebro_spark.data.staging import AssemblePartition, Piece, SplitReport, StageSplit
 from cerebro_spark.errors import (
     AlreadyInStore,
@@ -288,7 +289,7 @@ class SparkSource:
             report = _answer(lambda: task(context.partitionId(), columns).to_json())
             yield pa.RecordBatch.from_pydict({"report": [json.dumps(report)]})
 
-        with self.batch_rows():
+        with self.batch_rows(), package_on_executors():
             rows = self.selected.mapInArrow(run, "report string").collect()
         return [SplitReport.from_json(_result(json.loads(row.report))) for row in rows]
 

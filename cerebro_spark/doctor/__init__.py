@@ -20,8 +20,10 @@ def examine(
     versions = installed()
     java = java_version()
     yield python_line()
-    yield java_line(java, needed=master is not None or "pyspark" in versions)
-    yield from judged({**versions, **({"java": java} if java else {})})
+    lines = list(judged({**versions, **({"java": java} if java else {})}))
+    if not any(line.verdict == "FIX" and line.text.startswith("java ") for line in lines):
+        yield java_line(java, needed=master is not None or "pyspark" in versions)
+    yield from lines
     place = None
     if store is not None:
         line, place = _store(store)

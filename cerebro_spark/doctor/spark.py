@@ -23,7 +23,10 @@ _FRAMEWORKS = ("torch", "keras", "tensorflow")
 def examine_cluster(
     master: str, store: Store | None, settings: Mapping[str, str], versions: Mapping[str, str]
 ) -> Iterator[Line]:
-    """Start a session there, look at it, and stop it again. `versions` are those of the driver's libraries."""
+    """Start a session there, or use the one that is, and look around. `versions` are the driver's."""
+    from pyspark.sql import SparkSession
+
+    mine = SparkSession.getActiveSession() is None
     try:
         session = _session(master, settings)
     except Exception as error:
@@ -35,7 +38,8 @@ def examine_cluster(
     try:
         yield from _looked_at(session.sparkContext, store, versions)
     finally:
-        session.stop()
+        if mine:
+            session.stop()
 
 
 def _session(master: str, settings: Mapping[str, str]) -> Any:
@@ -136,8 +140,8 @@ def _in_a_barrier(rows: Iterator[int]) -> Iterator[int]:
 
 def _executors(context: Any, store: Store | None, found: Cluster, versions: Mapping[str, str]) -> Iterator[Line]:
     wanted = (*cluster.ALWAYS, *(name for name in _FRAMEWORKS if name in versions))
-    folder = paths.probe(uuid.uuid4().hex)
-    names = [f"{folder}/{number}" for number in range(found.slots)]
+    token = uuid.uuid4().hex
+    names = [paths.probe(f"{token}-{number}") for number in range(found.slots)]
     try:
         findings = cluster.ask_executors(context, cluster.Probe(wanted, store), names)
     except CerebroError as error:

@@ -13,24 +13,13 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from cerebro_spark.errors import CerebroError, ConfigurationError, MissingDependency, PreflightFailed
+from cerebro_spark.errors import CerebroError, ConfigurationError, PreflightFailed
 from cerebro_spark.result import Result
 from cerebro_spark.store.base import Store
 from cerebro_spark.tune.algorithm import at_least
 from cerebro_spark.tune.estimator import ModelFn, Options
-from cerebro_spark.tune.hyperopt_search import FminSearch, Limits, checked_point
+from cerebro_spark.tune.hyperopt_search import NO_MODEL, FminSearch, Limits, checked_point, hyperopt
 from cerebro_spark.tune.led import Absent, LedTraining
-
-try:
-    import hyperopt
-    from hyperopt import base, tpe
-    from hyperopt.exceptions import AllTrialsFailed
-    from hyperopt.fmin import space_eval
-    from hyperopt.progress import no_progress_callback
-except ImportError as error:
-    raise MissingDependency(
-        f"CerebroTrials needs hyperopt, which cannot be imported ({error}): pip install 'cerebro-spark[hyperopt]'"
-    ) from error
 
 _log = logging.getLogger("cerebro_spark")
 _ABSENT = Absent("hyperopt.fmin", "another fmin with the same CerebroTrials goes on where it stopped")
@@ -60,10 +49,10 @@ class CerebroTrials(hyperopt.Trials):  # type: ignore[misc]
     Every call of `fmin` is a run of its own; one on the same trials goes on with what they know, on the same data.
     Other options are those of the searches, such as `partitions`, `seed`, `trackers` and `resources`.
 
-    >>> import numpy as np
+    >>> from cerebro_spark.backend.local import LocalBackend
     >>> trials = CerebroTrials(
-    ...     store="/tmp/runs", data={"x": np.zeros(9), "y": np.zeros(9)}, features=["x"], label="y", metric="loss",
-    ...     epochs=2, points_to_evaluate=[{"lr": 0.1}],
+    ...     backend=LocalBackend(), store="/tmp/runs", data={"x": np.zeros(9), "y": np.zeros(9)}, features=["x"],
+    ...     label="y", metric="loss", epochs=2, points_to_evaluate=[{"lr": 0.1}],
     ... )
     >>> trials.losses(), trials.run_ids
     ([], [])
@@ -123,27 +112,24 @@ class CerebroTrials(hyperopt.Trials):  # type: ignore[misc]
         Failed trials never raise, so `catch_eval_exceptions` changes nothing.
         """
         _check(pass_expr_memo_ctrl, trials_save_file, max_queue_len)
-        base.validate_timeout(timeout)
-        base.validate_loss_threshold(loss_threshold)
-        domain = base.Domain(fn, space)
+        hyperopt.base.validate_timeout(timeout)
+        hyperopt.base.validate_loss_threshold(loss_threshold)
+        domain = hyperopt.base.Domain(fn, space)
         self._points = [checked_point(point, domain) for point in self._points]
         training = self._training(fn)
-        self._data = training.dataset(self._data)  # prepared once
         limits = Limits(sys.maxsize if max_evals is None else max_evals, timeout, loss_threshold, early_stop_fn)
-        if max_queue_len < min(training.backend.num_workers, limits.max_evals - len(self)):
-            _log.warning(
-                "`max_queue_len` is %d, so of %d workers only as many have something to do at a time: give fmin a"
-                " larger one",
-                max_queue_len,
-                training.backend.num_workers,
-            )
+        if len(self) >= limits.max_evals:
+            return self._outcome(space, return_argmin)
+        self._data = training.dataset(self._data)  # prepared once
+        _warn_of_idle_workers(max_queue_len, min(training.backend.num_workers, limits.max_evals - len(self)))
         custom = callable(show_progressbar)
-        with (show_progressbar if custom else no_progress_callback)(initial=len(self), total=limits.max_evals) as bar:
+        bars = show_progressbar if custom else hyperopt.progress.no_progress_callback
+        with bars(initial=len(self), total=limits.max_evals) as bar:
             search = FminSearch(
                 self,
                 self._points,
                 domain,
-                algo or tpe.suggest,
+                algo or hyperopt.tpe.suggest,
                 np.random.default_rng() if rstate is None else rstate,
                 limits,
                 training.objective,
@@ -165,15 +151,15 @@ class CerebroTrials(hyperopt.Trials):  # type: ignore[misc]
         try:
             training.lead(search, self._data, progress)
         except KeyboardInterrupt:
-            search.leave(base.JOB_STATE_CANCEL, "interrupted")
+            search.leave(hyperopt.base.JOB_STATE_CANCEL, "interrupted")
             raise
         except BaseException as error:
-            search.leave(base.JOB_STATE_ERROR, str(error))
-            if isinstance(error, PreflightFailed):
+            search.leave(hyperopt.base.JOB_STATE_ERROR, str(error))
+            if isinstance(error, PreflightFailed) and NO_MODEL in str(error):
                 error.add_note(_A_MODEL)
             raise
         finally:
-            search.leave(base.JOB_STATE_CANCEL, "the search had come to its end")
+            search.leave(hyperopt.base.JOB_STATE_CANCEL, "the search had come to its end")
             if search.run_id:
                 self.run_ids.append(search.run_id)
 
@@ -186,16 +172,26 @@ class CerebroTrials(hyperopt.Trials):  # type: ignore[misc]
                     " return_argmin=False"
                 )
             return None
-        if not any(result["status"] == base.STATUS_OK for result in self.results):
+        if not any(result["status"] == hyperopt.base.STATUS_OK for result in self.results):
             first = self.results[0]
-            raise AllTrialsFailed(
+            raise hyperopt.exceptions.AllTrialsFailed(
                 f"all {len(self)} trials failed; the first with params {first['params']!r}:\n{first['error']}"
             )
-        return self.argmin if return_argmin else space_eval(space, self.argmin)
+        return self.argmin if return_argmin else hyperopt.space_eval(space, self.argmin)
 
 
 def _unknown(params: Any) -> Any:
     raise AssertionError("fmin has not said yet how to build a model")
+
+
+def _warn_of_idle_workers(max_queue_len: int, workers: int) -> None:
+    if max_queue_len < workers:
+        _log.warning(
+            "`max_queue_len` is %d, so of %d workers only as many have something to do at a time: give fmin a larger"
+            " one",
+            max_queue_len,
+            workers,
+        )
 
 
 def _check(pass_expr_memo_ctrl: bool | None, trials_save_file: str, max_queue_len: int) -> None:

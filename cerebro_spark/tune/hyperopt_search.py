@@ -12,16 +12,23 @@ from time import monotonic
 from typing import Any
 
 import numpy as np
-from hyperopt import base, pyll
-from hyperopt.fmin import generate_trial
-from hyperopt.utils import coarse_utcnow
 
-from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.errors import ConfigurationError, MissingDependency
 from cerebro_spark.tune.led import Course, LedSearch
 from cerebro_spark.types import Objective, TrialId
 
+try:
+    import hyperopt as hyperopt
+    from hyperopt import base, pyll
+    from hyperopt.fmin import generate_trial
+    from hyperopt.utils import coarse_utcnow
+except ImportError as error:
+    raise MissingDependency(
+        f"CerebroTrials needs hyperopt, which cannot be imported ({error}): pip install 'cerebro-spark[hyperopt]'"
+    ) from error
+
 # What both trainers say of a function that returned something else.
-_NO_MODEL = "model_fn must return"
+NO_MODEL = "model_fn must return"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +121,7 @@ class FminSearch(LedSearch):
         self._done(course, {"status": base.STATUS_OK, "loss": loss, **about})
 
     def failed(self, course: Course, error: str) -> None:
-        if _NO_MODEL in error:
+        if NO_MODEL in error:
             raise ConfigurationError(
                 f"the function that fmin was given returned no model, with params {dict(course.params)!r}. With"
                 " CerebroTrials it builds a model and returns it; the loss is measured for it by `metric`, here"

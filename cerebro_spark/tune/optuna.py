@@ -71,6 +71,7 @@ def optimize(
     at_once = chosen.pop("max_concurrent", None)
     training = LedTraining(model_fn, _ABSENT, _INSTEAD, store, metric, **chosen)
     at_once = training.backend.num_workers if at_once is None else at_once
+    at_least("max_concurrent", at_once, 1)
     search = StudySearch(study, space, n_trials, timeout, training, epochs, at_once)
     dataset = training.dataset(data)
     try:

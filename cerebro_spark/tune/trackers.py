@@ -259,7 +259,8 @@ class MLflowTracker(Tracker):
         del self._children[trial]
 
     def _finish(self, result: Result) -> None:
-        if not result.history.empty:
+        trials = result.trials
+        if (trials["epoch"].notna() & (trials["status"] != "failed")).any():
             best = result.best_trial
             self._log_params(self._parent, best.params)
             self._client.set_tag(self._parent, "cerebro.best_trial", best.id)

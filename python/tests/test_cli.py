@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World
 from cerebro_spark.cli import main
+from cerebro_spark.engine import Engine
+from cerebro_spark.eventlog import EventLog
+from cerebro_spark.events import Event, Settings, UnitFinished
+from cerebro_spark.search import FixedSearch
+from cerebro_spark.store import paths
+from cerebro_spark.store.local import LocalStore
+from cerebro_spark.types import Objective, Partition
 
+OBJECTIVE = Objective("val_loss", "min")
 KEYS = {"makespan", "lower_bound", "ratio", "utilisation", "units_rerun", "bytes_hopped"}
 
 
@@ -94,6 +105,82 @@ def test_demo_says_where_it_cannot_write(capsys: pytest.CaptureFixture[str]) -> 
     assert code == 2
     assert "/proc/nowhere" in err
     assert err.count("\n") == 1
+
+
+# -- runs and show
+
+
+def made_runs(folder: Path) -> LocalStore:
+    """A finished run with a name of its own, one that was stopped, and one whose log somebody spoilt."""
+    store = LocalStore(folder)
+    make_run(store, "mine")
+    make_run(store, "20261115-101112-0a1b2c", stop_after=3)
+    store.write(paths.log_segment("spoilt", 0), b"this is no log")
+    return store
+
+
+def make_run(store: LocalStore, run: str, stop_after: int | None = None) -> None:
+    partitions = tuple(Partition(f"train-{i}", "train", rows=10) for i in range(2))
+    settings = Settings((*partitions, Partition("validation-0", "validation", rows=10)), 1, objective=OBJECTIVE)
+    backend = SimulatedBackend([SimulatedWorker("w0")], World(cost=lambda params: params["lr"]))
+    search = FixedSearch([{"lr": 1.0}, {"lr": 2.0}], epochs=2)
+    seen: list[Event] = []
+
+    def stop(event: Event) -> None:
+        seen.append(event)
+        if sum(isinstance(event, UnitFinished) for event in seen) == stop_after:
+            raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt):
+        Engine(search, settings, backend, EventLog(store, run), run, [stop]).run()
+
+
+def test_runs_lists_the_runs_of_a_store(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    made_runs(tmp_path)
+    code, out, _ = run(capsys, "runs", str(tmp_path))
+    lines = out.splitlines()
+    assert code == 0
+    assert lines[0].split() == ["run", "when", "(UTC)", "trials", "best", "state"]
+    assert re.fullmatch(r"20261115-101112-0a1b2c  2026-11-15 10:11 +2 +none +not finished", lines[1])
+    assert re.fullmatch(r"mine +20\d\d-\d\d-\d\d \d\d:\d\d +2 +val_loss \S+ \(t\d\) +finished", lines[2])
+    assert re.match(r"spoilt +20\d\d-.* \? +\? +damaged: ", lines[3])
+    assert len(lines) == 4
+
+
+def test_runs_of_an_empty_store(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run(capsys, "runs", str(tmp_path)) == (0, f"no runs in {LocalStore(tmp_path).url} yet\n", "")
+
+
+def test_show_prints_the_trials_and_draws_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    store = made_runs(tmp_path / "store")
+    picture = tmp_path / "run.png"
+    code, out, _ = run(capsys, "show", str(store.root), "mine", "--plot", str(picture))
+    assert code == 0
+    assert "Run mine: 2 trials (2 finished)" in out
+    assert "param_lr" in out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", "STORE", "yours"], "has no run 'yours': it has ['20261115-101112-0a1b2c', 'mine', 'spoilt']"),
+        (["show", "STORE", "../x"], "the run id is '../x', but must be letters"),
+        (["show", "STORE", "mine", "--plot", "/nowhere/at/all.png"], "cannot be written"),
+        (["show", "STORE", "mine", "--plot", "run.txt"], "does not name a picture"),
+        (["runs", "s4://me/x"], "'s4://me/x' cannot be opened"),
+        (["runs", "/etc/hostname"], "is a file, but a store is a folder"),
+    ],
+)
+def test_what_runs_and_show_refuse(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    made_runs(tmp_path)
+    code, out, err = run(capsys, *(str(tmp_path) if word == "STORE" else word for word in arguments))
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert message in err
 
 
 def test_the_command_is_installed() -> None:

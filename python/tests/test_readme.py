@@ -23,7 +23,7 @@ def test_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 BLOCKS = [
-    pytest.param(block, marks=[pytest.mark.slow] if ".fit(" in block else [])
+    pytest.param(block, marks=[pytest.mark.slow] if ".fit(" in block or "fmin" in block else [])
     for block in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 ]
 

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import pages
 import pyspark
 
 SPARK_HOME = Path(pyspark.__file__).parent
+HAS_MESOS = any(SPARK_HOME.glob("jars/spark-mesos_*.jar"))
 _SOURCES = ("cerebro_spark", "setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 
 
@@ -46,6 +48,17 @@ class Gateway:
 
     def run(self, command: str, timeout: float = 150, **environment: object) -> Said:
         """Run a block to its end; AssertionError with its last words if it fails or takes too long."""
+        code, said = self._run(command, timeout, environment)
+        assert code == 0, f"code {code} from:\n{command}\n{said.out[-2000:]}\n{said.err[-6000:]}"
+        return said
+
+    def fail(self, command: str, timeout: float = 150, **environment: object) -> Said:
+        """The same for one that must fail."""
+        code, said = self._run(command, timeout, environment)
+        assert code != 0, f"it should have failed:\n{command}\n{said.out[-2000:]}"
+        return said
+
+    def _run(self, command: str, timeout: float, environment: Mapping[str, object]) -> tuple[int, Said]:
         process = subprocess.Popen(
             ["bash", "-euo", "pipefail", "-c", command],
             cwd=self.folder,
@@ -61,8 +74,17 @@ class Gateway:
             os.killpg(process.pid, signal.SIGKILL)
             out, err = process.communicate()
             raise AssertionError(f"not within {timeout:g} s:\n{command}\n{out[-2000:]}\n{err[-6000:]}") from None
-        assert process.returncode == 0, f"code {process.returncode} from:\n{command}\n{out[-2000:]}\n{err[-6000:]}"
-        return Said(out, err)
+        return process.returncode, Said(out, err)
+
+    @property
+    def path(self) -> str:
+        """Where its shells look for commands."""
+        return _environment(self.folder)["PATH"]
+
+    @property
+    def python(self) -> str:
+        """The interpreter of the tests, which has everything."""
+        return sys.executable
 
     def configure(self, properties: str) -> None:
         """What the cluster's own spark-defaults.conf says."""
@@ -74,10 +96,15 @@ class Gateway:
         make, pack = pages.blocks("index", "bash", under="The Python environment")
         # pip takes our package from its wheel and nothing from the network.
         self.run(make, PIP_NO_INDEX=1, PIP_NO_DEPS=1, PIP_FIND_LINKS=self.folder / "wheels")
-        (site,) = self.folder.glob("environment/lib/python*/site-packages")
-        heavy = sysconfig.get_paths()["purelib"]
-        (site / "sitecustomize.py").write_text(f"import sys\n\nsys.path.append({heavy!r})\n")
+        borrow_libraries(self.folder / "environment")
         self.run(pack)
+
+
+def borrow_libraries(environment: Path) -> None:
+    """Let a virtual environment find what the tests' own has installed; its editable packages are not found."""
+    (site,) = environment.glob("lib/python*/site-packages")
+    heavy = sysconfig.get_paths()["purelib"]
+    (site / "sitecustomize.py").write_text(f"import sys\n\nsys.path.append({heavy!r})\n")
 
 
 def _build_wheel(folder: Path) -> None:

@@ -139,10 +139,13 @@ def failing_model_fn(params: dict[str, Any]) -> Any:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_fn": number_model_fn}, "it returned .*float.* must return .*TorchModel"),
-        ({"model_fn": bare_model_fn}, "Linear.*TorchModel"),
-        ({"model_fn": uncompiled_model_fn}, "compile"),
-        ({"model_fn": tuple_model_fn}, "tuple.*compiled"),
+        ({"model_fn": number_model_fn}, "model_fn returned 3.0 of type float. model_fn must return cs.TorchModel"),
+        (
+            {"model_fn": bare_model_fn},
+            r"model_fn returned Linear\(.* of type Linear. model_fn must return cs.TorchModel",
+        ),
+        ({"model_fn": uncompiled_model_fn}, "returned the Keras model .* without compiling it. model_fn must return a"),
+        ({"model_fn": tuple_model_fn}, "of type tuple. model_fn must return a compiled Keras model"),
         ({"model_fn": failing_model_fn}, r"(?s)with params {'lr': 0.1}.*KeyError: 'hiden'"),
         (
             {"model_fn": good_model_fn, "metric": "val_acuracy", "mode": "max"},

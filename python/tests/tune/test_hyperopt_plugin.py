@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-from collections.abc import Callable, Mapping
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from cerebro_spark.backend.local import LocalBackend
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.errors import BackendError, CerebroError, ConfigurationError, EventLogError, PreflightFailed
 from cerebro_spark.tune.hyperopt import CerebroTrials
+from cerebro_spark.tune.tracking import Tracker
 
 NEW, RUNNING, DONE, ERROR, CANCEL = range(5)
 SPACE = {"x": hp.uniform("x", -3, 3), "batch_size": 16}
@@ -156,8 +160,8 @@ def test_a_second_fmin_goes_on(make: Callable[..., CerebroTrials]) -> None:
     minimize(trials, max_evals=9)
     assert [doc["result"] for doc in trials.trials[:4]] == first
     assert trials.tids == list(range(9))
-    assert len(set(trials.run_ids)) == 3
-    assert {result["run_id"] for result in trials.results[4:]} == {trials.run_ids[2]}
+    assert len(set(trials.run_ids)) == 2, "one with nothing to do is no run"
+    assert {result["run_id"] for result in trials.results[4:]} == {trials.run_ids[1]}
     assert sorted(trials.result.trials["trial"]) == [f"t{tid:04d}" for tid in range(4, 9)]
 
 
@@ -169,6 +173,45 @@ def test_data_is_prepared_once(make: Callable[..., CerebroTrials], tmp_path: Pat
     before = sorted((tmp_path / "runs").glob("**/*.parquet"))
     minimize(trials, max_evals=4)
     assert before == sorted((tmp_path / "runs").glob("**/*.parquet")) != []
+
+
+def test_spaces_may_be_annotations(make: Callable[..., CerebroTrials]) -> None:
+    def build(x: Any) -> Any:
+        return torch_fn({"x": x})
+
+    build.__annotations__ = {"x": hp.uniform("x", -3, 3)}
+    trials = make()
+    best = hyperopt.fmin(build, "annotated", algo=rand.suggest, max_evals=3, trials=trials, verbose=False)
+    assert trials.best_trial["result"]["params"] == best
+
+
+def test_workers_that_will_stand_idle_are_told_of(
+    make: Callable[..., CerebroTrials], caplog: pytest.LogCaptureFixture
+) -> None:
+    minimize(make(), max_queue_len=1)
+    assert [record.message for record in caplog.records if "`max_queue_len` is 1, so of 2 workers" in record.message]
+    caplog.clear()
+    minimize(make(), max_queue_len=2)
+    assert not caplog.records
+
+
+def test_a_bar_of_the_users_own_is_told(make: Callable[..., CerebroTrials]) -> None:
+    class Bar:
+        done, postfix = 0, ""
+
+        def update(self, count: int) -> None:
+            self.done += count
+
+    bar = Bar()
+
+    @contextlib.contextmanager
+    def shown(initial: int, total: int) -> Iterator[Bar]:
+        assert (initial, total) == (0, 6)
+        yield bar
+
+    trials = make()
+    minimize(trials, show_progressbar=shown)
+    assert (bar.done, bar.postfix) == (6, f"best loss: {min(trials.losses())}")
 
 
 # -- when it stops
@@ -351,6 +394,8 @@ def test_models_come_out_of_it(dataset: Dataset, tmp_path: Path) -> None:
     assert trials.result.best_trial.params["lr"] == best["lr"]
     assert trials.result.best_trial.metrics["val_loss"] == min(trials.losses())
     assert sum(p.numel() for p in trials.result.model().parameters()) > 0
+    hyperopt.fmin(torch_model_fn, space, algo=tpe.suggest, max_evals=6, trials=trials, verbose=False)
+    assert trials.statuses() == ["ok"] * 6
 
 
 def broken_or_number_fn(params: Mapping[str, Any]) -> Any:
@@ -419,3 +464,52 @@ def test_workers_that_die_do_not_hang_it(dataset: Dataset, tmp_path: Path) -> No
         hyperopt.fmin(deadly_fn, SPACE, algo=rand.suggest, max_evals=9, trials=trials, verbose=False)
     assert RUNNING not in states(trials)
     assert NEW not in states(trials)
+
+
+class AfterAnEpoch(Tracker):
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
+
+    def epoch(self, trial: str, params: Mapping[str, Any], epoch: int, metrics: Mapping[str, float]) -> None:
+        if epoch == 2:
+            self._act()
+
+
+def test_ctrl_c_ends_it(dataset: Dataset, tmp_path: Path) -> None:
+    pressed = threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT))
+    trials = CerebroTrials(
+        backend=LocalBackend(2, threads=1),
+        store=str(tmp_path),
+        data=dataset,
+        metric="val_loss",
+        epochs=400,
+        trackers=[AfterAnEpoch(lambda: None if pressed.ident else pressed.start())],
+    )
+    space = {"lr": hp.uniform("lr", 0.001, 0.1)}
+    with pytest.raises(KeyboardInterrupt):
+        hyperopt.fmin(
+            torch_model_fn, space, algo=rand.suggest, max_evals=50, max_queue_len=2, trials=trials, verbose=False
+        )
+    assert states(trials) == [CANCEL] * 2
+    assert not trials.result.finished
+    assert len(trials.result.history) >= 2
+
+
+def test_workers_that_are_killed_and_not_replaced_end_it(dataset: Dataset, tmp_path: Path) -> None:
+    backend = LocalBackend(1, max_restarts=0)
+
+    def kill() -> None:
+        for hand in list(backend._hands.values()):
+            os.kill(hand.pid, signal.SIGKILL)
+
+    trials = CerebroTrials(
+        backend=backend,
+        store=str(tmp_path),
+        data=dataset,
+        metric="val_loss",
+        epochs=400,
+        trackers=[AfterAnEpoch(kill)],
+    )
+    with pytest.raises(BackendError, match="no restart is left"):
+        hyperopt.fmin(torch_model_fn, SPACE, algo=rand.suggest, max_evals=9, trials=trials, verbose=False)
+    assert states(trials) == [ERROR]

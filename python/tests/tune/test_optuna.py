@@ -206,6 +206,7 @@ def test_a_space_may_prune_and_its_errors_are_raised(go: Optimize) -> None:
         ({}, {"metric": "val_auc"}, "would minimize 'val_auc', of which more is better"),
         ({"direction": "maximize"}, {"metric": "val_gain", "mode": "min"}, "would maximize 'val_gain'"),
         ({}, {"target": 0.5}, "ThresholdPruner"),
+        ({}, {"max_concurrent": 0}, "`max_concurrent` is 0"),
     ],
 )
 def test_wrong_arguments(study: dict[str, Any], options: dict[str, Any], message: str, go: Optimize) -> None:

@@ -1,0 +1,160 @@
+"""The search that others lead: whatever they say, every trial ends once, and no more are under way than allowed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from simulated_fmin import LossyBackend, torch_fn
+from small_search import small_dataset
+
+from cerebro_spark import hp
+from cerebro_spark.errors import EventLogError, PreflightFailed
+from cerebro_spark.search import Done
+from cerebro_spark.tune.led import Absent, Course, LedSearch, LedTraining
+from cerebro_spark.tune.searches import GridSearch
+from cerebro_spark.types import Objective, Report, TrialId, Work
+
+OBJECTIVE = Objective("val_loss", "min")
+
+
+class Leader(LedSearch):
+    """Begins `trials` trials; ends a trial after the epochs in `pruned`; stops after so many `ends`."""
+
+    def __init__(self, epochs: int, at_once: int, sliced: bool, trials: int, pruned: set[int], ends: int = 99) -> None:
+        super().__init__(OBJECTIVE, epochs, at_once, sliced)
+        self.left, self.pruned, self.ends = trials, pruned, ends
+        self.fates: dict[TrialId, str] = {}
+
+    def propose(self) -> tuple[TrialId, Mapping[str, Any]] | None:
+        if not self.left:
+            return None
+        self.left -= 1
+        return f"t{self.left}", {"x": self.left}
+
+    def enough(self) -> bool:
+        return len(self.fates) >= self.ends
+
+    def epoch(self, course: Course, report: Report, value: float) -> bool:
+        if report.epoch in self.pruned:
+            self._fate(course, "pruned")
+            return False
+        return True
+
+    def finished(self, course: Course) -> None:
+        self._fate(course, "finished")
+
+    def failed(self, course: Course, error: str) -> None:
+        self._fate(course, "failed")
+
+    def _fate(self, course: Course, fate: str) -> None:
+        assert course.trial not in self.fates, "a trial ends once"
+        self.fates[course.trial] = fate
+
+
+@given(data=st.data(), epochs=st.integers(1, 4), at_once=st.integers(1, 4), trials=st.integers(0, 6))
+def test_every_trial_ends_once_whatever_is_reported_in_whatever_order(
+    data: st.DataObject, epochs: int, at_once: int, trials: int
+) -> None:
+    sliced = data.draw(st.booleans(), "sliced")
+    pruned = data.draw(st.sets(st.integers(1, 4), max_size=1), "pruned") if sliced else set()
+    ends = data.draw(st.integers(1, 7), "ends") if sliced else 99
+    search = Leader(epochs, at_once, sliced, trials, pruned, ends)
+    asked: dict[TrialId, int] = {}
+    reached: dict[TrialId, int] = {}
+    over = False
+    while not over or any(reached[t] < asked[t] for t in asked):
+        while not over and isinstance(answer := search.ask(), (Work, Done)):
+            over = isinstance(answer, Done)
+            if isinstance(answer, Work):
+                before = asked.get(answer.trial, 0)
+                assert answer.until_epoch == (before + 1 if sliced else epochs)
+                asked[answer.trial] = answer.until_epoch
+                reached.setdefault(answer.trial, 0)
+        assert len(search.under_way) <= at_once
+        running = [trial for trial in asked if reached[trial] < asked[trial]]
+        if running:
+            trial = data.draw(st.sampled_from(running))
+            reached[trial] += 1
+            if data.draw(st.integers(0, 9)) == 0:
+                asked[trial] = reached[trial]
+                search.tell(Report(trial, reached[trial], error="it broke"))
+            else:
+                search.tell(Report(trial, reached[trial], {"val_loss": 1.0 / reached[trial]}))
+    assert set(asked) == set(search.fates) | set(search.under_way)
+    if ends == 99:
+        assert set(search.fates) == {f"t{number}" for number in range(trials)}
+    for trial, fate in search.fates.items():
+        assert fate != "finished" or reached[trial] == epochs
+
+
+def test_a_trial_counts_by_its_best_epoch() -> None:
+    search = Leader(3, 1, False, 1, set())
+    search.ask()
+    course = search.under_way["t0"]
+    for epoch, value in ((1, float("nan")), (2, 0.25), (3, 0.5)):
+        search.tell(Report("t0", epoch, {"val_loss": value, "val_auc": value}))
+    assert (course.best, course.best_epoch, course.metrics["val_auc"]) == (0.25, 2, 0.25)
+
+
+def test_a_leader_that_is_gone_says_so() -> None:
+    with pytest.raises(EventLogError, match=r"led by a captain.*nobody can resume it.*ask the crew"):
+        Absent("a captain", "ask the crew").ask()
+
+
+class Refusing(LossyBackend):
+    """Every rehearsal fails, and so does every trial."""
+
+    def rehearse(self, params: Mapping[str, Any]) -> str | None:
+        return "no such layer"
+
+
+def impossible(params: Mapping[str, Any], epoch: int) -> float:
+    return 1 / 0
+
+
+@pytest.mark.parametrize(("trials", "at_once", "begins"), [(1, 1, True), (5, 2, True), (3, 3, False), (5, 4, False)])
+def test_a_run_begins_unless_three_trials_fail_beforehand(
+    trials: int, at_once: int, begins: bool, tmp_path: Path
+) -> None:
+    store, dataset = str(tmp_path / "runs"), small_dataset(tmp_path, rows=80)
+    training = LedTraining(torch_fn, Absent("a test", "."), {}, store, "val_loss", backend=Refusing(impossible))
+    search = Leader(1, at_once, False, trials, set())
+    if begins:
+        training.lead(search, dataset)
+        assert search.fates == {f"t{number}": "failed" for number in range(trials)}
+    else:
+        with pytest.raises(PreflightFailed, match="no such layer"):
+            training.lead(search, dataset)
+        assert search.run_id == ""
+
+
+def test_no_run_begins_if_all_the_trials_there_will_be_fail_beforehand(tmp_path: Path) -> None:
+    store, dataset = str(tmp_path / "runs"), small_dataset(tmp_path, rows=80)
+    search = GridSearch(
+        torch_fn, space={"x": hp.choice([1, 2])}, store=store, metric="val_loss", epochs=1, backend=Refusing(impossible)
+    )
+    with pytest.raises(PreflightFailed, match="one batch of 2 trials was tried"):
+        search.fit(dataset)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "library", "extra"),
+    [("hyperopt", "hyperopt", "hyperopt"), ("optuna", "optuna", "optuna"), ("trackers", "mlflow", "trackers")],
+)
+def test_a_library_that_is_missing_is_said_with_its_extra(module: str, library: str, extra: str) -> None:
+    code = (
+        f"import sys; sys.modules[{library!r}] = None\n"
+        "from cerebro_spark.errors import MissingDependency\n"
+        f"try:\n    import cerebro_spark.tune.{module} as loaded; loaded.MLflowTracker()\n"
+        "except MissingDependency as error:\n    print(error)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60).stdout
+    assert f"pip install 'cerebro-spark[{extra}]'" in said
