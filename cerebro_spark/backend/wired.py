@@ -353,7 +353,7 @@ class WiredBackend(Backend):
         if isinstance(event, (PartitionLoaded, UnitFinished)):
             hand.useful = True
         if isinstance(event, UnitFailed):
-            _log.warning("%s failed on %s (%s): %s", event.unit, hand.name, hand.host, event.error)
+            _log.debug("%s failed on %s (%s): %s", event.unit, hand.name, hand.host, event.error)
 
     def _note_rehearsal(self, message: Message) -> None:
         error = message.get("error")
@@ -379,7 +379,7 @@ class WiredBackend(Backend):
             if hand is None or self._closing:
                 return
             if not hand.dismissed:
-                _log.warning("worker %s on %s is lost: %s", hand.name, hand.host, reason)
+                _log.debug("worker %s on %s is lost: %s", hand.name, hand.host, reason)
                 self._facts.put(WorkerLost(self.now(), hand.name, reason, running=hand.running))
             self._hiring.submit(self._kill, hand)
             if not hand.dismissed:

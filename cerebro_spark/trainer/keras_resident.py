@@ -18,7 +18,7 @@ from cerebro_spark.trainer.checkpoint import ITEM_BYTES, Entry, Source
 from cerebro_spark.trainer.feed import Batch, Columns
 from cerebro_spark.trainer.keras_metrics import named_metrics
 from cerebro_spark.trainer.resident import Resident
-from cerebro_spark.trainer.state import NUMPY_TAGS, check_names, check_same, numpy_array, numpy_bytes
+from cerebro_spark.trainer.state import NUMPY_TAGS, check_names, check_same, numpy_arrays, numpy_bytes
 
 RETURNS = (
     "model_fn must return a compiled Keras model, for example\n"
@@ -104,8 +104,9 @@ class KerasResident(Resident):
         check_names(source, "model/", own)
         for name, variable in own.items():
             check_same(source, f"model/{name}", NUMPY_TAGS[variable.dtype], variable.shape)
-        for name, variable in own.items():
-            variable.assign(numpy_array(source, f"model/{name}"))
+        arrays = numpy_arrays(source, [f"model/{name}" for name in own])
+        for variable, array in zip(own.values(), arrays, strict=True):
+            variable.assign(array)
         if numbers is not None:
             for rates, fresh in zip(self._rates, numbers, strict=True):
                 for name, variable in rates.items():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ NUMPY_TAGS = {
 TAG_NAMES = {tag: name for name, tag in NUMPY_TAGS.items()}
 
 _FITS = "a checkpoint fits only the architecture that wrote it"
+_LARGE = 32 << 20
 _PLAIN = (str, bool, int, float, type(None))
 
 
@@ -101,6 +103,23 @@ def numpy_array(source: Source, name: str) -> np.ndarray[Any, Any]:
     source.read_into(name, memoryview(raw))
     array: np.ndarray[Any, Any] = raw.view(dtype).reshape(shape)
     return array
+
+
+def numpy_arrays(source: Source, names: Sequence[str]) -> Iterator[np.ndarray[Any, Any]]:
+    """These arrays one after another; of a large source the next is read while the one before is used.
+
+    Nobody else may read from the source until the last one has come.
+    """
+    size = sum(math.prod(shape) * numpy_dtype(TAG_NAMES[tag]).itemsize for tag, shape in map(source.spec, names))
+    if size < _LARGE:
+        yield from (numpy_array(source, name) for name in names)
+        return
+    with ThreadPoolExecutor(1, "read-ahead") as reading:
+        ahead = reading.submit(numpy_array, source, names[0])
+        for name in names[1:]:
+            array, ahead = ahead.result(), reading.submit(numpy_array, source, name)
+            yield array
+        yield ahead.result()
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:

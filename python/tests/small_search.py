@@ -14,14 +14,18 @@ from cerebro_spark.trainer.torch_model import TorchModel
 FEATURES = 6
 
 
-def small_dataset(folder: Path, rows: int = 600, partitions: int = 2) -> Dataset:
-    """Two classes that a line divides, with validation."""
+def small_rows(rows: int = 600) -> dict[str, np.ndarray]:
+    """Two classes that a line divides."""
     rng = np.random.default_rng(5)
     x = rng.normal(size=(rows, FEATURES)).astype("float32")
     y = (x.sum(axis=1) + rng.normal(size=rows) > 0).astype("float32")
-    return prepare(
-        {"x": x, "y": y}, store=str(folder / "store"), features="x", label="y", validation=0.25, partitions=partitions
-    )
+    return {"x": x, "y": y}
+
+
+def small_dataset(folder: Path, rows: int = 600, partitions: int = 2) -> Dataset:
+    """The same, prepared, with validation."""
+    store = str(folder / "store")
+    return prepare(small_rows(rows), store=store, features="x", label="y", validation=0.25, partitions=partitions)
 
 
 def torch_model_fn(params: dict[str, Any]) -> TorchModel:

@@ -1,4 +1,4 @@
-"""A search's engine runs with PyTorch alone: no Spark, no TensorFlow, no Petastorm anywhere, workers included."""
+"""A search runs with PyTorch alone: no Spark, no TensorFlow, no Petastorm anywhere, workers included."""
 
 from __future__ import annotations
 
@@ -24,23 +24,19 @@ sys.meta_path[:] = [Poor if finder is PathFinder else finder for finder in sys.m
 """
 SCRIPT = """
 import sys
-from pathlib import Path
 import cerebro_spark as cs
-from cerebro_spark.backend.job import Job
-from cerebro_spark.engine import Engine
-from cerebro_spark.eventlog import EventLog
-from cerebro_spark.events import Settings
-from cerebro_spark.search import FixedSearch
-from cerebro_spark.trainer import Hooks
-from small_search import small_dataset, torch_model_fn
+from cerebro_spark import hp
+from small_search import small_rows, torch_model_fn
 
-dataset = small_dataset(Path(sys.argv[1]))
-backend = cs.LocalBackend(num_workers=1)
-backend.bind(Job("r1", dataset.store, dataset, Hooks(torch_model_fn)))
-search = FixedSearch([{"lr": 0.01, "batch_size": 32}] * 2, 1)
-engine = Engine(search, Settings(dataset.partitions, 1), backend, EventLog(dataset.store, "r1"))
-engine.run()
-print("finished", engine.scheduler.finished)
+search = cs.RandomSearch(
+    torch_model_fn, space={"lr": hp.loguniform(1e-3, 1e-1), "batch_size": 32}, num_trials=2, epochs=1,
+    metric="val_loss", backend=cs.LocalBackend(num_workers=1), store=sys.argv[1], features="x", label="y",
+    validation=0.25,
+)
+result = search.fit(small_rows())
+assert len(result.transform(small_rows(40))) == 40
+assert result.evaluate(small_rows(40))["loss"] > 0
+print("finished", result.finished, type(result).__name__)
 """
 
 
@@ -53,7 +49,6 @@ def test_a_local_run_needs_only_torch(tmp_path: Path) -> None:
         [sys.executable, "-c", "import pyspark"], env=environment, capture_output=True, text=True, timeout=60
     )
     assert "No module named 'pyspark'" in check.stderr
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert done.stdout.strip() == "finished True", done.stderr
+    script = [sys.executable, "-c", SCRIPT, str(tmp_path / "store")]
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "finished True Result", done.stderr

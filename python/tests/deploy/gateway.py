@@ -21,6 +21,7 @@ import pyspark
 
 SPARK_HOME = Path(pyspark.__file__).parent
 HAS_MESOS = any(SPARK_HOME.glob("jars/spark-mesos_*.jar"))
+_LEASH = Path(__file__).with_name("leash.py")
 _SOURCES = ("cerebro_spark", "setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 
 
@@ -46,34 +47,39 @@ class Gateway:
         shutil.copytree(pages.ROOT / "examples", folder / "examples")
         (folder / "spark-conf").mkdir()
 
-    def run(self, command: str, timeout: float = 150, **environment: object) -> Said:
+    def run(self, command: str, timeout: float = 200, **environment: object) -> Said:
         """Run a block to its end; AssertionError with its last words if it fails or takes too long."""
         code, said = self._run(command, timeout, environment)
         assert code == 0, f"code {code} from:\n{command}\n{said.out[-2000:]}\n{said.err[-6000:]}"
         return said
 
-    def fail(self, command: str, timeout: float = 150, **environment: object) -> Said:
+    def fail(self, command: str, timeout: float = 200, **environment: object) -> Said:
         """The same for one that must fail."""
         code, said = self._run(command, timeout, environment)
         assert code != 0, f"it should have failed:\n{command}\n{said.out[-2000:]}"
         return said
 
     def _run(self, command: str, timeout: float, environment: Mapping[str, object]) -> tuple[int, Said]:
-        process = subprocess.Popen(
-            ["bash", "-euo", "pipefail", "-c", command],
+        with subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_LEASH), "bash", "-euo", "pipefail", "-c", command],
             cwd=self.folder,
             env={**_environment(self.folder), **{name: str(value) for name, value in environment.items()}},
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-        )
-        try:
-            out, err = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            out, err = process.communicate()
-            raise AssertionError(f"not within {timeout:g} s:\n{command}\n{out[-2000:]}\n{err[-6000:]}") from None
+        ) as process:
+            assert process.stdin is not None
+            leash, process.stdin = process.stdin, None  # `communicate` would let go of it at once
+            with leash:
+                try:
+                    out, err = process.communicate(timeout=timeout)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    out, err = process.communicate()
+                    late = f"not within {timeout:g} s:\n{command}\n{out[-2000:]}\n{err[-6000:]}"
+                    raise AssertionError(late) from None
         return process.returncode, Said(out, err)
 
     @property
