@@ -126,8 +126,8 @@ def test_vectors_dense_and_sparse(spark: Any, store: LocalStore) -> None:
     from pyspark.ml.linalg import Vectors
 
     rows = [(Vectors.dense([n, 0, 1]) if n % 2 else Vectors.sparse(3, {0: n, 2: 1}), n) for n in range(20)]
-    df = spark.createDataFrame(rows, ["v", "y"])
-    dataset = prepare(df, store=store, features=["v", "y"], label="y", partitions=2)
+    df = spark.createDataFrame(rows, ["v", "y"]).selectExpr("v", "y", "y as z")
+    dataset = prepare(df, store=store, features=["v", "z"], label="y", partitions=2)
     for partition in dataset.train:
         arrays = load_arrays(dataset, partition)
         y = arrays["label"]
