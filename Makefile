@@ -11,7 +11,7 @@ demo: java $(READY)
 	$(BIN)/python examples/flights.py
 
 test: java $(READY)
-	CEREBRO_STATEFUL_EXAMPLES=2000 $(BIN)/python -m pytest
+	CEREBRO_STATEFUL_EXAMPLES=2000 $(BIN)/python -m pytest --durations=30
 
 test-fast: $(READY)
 	$(BIN)/python -m pytest -m "$(FAST)"
