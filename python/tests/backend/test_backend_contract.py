@@ -164,7 +164,9 @@ def test_a_worker_that_is_killed_is_lost_and_replaced(setting: Setting) -> None:
     if not isinstance(backend, WiredBackend):
         pytest.skip("its workers die by a script of their own")
     started(setting)
-    os.kill(backend._hands["w0"].pid or 0, signal.SIGKILL)
+    pid = backend._hands["w0"].pid
+    assert pid
+    os.kill(pid, signal.SIGKILL)
     (lost,) = gather(backend, WorkerLost, 1)
     (joined,) = gather(backend, WorkerJoined, 1)
     assert (lost.worker, joined.worker) == ("w0", "w0.1")  # type: ignore[attr-defined]

@@ -98,8 +98,11 @@ class Killer:
         elif isinstance(event, UnitFinished):
             self._units += 1
             if self._units % self._every == 0 and len(self.struck) < self._most:
-                name, hand = next(item for item in self._backend._hands.items() if item[0] not in self.struck)
-                os.kill(hand.pid or 0, self._how)
+                name, hand = next(
+                    item for item in self._backend._hands.items() if item[1].pid and item[0] not in self.struck
+                )
+                assert hand.pid
+                os.kill(hand.pid, self._how)
                 self.struck.append(name)
 
 

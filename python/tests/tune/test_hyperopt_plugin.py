@@ -6,7 +6,8 @@ import contextlib
 import math
 import os
 import signal
-import threading
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -475,24 +476,51 @@ class AfterAnEpoch(Tracker):
             self._act()
 
 
-def test_ctrl_c_ends_it(dataset: Dataset, tmp_path: Path) -> None:
-    pressed = threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT))
-    trials = CerebroTrials(
-        backend=LocalBackend(2, threads=1),
-        store=str(tmp_path),
-        data=dataset,
-        metric="val_loss",
-        epochs=400,
-        trackers=[AfterAnEpoch(lambda: None if pressed.ident else pressed.start())],
+# In a process of its own: an interrupt that comes a moment too late would end the tests instead.
+INTERRUPTED = """
+import sys
+from pathlib import Path
+import hyperopt
+from hyperopt import hp, rand
+from small_search import small_dataset, torch_model_fn
+from cerebro_spark.backend.local import LocalBackend
+from cerebro_spark.tune.hyperopt import CerebroTrials
+from cerebro_spark.tune.tracking import Tracker
+
+class Telling(Tracker):
+    def epoch(self, trial, params, epoch, metrics):
+        print("epoch", epoch, flush=True)
+
+folder = Path(sys.argv[1])
+trials = CerebroTrials(
+    backend=LocalBackend(2, threads=1), store=str(folder / "runs"), data=small_dataset(folder), metric="val_loss",
+    epochs=4000, trackers=[Telling()],
+)
+try:
+    hyperopt.fmin(
+        torch_model_fn, {"lr": hp.uniform("lr", 0.001, 0.1)}, algo=rand.suggest, max_evals=50, max_queue_len=2,
+        trials=trials, verbose=False,
     )
-    space = {"lr": hp.uniform("lr", 0.001, 0.1)}
-    with pytest.raises(KeyboardInterrupt):
-        hyperopt.fmin(
-            torch_model_fn, space, algo=rand.suggest, max_evals=50, max_queue_len=2, trials=trials, verbose=False
-        )
-    assert states(trials) == [CANCEL] * 2
-    assert not trials.result.finished
-    assert len(trials.result.history) >= 2
+except KeyboardInterrupt:
+    states = [doc["state"] for doc in trials._dynamic_trials]
+    print("interrupted", states, trials.result.finished, len(trials.result.history) >= 2)
+"""
+
+
+def test_ctrl_c_ends_it(tmp_path: Path) -> None:
+    here = Path(__file__).parent
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (here.parents[2], here.parent)))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert any(line.startswith("epoch 2") for line in process.stdout)
+    process.send_signal(signal.SIGINT)
+    said, errors = process.communicate(timeout=60)
+    assert f"interrupted {[CANCEL] * 2} False True" in said, errors[-2000:]
 
 
 def test_workers_that_are_killed_and_not_replaced_end_it(dataset: Dataset, tmp_path: Path) -> None:
