@@ -199,7 +199,10 @@ class FsspecStore(Store):
     def _remove_folders(self, path: str) -> None:
         """Remove `path` and the folders under it if they are empty, so that a blob may take the name."""
         self._fs.invalidate_cache()
-        found = self._fs.find(path, withdirs=True, detail=True)
+        try:
+            found = self._fs.find(path, withdirs=True, detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return  # somebody else has removed it just now
         folders = {name for name, info in found.items() if info["type"] == "directory"} | {path}
         for folder in sorted(folders, reverse=True):
             with suppress(OSError):
