@@ -53,6 +53,7 @@ def test_the_same_seed_gives_the_same_run(capsys: pytest.CaptureFixture[str]) ->
     assert run(capsys, *options) == run(capsys, *options)
 
 
+@pytest.mark.slow
 def test_gantt_is_a_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     target = tmp_path / "chart.png"
     code, _, _ = run(capsys, "simulate", "--trials", "4", "--failure-rate", "0.1", "--gantt", str(target))

@@ -128,6 +128,7 @@ def test_a_listener_that_raises_costs_one_peer_not_the_hub(ear: Ear) -> None:
     good.close()
 
 
+@pytest.mark.slow
 def test_the_silent_are_given_up(ear: Ear) -> None:
     hub = Hub(SECRET, lambda *m: ear.messages.put(m), lambda *m: ear.lost.put(m), silence=4.0)
     silent, lively = Line(hub.address, SECRET, WAIT), Line(hub.address, SECRET, WAIT)

@@ -162,6 +162,7 @@ def load_in_child(dataset: Dataset, roots: dict[str, Any], barrier: Any, results
         barrier.wait()
 
 
+@pytest.mark.slow
 def test_processes_of_one_host_load_once_and_share_the_pages(dataset: Dataset, roots: dict[str, Any]) -> None:
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(3), context.Queue()
@@ -270,6 +271,7 @@ def die_while_loading(dataset: Dataset, roots: dict[str, Any]) -> None:
     Cache(**roots).load(dataset, dataset.train[0])
 
 
+@pytest.mark.slow
 def test_a_loader_that_is_killed_leaves_nothing_in_the_way(dataset: Dataset, roots: dict[str, Any]) -> None:
     context = multiprocessing.get_context("spawn")
     for number in (0, 1):

@@ -30,6 +30,7 @@ def test_solutions_are_legal_and_reach_their_bound(seed: int) -> None:
         assert not overlaps(first, times[trial])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("trials", "workers"), [(4, 3), (3, 3), (6, 3)])
 def test_the_default_policy_is_within_a_tenth_of_the_optimum(trials: int, workers: int) -> None:
     ratios = []

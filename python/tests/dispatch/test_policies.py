@@ -105,6 +105,7 @@ def test_the_default_is_near_the_bound_when_trials_are_about_as_many_as_workers(
     assert simulate(scenario).makespan < greedy.makespan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [True, False])
 def test_the_default_is_near_the_bound_on_a_mixed_cluster(known: bool) -> None:
     scenario = Scenario(trials=16, workers=8, epochs=5, jitter=0.05, heterogeneous=True, known_costs=known)

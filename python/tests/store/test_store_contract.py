@@ -267,6 +267,7 @@ def test_one_of_several_threads_wins(exclusive_store: Store, streaming: bool) ->
     assert store.list() == ["runs/r1/contested"]
 
 
+@pytest.mark.slow
 def test_readers_never_see_half(store: Store) -> None:
     data = b"y" * 2_000_000
     gone = threading.Event()

@@ -244,6 +244,7 @@ def test_a_reader_goes_on_where_it_was_interrupted(data: st.DataObject) -> None:
             assert file.read(count) == content[start : start + count]
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_whatever_fails_a_store_holds_what_was_written_once(data: st.DataObject) -> None:
     """Random failures before and after the server acted: as long as patience lasts nobody notices any of them."""

@@ -62,6 +62,7 @@ class Odd:
         return float(self.seen[3][0])
 
 
+@pytest.mark.slow
 def test_metrics_of_every_kind_survive_the_event_log() -> None:
     metrics = {"accuracy": accuracy, "precision": Precision(), "largest": Largest(), "odd": Odd()}
     trainer = trainer_of(lambda: model(metrics=metrics))
