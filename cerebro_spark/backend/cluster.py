@@ -127,20 +127,27 @@ def tasks_an_executor(cores: int, task_cpus: int, settings: Mapping[str, str]) -
     return most
 
 
-def check(context: Any, num_workers: int, threads: int, patience: float = _SECONDS_TO_REGISTER) -> Cluster:
-    """Raise ConfigurationError unless that many workers find a place; executors may take a while to register."""
+def check(context: Any, num_workers: int, patience: float = _SECONDS_TO_REGISTER) -> Cluster:
+    """Raise ConfigurationError unless that many workers find a place; executors may take a while to register.
+
+    Under dynamic allocation they are asked for as they are needed, so nothing can be said beforehand.
+    """
     cluster = look(context)
+    if cluster.slots < num_workers and not cluster.dynamic:
+        cluster = settled(context, patience, enough=num_workers)
+    if cluster.slots < num_workers and not cluster.dynamic:
+        raise ConfigurationError(_too_few(cluster, num_workers))
+    return cluster
+
+
+def advise(cluster: Cluster, threads: int) -> None:
+    """Warn of what works, but not well."""
     if cluster.dynamic:
         _log.warning(
             "dynamic allocation is on: workers run as plain tasks, and executors are asked for as they are needed;"
             " a search starts faster with spark.dynamicAllocation.enabled=false"
         )
-        return cluster
-    if cluster.slots < num_workers:
-        cluster = settled(context, patience, enough=num_workers)
-    if cluster.slots < num_workers:
-        raise ConfigurationError(_too_few(cluster, num_workers))
-    if threads > cluster.task_cpus:
+    elif threads > cluster.task_cpus:
         _log.warning(
             "each worker computes with %d threads but owns spark.task.cpus=%d: workers of one host will fight for"
             " cores; start Spark with --conf spark.task.cpus=%d",
@@ -148,7 +155,6 @@ def check(context: Any, num_workers: int, threads: int, patience: float = _SECON
             cluster.task_cpus,
             threads,
         )
-    return cluster
 
 
 def _too_few(cluster: Cluster, num_workers: int) -> str:

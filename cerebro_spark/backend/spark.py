@@ -77,7 +77,7 @@ class SparkBackend(WiredBackend):
         if not 0 <= port <= 65535:
             raise ConfigurationError(f"`port` is {port}, but must be 0 (any free one) or a number up to 65535")
         self.threads = threads or self._cluster.task_cpus
-        cluster.check(self._context, self.num_workers, self.threads)
+        cluster.advise(cluster.check(self._context, self.num_workers), self.threads)
         self.host = host or self._cluster.driver_host
         self.port = port
 
@@ -91,7 +91,9 @@ class SparkBackend(WiredBackend):
         return self._cluster.bind_address, self.port, self.host
 
     def _check(self, job: Job) -> None:
-        self._cluster = cluster.check(self._context, self.num_workers, job.resources.threads or self.threads)
+        self._cluster = cluster.check(self._context, self.num_workers)
+        if job.resources.threads is not None:
+            cluster.advise(self._cluster, job.resources.threads)
         cluster.check_executors(self._context, job, self.num_workers)
         self._hide_console_progress()
 

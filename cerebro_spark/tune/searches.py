@@ -48,8 +48,8 @@ class GridSearch(ModelSearch):
         return GridAlgorithm(self.space, self.objective, self.epochs, max_concurrent)
 
 
-class RandomSearch(ModelSearch):
-    """`num_trials` configurations drawn from the space, each for `epochs` epochs."""
+class _DrawnSearch(ModelSearch):
+    """What searches share that draw so many trials, each for as many epochs."""
 
     def __init__(
         self,
@@ -66,36 +66,24 @@ class RandomSearch(ModelSearch):
         self.epochs = epochs
         self.num_trials = num_trials
         self._check_algorithm()
+
+
+class RandomSearch(_DrawnSearch):
+    """`num_trials` configurations drawn from the space, each for `epochs` epochs."""
 
     def _algorithm(self, max_concurrent: int | None, workers: int) -> Algorithm:
         seed = self._options.get("seed", 0)
         return RandomAlgorithm(self.space, self.objective, self.epochs, self.num_trials, seed, max_concurrent)
 
 
-class TPESearch(ModelSearch):
+class TPESearch(_DrawnSearch):
     """`num_trials` configurations, each proposed by hyperopt's TPE from what is known by then.
 
     By default twice as many trials as workers are under way: fewer learn more from each other, more keep workers busy.
     """
 
-    def __init__(
-        self,
-        model_fn: ModelFn,
-        *,
-        space: Mapping[str, Any] | Space,
-        store: Store | str,
-        metric: str,
-        epochs: int,
-        num_trials: int,
-        **options: Unpack[Options],
-    ) -> None:
-        super().__init__(model_fn, space=space, store=store, metric=metric, **options)
-        self.epochs = epochs
-        self.num_trials = num_trials
-        check_hyperopt()
-        self._check_algorithm()
-
     def _algorithm(self, max_concurrent: int | None, workers: int) -> Algorithm:
+        check_hyperopt()
         seed = self._options.get("seed", 0)
         concurrent = max_concurrent or 2 * workers
         return TPEAlgorithm(self.space, self.objective, self.epochs, self.num_trials, seed, concurrent)

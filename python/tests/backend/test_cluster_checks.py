@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from drivers import started_driver
 from small_search import small_dataset, torch_model_fn
 from sparks import CLUSTER, SparkHouse
 
@@ -123,6 +121,7 @@ def test_dynamic_allocation_runs_plain_tasks(dynamic: Any, tmp_path: Path, caplo
 DRIVER = """
 import sys
 from pathlib import Path
+from drivers import started_driver
 from small_search import small_dataset, torch_model_fn
 from sparks import SparkHouse
 import cerebro_spark as cs
@@ -147,14 +146,7 @@ search.fit(small_dataset(folder), run_id="stopped")
 
 
 def test_ctrl_c_stops_spark_workers_and_leaves_a_run_to_resume(tmp_path: Path) -> None:
-    here = Path(__file__).parent
-    driver = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (here.parents[2], here.parent)))},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    driver = started_driver(DRIVER, tmp_path)
     assert driver.stdout is not None
     workers = next(line.split()[1:] for line in driver.stdout if line.startswith("workers"))
     assert len(workers) == 2

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import signal
 import threading
 from collections import deque
@@ -241,6 +242,18 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def await_end(pid: int, seconds: float) -> None:
+    """Wait until a process, which need not be a child of this one, has ended; it may have done so long ago."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        select.select([handle], [], [], seconds)
+    finally:
+        os.close(handle)
 
 
 def _signal(pid: int, number: signal.Signals = signal.SIGKILL) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from chaos import Chaos, Kind, Strike, UntilCalm, WatchedBackend, alive, heir, plan
+from chaos import Chaos, Kind, Strike, UntilCalm, WatchedBackend, alive, await_end, heir, plan
 from plain_loop import judged, logged
 from small_search import small_dataset, torch_model_fn
 
@@ -120,9 +119,8 @@ def check_the_dead_stay_dead(strikes: list[Strike], events: list[Event]) -> None
             given_up.add(event.worker)
         elif isinstance(event, UnitFinished):
             assert event.worker not in given_up
-    end = time.monotonic() + 10.0
-    while any(alive(strike.pid) for strike in strikes) and time.monotonic() < end:
-        time.sleep(0.1)
+    for strike in strikes:
+        await_end(strike.pid, seconds=10.0)
     assert [strike for strike in strikes if alive(strike.pid)] == []
 
 
