@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from cerebro_spark.types import Partition, PartitionId, WorkerId
 
 Holders = dict[PartitionId, tuple[WorkerId, ...]]
+_Move = tuple[PartitionId, WorkerId, WorkerId]  # what, from whom, to whom
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +265,7 @@ def _level(
     hosts = {partition.id: partition.hosts for partition in partitions}
     count = _counts(seats, held)
 
-    def gain(move: tuple[PartitionId, WorkerId, WorkerId]) -> int:
+    def gain(move: _Move) -> int:
         partition, source, target = move
         return (host[target] in hosts[partition]) - (host[source] in hosts[partition])
 
@@ -278,13 +279,42 @@ def _level(
             for p in held
             if _movable(held[p], source, target)
         )
-        move = max(moves, key=gain, default=None) if any(hosts.values()) else next(moves, None)
-        if move is None:
+        best = max(moves, key=gain, default=None) if any(hosts.values()) else next(moves, None)
+        if best is None:
             return
-        partition, source, target = move
-        held[partition][held[partition].index(source)] = target
-        count[source] -= 1
-        count[target] += 1
+        chain = [best] if gain(best) >= 0 else _near_chain(above, below, held, hosts, host) or [best]
+        for partition, source, target in chain:
+            held[partition][held[partition].index(source)] = target
+        count[chain[-1][2]] += 1
+        count[chain[0][1]] -= 1
+
+
+def _near_chain(
+    above: Sequence[WorkerId],
+    below: Collection[WorkerId],
+    held: Mapping[PartitionId, Sequence[WorkerId]],
+    hosts: Mapping[PartitionId, Sequence[str]],
+    host: Mapping[WorkerId, str],
+) -> list[_Move]:
+    """The fewest moves that take one copy from a worker above its share to one below it, each to a host with its
+    blocks: workers in between hand one on for the one they get. Empty if there is no such way.
+    """
+    came: dict[WorkerId, _Move | None] = dict.fromkeys(above)
+    queue = deque(above)
+    while queue:
+        source = queue.popleft()
+        if source in below:
+            chain: list[_Move] = []
+            while (move := came[source]) is not None:
+                chain.insert(0, move)
+                source = move[1]
+            return chain
+        for partition, holders in held.items():
+            for target in host:
+                if target not in came and host[target] in hosts[partition] and _movable(holders, source, target):
+                    came[target] = (partition, source, target)
+                    queue.append(target)
+    return []
 
 
 def _movable(holders: Sequence[WorkerId], source: WorkerId, target: WorkerId) -> bool:

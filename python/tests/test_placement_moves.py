@@ -82,3 +82,26 @@ def test_a_newcomer_on_a_host_without_blocks_takes_its_share_all_the_same() -> N
     after = place(partitions(layout), seats, 1, {"p0": ("w1",), "p1": ("w1",), "p2": ("w2",)})
     assert sorted(holders[0] for holders in after.values()) == ["w0.1", "w1", "w2"]
     assert after["p2"] == ("w2",)
+
+
+SPEEDS = st.permutations([1.0, 1.1, 2.0])
+
+
+@given(st.lists(st.sampled_from([{"a", "b"}, {"b", "c"}, {"a", "c"}]), min_size=4, max_size=6), SPEEDS, SPEEDS)
+def test_a_change_of_speeds_leaves_all_near_wherever_it_can_be(
+    layout: list[set[str]], before: list[float], after: list[float]
+) -> None:
+    slow, fast = ([Seat(f"w{h}", h, s) for h, s in zip("abc", speeds, strict=True)] for speeds in (before, after))
+    first = place(partitions(layout), slow)
+    moved = place(partitions(layout), fast, 1, first)
+    fresh = place(partitions(layout), fast)
+    if near(layout, chosen_hosts(first, slow)) == near(layout, chosen_hosts(fresh, fast)) == len(layout):
+        assert near(layout, chosen_hosts(moved, fast)) == len(layout)
+    assert Counter(chosen_hosts(moved, fast)) == Counter(chosen_hosts(fresh, fast))
+
+
+def test_a_fast_worker_gets_more_by_way_of_one_that_is_near_both() -> None:
+    layout = [{"a", "b"}, {"b", "c"}, {"a", "c"}, {"a", "b"}]
+    seats = [Seat("w0", "a"), Seat("w1", "b"), Seat("w2", "c", 2.0)]
+    after = place(partitions(layout), seats, 1, {"p0": ("w0",), "p1": ("w1",), "p2": ("w2",), "p3": ("w0",)})
+    assert after == {"p0": ("w1",), "p1": ("w2",), "p2": ("w2",), "p3": ("w0",)}
