@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 
 _log = logging.getLogger(__name__)
+HOST = "CEREBRO_SPARK_HOST"  # what a worker's machine is called, where whoever starts the worker knows it
 _LAST_WORDS = 40
 _SECONDS_FOR_LAST_WORDS = 5.0
 

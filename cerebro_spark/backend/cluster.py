@@ -6,20 +6,16 @@ It takes a SparkContext and asks it; pyspark itself is imported by its one home 
 from __future__ import annotations
 
 import logging
-import pickle
 import re
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import cloudpickle
-
 from cerebro_spark.backend.job import Job
+from cerebro_spark.backend.spark_task import missing_here
 from cerebro_spark.data.shipping import package_on_executors
-from cerebro_spark.errors import BackendError, ConfigurationError, StoreError
-from cerebro_spark.store import paths
+from cerebro_spark.errors import ConfigurationError, StoreError
 from cerebro_spark.store.base import Store
 from cerebro_spark.trainer.choice import framework_of
 
@@ -45,12 +41,11 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one executor says of itself: libraries it lacks, what went wrong with store or functions, its versions."""
+    """What one executor says of itself: libraries it lacks, what went wrong with the store, its versions."""
 
     host: str
     missing: tuple[str, ...]
     store: str | None
-    functions: str | None
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -166,44 +161,29 @@ def _too_few(cluster: Cluster, num_workers: int) -> str:
     )
 
 
-def check_executors(context: Any, job: Job, count: int) -> None:
-    """Have so many tasks look around where they run, and raise BackendError for what a worker would stumble over."""
+def libraries_of(job: Job) -> tuple[str, ...]:
+    """What a worker of this job must find where it runs."""
     framework = framework_of(job.hooks.model_fn) if job.framework == "auto" else job.framework
-    wanted = (*ALWAYS, *(LIBRARIES[framework] if isinstance(framework, str) else ()))
-    names = [f"{paths.run_folder(job.run)}/probes/{uuid.uuid4().hex}" for _ in range(count)]
-    findings = ask_executors(context, Probe(wanted, job.store, cloudpickle.dumps(job.hooks)), names)
-    for trouble in (*troubles(findings, job.store), *unseen(job.store, names)):
-        raise BackendError(trouble)
+    return (*ALWAYS, *(LIBRARIES[framework] if isinstance(framework, str) else ()))
 
 
 class Probe:
-    """Looks around on an executor: one look for each library, one blob into the store, the functions unpacked once."""
+    """Looks around on an executor: one look for each library, one blob into the store."""
 
-    def __init__(self, wanted: Sequence[str], store: Store | None = None, functions: bytes | None = None) -> None:
+    def __init__(self, wanted: Sequence[str], store: Store | None = None) -> None:
         self._wanted = tuple(wanted)
         self._store = store
-        self._functions = functions
 
     def __call__(self, names: Iterator[str]) -> Iterator[Finding]:
         import importlib.metadata
-        import importlib.util
         import platform
         import socket
 
-        missing = tuple(name for name in self._wanted if importlib.util.find_spec(name) is None)
+        missing = missing_here(self._wanted)
         there = {one.name: one.version for one in importlib.metadata.distributions() if one.name in self._wanted}
         versions = {"Python": platform.python_version(), **there}
         for name in names:
-            yield Finding(socket.gethostname(), missing, self._written(name), self._unpacked(), versions)
-
-    def _unpacked(self) -> str | None:
-        if self._functions is None:
-            return None
-        try:
-            pickle.loads(self._functions)
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
-        return None
+            yield Finding(socket.gethostname(), missing, self._written(name), versions)
 
     def _written(self, name: str) -> str | None:
         if self._store is None:
@@ -227,22 +207,31 @@ def troubles(findings: Sequence[Finding], store: Store | None) -> list[str]:
     found: list[str] = []
     for finding in findings:
         if finding.missing:
-            found.append(
-                f"executors on {finding.host} lack {', '.join(finding.missing)}: install them there, or ship this"
-                " environment with spark.archives (see docs/deploy)"
-            )
-        if finding.functions is not None:
-            found.append(
-                f"executors on {finding.host} cannot load the run's functions: {finding.functions}. A module of your"
-                " own must go with them: spark.sparkContext.addPyFile('module.py'), or spark-submit --py-files; or"
-                " define the functions in the notebook or script itself"
-            )
+            found.append(lacking(finding.host, finding.missing))
         if finding.store is not None and store is not None:
-            found.append(
-                f"executors on {finding.host} cannot write to the store {store.url}: {finding.store}. Give the user who"
-                " runs them the right to, or use another store"
-            )
+            found.append(explained(finding.host, {"store": finding.store}, store))
     return list(dict.fromkeys(found))
+
+
+def lacking(host: str, libraries: Sequence[str]) -> str:
+    return (
+        f"executors on {host} lack {', '.join(libraries)}: install them there, or ship this environment with"
+        " spark.archives (see docs/deploy)"
+    )
+
+
+def explained(host: str, trouble: Mapping[str, str], store: Store) -> str:
+    """Why a worker there cannot begin: its functions cannot be loaded, or the store not be written to."""
+    if "functions" in trouble:
+        return (
+            f"executors on {host} cannot load the run's functions: {trouble['functions']}. A module of your own must go"
+            " with them: spark.sparkContext.addPyFile('module.py'), or spark-submit --py-files; or define the functions"
+            " in the notebook or script itself"
+        )
+    return (
+        f"executors on {host} cannot write to the store {store.url}: {trouble['store']}. Give the user who runs them"
+        " the right to, or use another store"
+    )
 
 
 def unseen(store: Store, names: Sequence[str]) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,3 +29,9 @@ class Hand:
     launched: Any = None
     ended: threading.Event = field(default_factory=threading.Event)
     words: deque[str] = field(default_factory=lambda: deque(maxlen=40))
+
+
+def wait_for_ends(hands: Iterable[Hand], seconds: float) -> list[Hand]:
+    """Wait until nothing is left of these workers, but no longer than that; returns those that are still there."""
+    deadline = time.monotonic() + seconds
+    return [hand for hand in hands if not hand.ended.wait(max(0.0, deadline - time.monotonic()))]

@@ -11,7 +11,8 @@ import cloudpickle
 from cerebro_spark.backend.child import Child
 from cerebro_spark.backend.hand import Hand
 from cerebro_spark.backend.job import Job
-from cerebro_spark.backend.wired import WiredBackend, check_whole
+from cerebro_spark.backend.limits import check_whole
+from cerebro_spark.backend.wired import WiredBackend
 from cerebro_spark.backend.worker import Posting
 from cerebro_spark.errors import BackendError
 from cerebro_spark.types import WorkerId
@@ -48,16 +49,12 @@ class LocalBackend(WiredBackend):
 
     def _launch(self, hand: Hand, posting: Posting) -> None:
         try:
-            data = cloudpickle.dumps(posting)
-        except Exception as error:
-            raise BackendError(f"what worker {hand.name} needs cannot be sent to it: {error}") from error
-        try:
             # It may die before this call returns: its words must be where `_gone` looks for them.
             child = Child(hand.name, lambda: self._gone(hand), hand.words)
         except OSError as error:
             raise BackendError(f"worker {hand.name} could not be started: {error}") from error
         hand.launched = child
-        child.post(data)
+        child.post(cloudpickle.dumps(posting))
 
     def _kill(self, hand: Hand) -> None:
         if hand.launched is not None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable
+import uuid
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +19,16 @@ import cloudpickle
 from cerebro_spark.backend import cluster
 from cerebro_spark.backend.hand import Hand
 from cerebro_spark.backend.job import Job
-from cerebro_spark.backend.task import run_task
+from cerebro_spark.backend.limits import check_whole
+from cerebro_spark.backend.spark_task import Errand, Lacking, run_errand
 from cerebro_spark.backend.wire import Message
-from cerebro_spark.backend.wired import WiredBackend, check_whole
+from cerebro_spark.backend.wired import WiredBackend
 from cerebro_spark.backend.worker import Posting
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.prepare import replica_hosts
+from cerebro_spark.data.shipping import package_on_executors
 from cerebro_spark.errors import BackendError, ConfigurationError
+from cerebro_spark.store import paths
 from cerebro_spark.types import WorkerId
 
 if TYPE_CHECKING:
@@ -94,7 +98,7 @@ class SparkBackend(WiredBackend):
         self._cluster = cluster.check(self._context, self.num_workers)
         if job.resources.threads is not None:
             cluster.advise(self._cluster, job.resources.threads)
-        cluster.check_executors(self._context, job, self.num_workers)
+        self._libraries = cluster.libraries_of(job)
         self._hide_console_progress()
 
     def _hide_console_progress(self) -> None:
@@ -107,23 +111,25 @@ class SparkBackend(WiredBackend):
         return replace(job, resources=replace(job.resources, threads=job.resources.threads or self.threads))
 
     def _launch(self, hand: Hand, posting: Posting) -> None:
-        try:
-            data = cloudpickle.dumps(posting)
-        except Exception as error:
-            raise BackendError(f"what worker {hand.name} needs cannot be sent to it: {error}") from error
-        from pyspark import inheritable_thread_target
+        from pyspark import InheritableThread
 
-        hand.launched = f"cerebro-{posting.job.run}-{hand.name}"
-        target = inheritable_thread_target(self._run_job)
-        threading.Thread(target=target, args=(hand, data), name=f"job-{hand.name}", daemon=True).start()
+        assert self._job is not None
+        hand.launched = f"cerebro-{self._job.run}-{hand.name}"
+        errand = Errand(cloudpickle.dumps(posting), self._libraries)
+        InheritableThread(target=self._run_job, args=(hand, errand), name=f"job-{hand.name}", daemon=True).start()
 
-    def _run_job(self, hand: Hand, posting: bytes) -> None:
+    def _run_job(self, hand: Hand, errand: Errand) -> None:
         """Run a worker's job to its end, in a thread of its own: whatever it ends with, the worker is gone then."""
         try:
             self._context.setJobGroup(hand.launched, f"worker {hand.name}", interruptOnCancel=True)
-            rdd = self._context.parallelize([posting], 1)
-            words = (rdd if self._cluster.dynamic else rdd.barrier()).mapPartitions(_as_task).collect()
-            hand.words.extend(words)
+            rdd = self._context.parallelize([errand], 1)
+            with package_on_executors():
+                said = (rdd if self._cluster.dynamic else rdd.barrier()).mapPartitions(run_errand).collect()
+            hand.words.extend(word for word in said if not isinstance(word, Lacking))
+            for lacking in (word for word in said if isinstance(word, Lacking)):
+                self._trouble(hand, cluster.lacking(lacking.host, lacking.libraries))
+        except BackendError as error:
+            self._trouble(hand, str(error))
         except Exception as error:
             _log.debug("the job of worker %s ended: %s", hand.name, error)
             hand.words.extend(_short(error))
@@ -150,6 +156,21 @@ class SparkBackend(WiredBackend):
         hand = self._hands.get(str(message.get("name")))
         task = self._task_of(hand) if hand is not None else None
         super()._welcome(peer, message if task is None else {**message, "host": str(task.host())})
+        if hand is not None and hand.peer == peer:
+            self._hiring.submit(self._look_for, str(message["probe"]))
+
+    def _look_for(self, probe: str) -> None:
+        """Whether the driver sees what a worker wrote; the run cannot go on if not."""
+        assert self._job is not None
+        for trouble in cluster.unseen(self._job.store, [probe]):
+            self._fail(BackendError(trouble))
+
+    def _probe(self, job: Job) -> str:
+        return f"{paths.run_folder(job.run)}/probes/{uuid.uuid4().hex}"
+
+    def _explained(self, host: str, trouble: Mapping[str, str]) -> str:
+        assert self._job is not None
+        return cluster.explained(host, trouble, self._job.store)
 
     def _task_of(self, hand: Hand) -> Any:
         """What Spark's scheduler says of the worker's task; None while that waits for a place."""
@@ -169,18 +190,6 @@ class SparkBackend(WiredBackend):
         except Exception as error:
             # The session may be stopped already, and with it all its jobs.
             _log.debug("the job of worker %s could not be cancelled: %s", hand.name, error)
-
-
-def _as_task(postings: Iterable[bytes]) -> Iterable[str]:
-    """What runs on the executor, for the whole life of a worker; its last words are what the job returns."""
-    from pyspark import BarrierTaskContext, TaskContext
-
-    context: Any = TaskContext.get()
-    barrier = isinstance(context, BarrierTaskContext)
-    host = context.getTaskInfos()[0].address.partition(":")[0] if barrier else ""
-    gpus = context.resources().get("gpu")
-    (posting,) = postings
-    return run_task(posting, context.attemptNumber(), host, list(gpus.addresses) if gpus else [])
 
 
 def _active_session() -> Any:

@@ -7,26 +7,28 @@ it; everything else is here: one hub, names that are never used twice, replaceme
 from __future__ import annotations
 
 import logging
-import queue
 import secrets
 import threading
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from cerebro_spark.backend.base import Backend
-from cerebro_spark.backend.hand import Hand
+from cerebro_spark.backend.facts import Facts
+from cerebro_spark.backend.hand import Hand, wait_for_ends
 from cerebro_spark.backend.hub import Hub
 from cerebro_spark.backend.janitor import Janitor
 from cerebro_spark.backend.job import Job
+from cerebro_spark.backend.limits import check_seconds, check_whole
 from cerebro_spark.backend.messages import fact, order
 from cerebro_spark.backend.succession import Succession
 from cerebro_spark.backend.wire import Message, WireError
-from cerebro_spark.backend.worker import Posting
+from cerebro_spark.backend.worker import Posting, packed
 from cerebro_spark.codec import to_plain
-from cerebro_spark.errors import BackendError, ConfigurationError
+from cerebro_spark.errors import BackendError
 from cerebro_spark.events import (
     Action,
     DeleteCheckpoint,
@@ -46,12 +48,6 @@ _log = logging.getLogger(__name__)
 _SECONDS_TO_END = 10.0
 
 
-def check_whole(name: str, value: object) -> None:
-    """Raise ConfigurationError unless this can be a number of workers or threads."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigurationError(f"`{name}` is {value!r}, but must be a whole number of at least 1")
-
-
 class WiredBackend(Backend):
     """What LocalBackend and SparkBackend have in common.
 
@@ -59,8 +55,7 @@ class WiredBackend(Backend):
     not be kept waiting; threads of the kind call `_gone`; a small pool does what may take long.
     """
 
-    _facts: queue.SimpleQueue[Event | BackendError]
-    _late: BackendError | None
+    _facts: Facts
     _hands: dict[WorkerId, Hand]
     _left: set[Hand]
     _names: dict[int, WorkerId]
@@ -68,9 +63,8 @@ class WiredBackend(Backend):
 
     def __init__(self, num_workers: int, *, heartbeat: float, start_timeout: float, max_restarts: int) -> None:
         check_whole("num_workers", num_workers)
-        for name, seconds in (("heartbeat", heartbeat), ("start_timeout", start_timeout)):
-            if not isinstance(seconds, int | float) or not seconds > 0:
-                raise ConfigurationError(f"`{name}` is {seconds!r}, but must be a number of seconds above 0")
+        check_seconds("heartbeat", heartbeat)
+        check_seconds("start_timeout", start_timeout)
         self.num_workers = num_workers
         self.heartbeat = heartbeat
         self.start_timeout = start_timeout
@@ -104,6 +98,14 @@ class WiredBackend(Backend):
 
     def _check(self, job: Job) -> None:
         """Raise ConfigurationError or BackendError, before anything is launched, for what cannot work."""
+
+    def _probe(self, job: Job) -> str | None:
+        """What a worker writes into the store before it says hello, to show that it can; None where all can."""
+        return None
+
+    def _explained(self, host: str, trouble: Mapping[str, str]) -> str:
+        """In words, with the fix: why a worker there cannot begin."""
+        return f"workers on {host} cannot begin: {'; '.join(trouble.values())}"
 
     # -- the contract
 
@@ -148,18 +150,7 @@ class WiredBackend(Backend):
             self._hub.send(hand.peer, message)
 
     def events(self) -> list[Event]:
-        facts: list[Event] = []
-        while not facts or not self._facts.empty():
-            item = self._late or self._facts.get()
-            self._late = None
-            if isinstance(item, Event):
-                facts.append(item)
-            elif facts:
-                self._late = item  # what was known before is told first
-                break
-            else:
-                raise item
-        return facts
+        return self._facts.take()
 
     def now(self) -> float:
         return time.monotonic() - self._zero
@@ -241,8 +232,7 @@ class WiredBackend(Backend):
 
     def _clear(self) -> None:
         self._secret = secrets.token_bytes(32)
-        self._facts = queue.SimpleQueue()
-        self._late = None
+        self._facts = Facts()
         self._failure: BackendError | None = None
         self._hands = {}
         self._left = set()
@@ -260,10 +250,11 @@ class WiredBackend(Backend):
         self._hands[name] = hand
         self._left.add(hand)
         address = (self._dialled, self._hub.address[1])
-        posting = Posting(address, self._secret, name, self._job_of(name, self._job), beat=self.heartbeat / 4)
-        self._hiring.submit(self._launched, hand, posting)
+        job, beat, probe = self._job_of(name, self._job), self.heartbeat / 4, self._probe(self._job)
+        posting = Posting(address, self._secret, name, b"", beat=beat, probe=probe)
+        self._hiring.submit(self._launched, hand, posting, job)
 
-    def _launched(self, hand: Hand, posting: Posting) -> None:
+    def _launched(self, hand: Hand, posting: Posting, job: Job) -> None:
         if self._closing:
             self._gone(hand)
             return
@@ -271,7 +262,7 @@ class WiredBackend(Backend):
         impatience.daemon = True
         impatience.start()
         try:
-            self._launch(hand, posting)
+            self._launch(hand, replace(posting, job=packed(job, hand.name)))
         except BackendError as error:
             self._fail(error)
             self._gone(hand)
@@ -287,6 +278,13 @@ class WiredBackend(Backend):
             elif hand.peer is not None and self._hub is not None:
                 self._hub.lose(hand.peer, "its process ended")
             self._news.notify_all()
+
+    def _trouble(self, hand: Hand, words: str) -> None:
+        """A worker cannot begin where it is. While nobody has done anything yet, the same holds for the others."""
+        with self._lock:
+            hand.words.append(words)
+            if not any(other.useful for other in self._hands.values()):
+                self._fail(BackendError(words))
 
     def _hurry(self, hand: Hand) -> None:
         if hand.peer is None and not hand.ended.is_set() and not self._closing:
@@ -318,15 +316,10 @@ class WiredBackend(Backend):
         for hand in list(self._left):
             if hand.peer is None:
                 self._kill(hand)
-        deadline = time.monotonic() + _SECONDS_TO_END
-        for hand in list(self._left):
-            hand.ended.wait(max(0.0, deadline - time.monotonic()))
-        for hand in list(self._left):
+        for hand in wait_for_ends(list(self._left), _SECONDS_TO_END):
             self._kill(hand)
-        deadline = time.monotonic() + _SECONDS_TO_END
-        for hand in list(self._left):
-            if not hand.ended.wait(max(0.0, deadline - time.monotonic())):
-                _log.warning("worker %s on %s did not end when it was killed", hand.name, hand.host)
+        for hand in wait_for_ends(list(self._left), _SECONDS_TO_END):
+            _log.warning("worker %s on %s did not end when it was killed", hand.name, hand.host)
 
     # -- called by the hub, which must not be kept waiting
 
@@ -366,6 +359,9 @@ class WiredBackend(Backend):
         hand = self._hands.get(name)
         if message["type"] != "hello" or hand is None or hand.peer is not None:
             raise WireError(f"it should have said hello as a known worker, but said {message['type']!r}")
+        if message.get("trouble"):
+            self._trouble(hand, self._explained(str(message.get("host", "")), message["trouble"]))
+            return
         hand.peer, hand.host, hand.pid = peer, str(message.get("host", "")), int(message.get("pid", 0))
         self._names[peer] = name
         self._facts.put(WorkerJoined(self.now(), name, hand.host, threads=int(message.get("threads") or 0)))

@@ -22,6 +22,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+
+from cerebro_spark.backend.child import HOST
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.messages import checkpoint_of, finished, restored_metrics, restored_params, unit_of
 from cerebro_spark.backend.wire import Line, Message, WireError
@@ -29,6 +32,7 @@ from cerebro_spark.data.batches import row_order
 from cerebro_spark.data.cache import Cache
 from cerebro_spark.data.load import first_rows
 from cerebro_spark.errors import (
+    BackendError,
     CerebroError,
     ConfigurationError,
     StoreForbidden,
@@ -43,20 +47,33 @@ from cerebro_spark.trainer.feed import Feed, batch_size_of
 from cerebro_spark.types import Checkpoint, Metrics, Unit
 
 Parent = Path | bytes
-HOST = "CEREBRO_SPARK_HOST"
 _REHEARSAL = "rehearsal"
 
 
 @dataclass(frozen=True, slots=True)
 class Posting:
-    """Where a worker belongs: whom it dials, how it proves itself, what it is called, what it works on."""
+    """Where a worker belongs: whom it dials, how it proves itself, what it is called, what it works on.
+
+    The job is packed, so that a worker which cannot unpack it can still say so to its driver. `probe` is the name of a
+    blob that it writes into the store first, to show that it can.
+    """
 
     address: tuple[str, int]
     secret: bytes
     name: str
-    job: Job
+    job: bytes
     beat: float = 5.0
     timeout: float = 30.0
+    probe: str | None = None
+
+
+def packed(job: Job, name: str) -> bytes:
+    """A job as it travels; BackendError says what cannot."""
+    try:
+        data: bytes = cloudpickle.dumps(job)
+    except Exception as error:
+        raise BackendError(f"what worker {name} needs cannot be sent to it: {error}") from error
+    return data
 
 
 def serve(posting: Posting) -> None:
@@ -64,9 +81,19 @@ def serve(posting: Posting) -> None:
     line = Line(posting.address, posting.secret, posting.timeout)
     # What this machine is called by those who say where data lies, if whoever started this process knows.
     host = os.environ.get(HOST) or socket.gethostname()
-    hello = {"name": posting.name, "host": host, "pid": os.getpid()}
-    line.send({"type": "hello", **hello, "threads": posting.job.resources.threads})
-    worker = Worker(posting.job, line)
+    hello = {"type": "hello", "name": posting.name, "host": host, "pid": os.getpid(), "probe": posting.probe}
+    job, trouble = _unpacked(posting)
+    if job is None:
+        line.send({**hello, "trouble": trouble})
+        line.close()
+        return
+    line.send({**hello, "threads": job.resources.threads})
+    work_for(job, line, posting)
+
+
+def work_for(job: Job, line: Line, posting: Posting) -> None:
+    """Work on this job until the driver says stop, or hangs up; the driver knows already who works for it."""
+    worker = Worker(job, line)
     threading.Thread(target=_beat, args=(line, posting.beat, worker.stopped), daemon=True).start()
     threading.Thread(target=_listen, args=(line, worker), name=f"listen-{posting.name}", daemon=True).start()
     try:
@@ -75,6 +102,20 @@ def serve(posting: Posting) -> None:
     finally:
         worker.stopped.set()
         line.close()
+
+
+def _unpacked(posting: Posting) -> tuple[Job | None, dict[str, str]]:
+    """The job, or what stands in the way of it: functions that cannot be loaded here, or a store to write to."""
+    try:
+        job: Job = cloudpickle.loads(posting.job)
+    except Exception as error:
+        return None, {"functions": f"{type(error).__name__}: {error}"}
+    try:
+        if posting.probe is not None:
+            job.store.write(posting.probe, b"probe")
+    except OSError as error:
+        return None, {"store": f"{type(error).__name__}: {error}"}
+    return job, {}
 
 
 def _beat(line: Line, seconds: float, stopped: threading.Event) -> None:
@@ -126,7 +167,7 @@ class Worker:
     def warm_up(self) -> None:
         """Load the framework while others are still coming; if that fails, the first unit will fail of the same."""
         try:
-            self._ready_trainer()
+            self._ready_trainer().warm_up()
         except Exception as error:
             print(f"the trainer is not ready: {type(error).__name__}: {error}", file=sys.stderr)
 
@@ -300,8 +341,6 @@ class Worker:
 
 def main() -> None:
     """A worker process: its posting comes through standard input, and when that is closed its parent is gone."""
-    import cloudpickle
-
     # What is worth a warning goes to standard error, and from there into the driver's log.
     logging.basicConfig(level=logging.WARNING)
     posting = cloudpickle.load(sys.stdin.buffer)

@@ -90,6 +90,9 @@ class Trainer(ABC):
         self._live: Live | None = None
         self._claim_resources()
 
+    def warm_up(self) -> None:  # noqa: B027 (not every framework puts things off)
+        """Have the framework load what it puts off until it is first used; called while nobody waits yet."""
+
     # The trial's life
 
     def build(self, trial: TrialId, params: Params) -> None:

@@ -49,6 +49,10 @@ class TorchTrainer(Trainer):
         self._kept: dict[str, tuple[Any, Tensors]] = {}
         super().__init__(hooks, columns, seed=seed, resources=resources)
 
+    def warm_up(self) -> None:
+        # A process's first optimizer loads PyTorch's compiler, which takes as long as half of `import torch`.
+        torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+
     def _claim_resources(self) -> None:
         name = self.resources.device
         if name == "auto":

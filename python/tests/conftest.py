@@ -10,8 +10,13 @@ import pytest
 from end_of_run import pytest_unconfigure as pytest_unconfigure
 from hadoop import jars
 from hadoop.cluster import HadoopCluster
-from sparks import CLUSTER, SparkHouse
-from sparks import pytest_collection_modifyitems as pytest_collection_modifyitems
+from side_by_side import deal
+from sparks import CLUSTER, SparkHouse, excuse
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    excuse(items)
+    deal(config, items)
 
 
 @pytest.fixture(scope="session")

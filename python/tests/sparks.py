@@ -69,7 +69,7 @@ def _session(master: str, settings: dict[str, str]) -> Any:
     return session
 
 
-def pytest_collection_modifyitems(items: list[Any]) -> None:
+def excuse(items: list[Any]) -> None:
     """PySpark 3.5 uses deprecated parts of Python and pandas, and leaves the sockets of `collect` to the collector."""
     import pytest
 

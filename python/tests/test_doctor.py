@@ -16,7 +16,7 @@ from cerebro_spark.backend.cluster import Cluster, Finding, troubles, unseen
 from cerebro_spark.cli import main
 from cerebro_spark.doctor import examine, machine
 from cerebro_spark.doctor.lines import Line, fix, ok
-from cerebro_spark.doctor.spark import compared, remarks, room
+from cerebro_spark.doctor.spark import compared, mortal, remarks, room
 from cerebro_spark.doctor.versions import RULES, judged, meets
 from cerebro_spark.store.local import LocalStore
 
@@ -173,10 +173,25 @@ def test_remarks() -> None:
     assert "dynamicAllocation" not in told()
 
 
+@pytest.mark.parametrize(
+    ("seconds", "kills", "wrong"),
+    [("60", "true", True), ("60s", "True", True), ("60", "false", False), ("0", "true", False), (None, "true", False)],
+)
+def test_workers_that_spark_would_kill_for_their_silence_are_told(seconds: str | None, kills: str, wrong: bool) -> None:
+    settings = {"spark.python.worker.killOnIdleTimeout": kills}
+    if seconds is not None:
+        settings["spark.python.worker.idleTimeoutSeconds"] = seconds
+    told = list(mortal(settings))
+    assert [line.verdict for line in told] == ["FIX"] * wrong
+    assert all(
+        "killOnIdleTimeout to false" in line.text and f"idleTimeoutSeconds is {seconds})" in line.text for line in told
+    )
+
+
 def test_what_executors_find_is_told_once_a_host(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    bad = Finding("h1", ("torch",), "StoreForbidden: no permission", None)
-    told = troubles([bad, bad, Finding("h2", (), None, None)], store)
+    bad = Finding("h1", ("torch",), "StoreForbidden: no permission")
+    told = troubles([bad, bad, Finding("h2", (), None)], store)
     assert len(told) == 2
     assert told[0].startswith("executors on h1 lack torch: install them there")
     assert told[1].startswith(f"executors on h1 cannot write to the store {store.url}: StoreForbidden: no permission.")
@@ -192,8 +207,8 @@ def test_a_store_that_is_not_shared_is_told(tmp_path: Path) -> None:
 
 def test_other_versions_on_executors_are_told() -> None:
     own = {"Python": "3.11.7", "numpy": "1.26.4", "torch": "2.8.0"}
-    same = Finding("h1", (), None, None, {"Python": "3.11.2", "numpy": "1.26.4"})
-    other = Finding("h2", (), None, None, {"Python": "3.10.1", "numpy": "2.0.0"})
+    same = Finding("h1", (), None, {"Python": "3.11.2", "numpy": "1.26.4"})
+    other = Finding("h2", (), None, {"Python": "3.10.1", "numpy": "2.0.0"})
     assert list(compared([same], own)) == []
     told = [line.text for line in compared([same, other, other], own)]
     assert len(told) == 2

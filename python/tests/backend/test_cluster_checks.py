@@ -34,6 +34,17 @@ def job(folder: Path, **changes: Any) -> Job:
     return Job("r1", dataset=dataset, **given)
 
 
+def begin(spark: Any, job: Job, workers: int = 1) -> None:
+    """Start workers on Spark and have one try a batch, then let them go."""
+    backend = SparkBackend(spark, num_workers=workers)
+    backend.bind(job)
+    backend.start(job.dataset.partitions)
+    try:
+        assert backend.rehearse({"lr": 0.01}) is None
+    finally:
+        backend.close()
+
+
 def test_too_few_slots(spark: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"`num_workers` is 5, but local\[2\] has room for 2 .* local\[5\]"):
         SparkBackend(spark, num_workers=5)
@@ -62,18 +73,18 @@ def test_more_threads_than_cores_are_warned_of(spark: Any, caplog: pytest.LogCap
 def test_a_library_that_executors_lack(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cluster.LIBRARIES, "torch", ("torch", "no_such_library"))
     with pytest.raises(BackendError, match=r"lack no_such_library: install them there, or ship .* spark.archives"):
-        cluster.check_executors(spark.sparkContext, job(tmp_path), 2)
+        begin(spark, job(tmp_path), 2)
 
 
 def test_a_store_that_executors_cannot_write(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(BackendError, match=r"cannot write to the store .*proc/nowhere"):
-        cluster.check_executors(spark.sparkContext, job(tmp_path, store=LocalStore("/proc/nowhere")), 1)
+        begin(spark, job(tmp_path, store=LocalStore("/proc/nowhere")))
 
 
 def test_a_store_that_is_not_shared(spark: Any, tmp_path: Path) -> None:
     apart = open_store("memory://apart")
     with pytest.raises(BackendError, match=r"does not see what executors wrote .* use a store that they share"):
-        cluster.check_executors(spark.sparkContext, job(tmp_path, store=apart), 1)
+        begin(spark, job(tmp_path, store=apart))
 
 
 def test_functions_of_a_module_that_executors_do_not_have(
@@ -84,13 +95,13 @@ def test_functions_of_a_module_that_executors_do_not_have(
     import only_here  # type: ignore[import-not-found]
 
     with pytest.raises(BackendError, match=r"No module named 'only_here'(.|\n)*addPyFile"):
-        cluster.check_executors(spark.sparkContext, job(tmp_path, hooks=Hooks(only_here.model_fn)), 1)
+        begin(spark, job(tmp_path, hooks=Hooks(only_here.model_fn)))
 
 
 def test_a_good_cluster_leaves_nothing_behind(spark: Any, tmp_path: Path) -> None:
     good = job(tmp_path)
     before = good.store.list()
-    cluster.check_executors(spark.sparkContext, good, 2)
+    begin(spark, good, 2)
     assert good.store.list() == before
 
 

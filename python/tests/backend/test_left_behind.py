@@ -17,8 +17,8 @@ from cerebro_spark.backend.hub import Hub
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.local import LocalBackend
 from cerebro_spark.backend.messages import order
-from cerebro_spark.backend.wire import Message
-from cerebro_spark.backend.worker import Posting, serve
+from cerebro_spark.backend.wire import Line, Message
+from cerebro_spark.backend.worker import Posting, work_for
 from cerebro_spark.engine import Engine
 from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import LoadPartition, RunUnit, Settings, UnitFinished, WorkerLost
@@ -90,7 +90,10 @@ def test_a_worker_that_was_given_up_does_no_more_than_it_must(tmp_path: Path) ->
             joined.set()
 
     hub = Hub(b"secret", heard, lambda peer, reason: None)
-    worker = threading.Thread(target=serve, args=(Posting(hub.address, b"secret", "w0", job),), daemon=True)
+    line = Line(hub.address, b"secret", SECONDS)
+    line.send({"type": "hello"})
+    posting = Posting(hub.address, b"secret", "w0", b"")
+    worker = threading.Thread(target=work_for, args=(job, line, posting), daemon=True)
     worker.start()
     try:
         assert joined.wait(SECONDS)

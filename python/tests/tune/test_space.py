@@ -129,7 +129,7 @@ def test_draws_are_independent_across_dimensions() -> None:
         (hp.loguniform(1e-5, 1e-1), stats.loguniform(1e-5, 1e-1)),
         (hp.normal(3, 0.5), stats.norm(3, 0.5)),
     ],
-    ids=str,
+    ids=["uniform", "loguniform", "normal"],
 )
 def test_draws_follow_their_law(dimension: Any, law: Any) -> None:
     drawn = [params["x"] for params in draws({"x": dimension})]

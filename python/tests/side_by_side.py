@@ -1,0 +1,27 @@
+"""How tests are dealt to processes that run side by side (`pytest -n 2`): by file, and all of Hadoop's to one of them.
+
+A file's tests share what they set up, and those of Hadoop share one cluster, which they kill parts of. What takes
+longest comes first, so that nobody is left with it at the end.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+
+def deal(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Say which tests stay together, and order them; a run in one process is left as it is."""
+    if config.getoption("dist") == "no" and not hasattr(config, "workerinput"):
+        return
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+    items.sort(key=_turn)
+
+
+def _group(item: pytest.Item) -> str:
+    return "hadoop" if item.get_closest_marker("hadoop") else str(item.path)
+
+
+def _turn(item: pytest.Item) -> int:
+    """Hadoop's first, then what is slow, then the rest; within each in the order they have."""
+    return next((turn for turn, marker in enumerate(("hadoop", "slow")) if item.get_closest_marker(marker)), 2)
