@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 from cerebro_spark.types import WorkerId
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +34,20 @@ class Hand:
     words: deque[str] = field(default_factory=lambda: deque(maxlen=40))
 
 
-def wait_for_ends(hands: Iterable[Hand], seconds: float) -> list[Hand]:
-    """Wait until nothing is left of these workers, but no longer than that; returns those that are still there."""
+def see_off(left: Collection[Hand], kill: Callable[[Hand], None], seconds: float) -> None:
+    """Wait until nothing is left of these workers, which know that they shall end; after that long they are killed.
+
+    `left` gets smaller by itself, as they end.
+    """
+    for hand in list(left):
+        if hand.peer is None:
+            kill(hand)
+    for hand in _still_there(left, seconds):
+        kill(hand)
+    for hand in _still_there(left, seconds):
+        _log.warning("worker %s on %s did not end when it was killed", hand.name, hand.host)
+
+
+def _still_there(hands: Collection[Hand], seconds: float) -> list[Hand]:
     deadline = time.monotonic() + seconds
-    return [hand for hand in hands if not hand.ended.wait(max(0.0, deadline - time.monotonic()))]
+    return [hand for hand in list(hands) if not hand.ended.wait(max(0.0, deadline - time.monotonic()))]

@@ -116,6 +116,7 @@ class SparkBackend(WiredBackend):
         assert self._job is not None
         hand.launched = f"cerebro-{self._job.run}-{hand.name}"
         errand = Errand(cloudpickle.dumps(posting), self._libraries)
+        # And not inheritable_thread_target, which warns on Spark 4 unless it gets a session, as 3.5 does not take one.
         InheritableThread(target=self._run_job, args=(hand, errand), name=f"job-{hand.name}", daemon=True).start()
 
     def _run_job(self, hand: Hand, errand: Errand) -> None:

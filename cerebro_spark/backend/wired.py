@@ -18,7 +18,7 @@ from typing import Any
 
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.backend.facts import Facts
-from cerebro_spark.backend.hand import Hand, wait_for_ends
+from cerebro_spark.backend.hand import Hand, see_off
 from cerebro_spark.backend.hub import Hub
 from cerebro_spark.backend.janitor import Janitor
 from cerebro_spark.backend.job import Job
@@ -60,6 +60,8 @@ class WiredBackend(Backend):
     _left: set[Hand]
     _names: dict[int, WorkerId]
     _rehearsed: dict[int, str | None]
+    _practice: Message | None
+    _failure: BackendError | None
 
     def __init__(self, num_workers: int, *, heartbeat: float, start_timeout: float, max_restarts: int) -> None:
         check_whole("num_workers", num_workers)
@@ -171,7 +173,7 @@ class WiredBackend(Backend):
                 self._kill(hand)  # nobody can tell it to stop
         hub.close()
         self._hiring.shutdown(wait=True)
-        self._wait_until_all_ended()
+        see_off(self._left, self._kill, _SECONDS_TO_END)
         self._janitor.close()
 
     def rehearse(self, params: Mapping[str, Any]) -> str | None:
@@ -179,8 +181,15 @@ class WiredBackend(Backend):
             hand = self._first_comer()
             assert self._hub is not None
             number = len(self._rehearsed)
-            self._hub.send(hand.peer or 0, {"type": "rehearse", "number": number, "params": to_plain(params, "params")})
+            plain = to_plain(params, "params")
+            self._hub.send(hand.peer or 0, {"type": "rehearse", "number": number, "params": plain})
+            # The others have nothing to do meanwhile, and would build and trace the same in their first unit.
+            self._practice = {"type": "practise", "params": plain} if number == 0 else None
+            for other in self._hands.values():
+                if self._practice and other is not hand and other.peer is not None:
+                    self._hub.send(other.peer, self._practice)
             self._news.wait_for(lambda: number in self._rehearsed or hand.name not in self._hands or self._failure)
+            self._practice = None
             if self._failure is not None:
                 raise self._failure
             if number in self._rehearsed:
@@ -233,7 +242,8 @@ class WiredBackend(Backend):
     def _clear(self) -> None:
         self._secret = secrets.token_bytes(32)
         self._facts = Facts()
-        self._failure: BackendError | None = None
+        self._failure = None
+        self._practice = None
         self._hands = {}
         self._left = set()
         self._names = {}
@@ -311,16 +321,6 @@ class WiredBackend(Backend):
             self._facts.put(error)
             self._news.notify_all()
 
-    def _wait_until_all_ended(self) -> None:
-        """They have ten seconds before they are killed."""
-        for hand in list(self._left):
-            if hand.peer is None:
-                self._kill(hand)
-        for hand in wait_for_ends(list(self._left), _SECONDS_TO_END):
-            self._kill(hand)
-        for hand in wait_for_ends(list(self._left), _SECONDS_TO_END):
-            _log.warning("worker %s on %s did not end when it was killed", hand.name, hand.host)
-
     # -- called by the hub, which must not be kept waiting
 
     def _heard(self, peer: int, message: Message) -> None:
@@ -365,6 +365,8 @@ class WiredBackend(Backend):
         hand.peer, hand.host, hand.pid = peer, str(message.get("host", "")), int(message.get("pid", 0))
         self._names[peer] = name
         self._facts.put(WorkerJoined(self.now(), name, hand.host, threads=int(message.get("threads") or 0)))
+        if self._practice is not None and self._hub is not None:
+            self._hub.send(peer, self._practice)
         self._news.notify_all()
 
     def _lost(self, peer: int, reason: str) -> None:

@@ -184,7 +184,10 @@ class Worker:
             elif message["type"] == "run":
                 self._run(message)
             elif message["type"] == "rehearse":
-                self._rehearse(message)
+                error = self._rehearse(message["params"])
+                self._line.send({"type": "rehearsed", "number": message["number"], "error": error})
+            elif message["type"] == "practise":
+                self._rehearse(message["params"])  # if it goes wrong, whoever rehearses says so
         self._saving.shutdown(wait=True)
         self._fetching.shutdown(wait=False, cancel_futures=True)
         self._cache.close()
@@ -211,10 +214,10 @@ class Worker:
 
     # -- units
 
-    def _rehearse(self, message: Message) -> None:
+    def _rehearse(self, given: Mapping[str, Any]) -> str | None:
         """Train and evaluate one batch of a trial that is none, so that what is broken shows before the run begins."""
         try:
-            params = restored_params(message["params"])
+            params = restored_params(given)
             partition = self._job.dataset.train[0]
             size = batch_size_of(params)
             arrays = first_rows(self._job.dataset, partition, size)
@@ -223,12 +226,11 @@ class Worker:
             trainer.train(Unit(_REHEARSAL, 1, partition.id), Feed(arrays, batch_size=size))
             measured = trainer.evaluate(Unit(_REHEARSAL, 1, partition.id, "eval"), Feed(arrays, batch_size=size))
             self._check_metric(trainer.finish(measured))
-            error = None
         except (CerebroError, MemoryError) as known:
-            error = f"{type(known).__name__}: {known}"
+            return f"{type(known).__name__}: {known}"
         except Exception:
-            error = traceback.format_exc()
-        self._line.send({"type": "rehearsed", "number": message["number"], "error": error})
+            return traceback.format_exc()
+        return None
 
     def _check_metric(self, measured: Mapping[str, float]) -> None:
         """Whether the search will hear of what it goes by."""

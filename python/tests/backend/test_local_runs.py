@@ -20,6 +20,7 @@ from cerebro_spark.errors import BackendError, PreflightFailed
 from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import (
     Event,
+    LoadPartition,
     PartitionLoaded,
     Settings,
     UnitFinished,
@@ -161,6 +162,28 @@ def test_a_broken_model_fn_shows_its_own_traceback_and_no_run_begins(tmp_path: P
     with pytest.raises(PreflightFailed, match=r"'lr': 0.03(.|\n)*in broken_model_fn(.|\n)*no such layer"):
         run(dataset, broken_model_fn, Recording([{"lr": 0.03}] * 9, 1), LocalBackend(num_workers=1))
     assert list(EventLog(dataset.store, "r1").read()) == []
+
+
+def test_while_one_worker_tries_a_batch_the_others_build_the_same(tmp_path: Path) -> None:
+    dataset = small_dataset(tmp_path)
+
+    def model_fn(params: Mapping[str, Any]) -> Any:
+        (tmp_path / f"built by {os.getpid()}").touch()
+        return torch_model_fn(params)
+
+    backend = LocalBackend(num_workers=2, threads=1)
+    backend.bind(Job("r1", dataset.store, dataset, Hooks(model_fn), seed=SEED))
+    backend.start(dataset.partitions)
+    told: list[Event] = []
+    while len(told) < 2:
+        told += backend.events()
+    assert backend.rehearse({"lr": 0.01}) is None
+    for worker in backend.workers:
+        backend.submit(LoadPartition(worker, dataset.train[0].id))
+    while len(told) < 4:  # a worker does one thing after another
+        told += backend.events()
+    backend.close()
+    assert len(list(tmp_path.glob("built by *"))) == 2
 
 
 def test_a_model_fn_that_kills_its_worker_is_told_by_its_last_words(tmp_path: Path) -> None:
