@@ -1,20 +1,33 @@
-# Every target works on a fresh machine that has Python 3.11, Java 17 and Maven. Nothing is installed outside .venv.
+# Every target works on a fresh machine that has Python 3.11, Java 17 and Maven. Nothing is installed outside .venv*.
 PYTHON ?= python3.11
 BIN := .venv/bin
-EXTRAS := spark,petastorm,keras,torch,hyperopt,optuna,trackers,hdfs,s3,images,plot,examples,dev
+EXTRAS := spark,petastorm,keras,torch,hyperopt,optuna,trackers,hdfs,s3,images,plot,examples,docs,dev
 READY := .venv/.ready
 FAST := not jvm and not hadoop and not slow
+# Two processes: most tests wait for a JVM, a daemon or a worker to start, and two cores have time for both.
+SIDE_BY_SIDE := -n 2 --dist loadgroup --no-loadscope-reorder
+# The modern stack has an environment of its own, and the suite's core is what must hold there.
+MODERN_BIN := .venv-modern/bin
+MODERN_EXTRAS := spark,keras,torch,hyperopt,optuna,trackers,hdfs,s3,images,plot,dev
+MODERN_READY := .venv-modern/.ready
+MODERN_TESTS := $(addprefix python/tests/,data test_engine.py test_scheduler_stateful.py test_doctor.py \
+	trainer/test_trainer_law.py trainer/test_torch_trainer.py \
+	tune/test_space.py tune/test_search_contract.py tune/test_tpe.py tune/test_bad_inputs.py tune/test_fit.py \
+	result/test_record.py result/test_spark_scoring.py integration/test_end_to_end.py::test_on_spark_executors)
 
-.PHONY: demo test test-fast lint format bench hadoop clean java maven
+.PHONY: demo test test-fast test-modern lint format docs bench hadoop clean java maven
 
 demo: java $(READY)
 	$(BIN)/python examples/flights.py
 
 test: java $(READY)
-	CEREBRO_STATEFUL_EXAMPLES=2000 $(BIN)/python -m pytest --durations=30
+	CEREBRO_STATEFUL_EXAMPLES=2000 $(BIN)/python -m pytest $(SIDE_BY_SIDE) --durations=30
 
 test-fast: $(READY)
 	$(BIN)/python -m pytest -m "$(FAST)"
+
+test-modern: java $(MODERN_READY)
+	$(MODERN_BIN)/python -m pytest $(SIDE_BY_SIDE) --durations=20 -m "not hadoop" $(MODERN_TESTS)
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -25,6 +38,10 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@echo "Open build/site/index.html; for its search say '$(BIN)/python -m http.server --directory build/site'"
+
 bench: java $(READY)
 	$(BIN)/python -m benchmarks
 
@@ -32,7 +49,7 @@ hadoop: java maven $(READY)
 	PYTHONPATH=python/tests $(BIN)/python -m hadoop
 
 clean:
-	rm -rf .venv .hadoop build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-modern .hadoop build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 java:
 	@command -v java >/dev/null || { echo "Java is missing: install version 17, for example with 'apt-get install openjdk-17-jre-headless'"; exit 1; }
@@ -45,4 +62,11 @@ $(READY): setup.cfg setup.py pyproject.toml constraints/classic.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip "setuptools<70" wheel
 	$(BIN)/python -m pip install --quiet --constraint constraints/classic.txt --editable ".[$(EXTRAS)]"
+	touch $@
+
+$(MODERN_READY): setup.cfg setup.py pyproject.toml constraints/modern.txt
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11, or say 'make PYTHON=/path/to/python3.11 ...'"; exit 1; }
+	test -x $(MODERN_BIN)/python || $(PYTHON) -m venv .venv-modern
+	$(MODERN_BIN)/python -m pip install --quiet --upgrade --constraint constraints/modern.txt pip setuptools wheel
+	$(MODERN_BIN)/python -m pip install --quiet --constraint constraints/modern.txt --editable ".[$(MODERN_EXTRAS)]"
 	touch $@

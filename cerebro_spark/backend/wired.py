@@ -273,8 +273,9 @@ class WiredBackend(Backend):
         impatience.start()
         try:
             self._launch(hand, replace(posting, job=packed(job, hand.name)))
-        except BackendError as error:
-            self._fail(error)
+        except Exception as error:  # nobody looks at what this thread ends with
+            known = error if isinstance(error, BackendError) else None
+            self._fail(known or BackendError(f"worker {hand.name} cannot be launched: {error!r}"))
             self._gone(hand)
 
     def _gone(self, hand: Hand) -> None:

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pandas as pd
@@ -257,10 +258,12 @@ class SparkSource:
     def types(self) -> dict[str, pa.DataType]:
         from pyspark.sql.pandas.types import to_arrow_type
 
+        # Spark 4 does not name the type of a time without a zone; 3.5 takes none.
+        zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
         types: dict[str, pa.DataType] = {}
         for name, selected in zip(self.names, self.selected.schema.fields, strict=True):
             try:
-                types[name] = to_arrow_type(selected.dataType)
+                types[name] = to_arrow_type(selected.dataType, **zone)
             except TypeError as error:
                 raise DataError(
                     f"column {name!r} is {selected.dataType.simpleString()} in all its rows, which cannot be"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import sys
-import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -58,7 +57,9 @@ def _looked_at(context: Any, store: Store | None, versions: Mapping[str, str]) -
     found = cluster.settled(context)
     yield ok(f"Spark {context.version} on {found.master}")
     yield from room(found)
-    yield from remarks(found, dict(context.getConf().getAll()))
+    settings = dict(context.getConf().getAll())
+    yield from remarks(found, settings)
+    yield from mortal(settings)
     if not found.slots:
         return
     yield _barrier(context, found)
@@ -98,6 +99,18 @@ def remarks(found: Cluster, settings: Mapping[str, str]) -> Iterator[Line]:
         )
 
 
+def mortal(settings: Mapping[str, str]) -> Iterator[Line]:
+    """Whether Spark 4 is told to kill Python that sends no rows for a while, which is how a worker lives."""
+    seconds = settings.get("spark.python.worker.idleTimeoutSeconds", "0")
+    kills = settings.get("spark.python.worker.killOnIdleTimeout", "false").lower() == "true"
+    if kills and seconds not in ("0", "0s"):
+        yield fix(
+            "spark.python.worker.killOnIdleTimeout is true: a worker sends Spark no rows, and is killed for it"
+            f" (spark.python.worker.idleTimeoutSeconds is {seconds})",
+            "set spark.python.worker.killOnIdleTimeout to false",
+        )
+
+
 def _barrier(context: Any, found: Cluster) -> Line:
     if found.dynamic:
         return note("barrier stages are not tried: Spark refuses them with dynamic allocation")
@@ -112,9 +125,9 @@ def _barrier(context: Any, found: Cluster) -> Line:
         except Exception as error:
             outcome.append(_short(error))
 
-    from pyspark import inheritable_thread_target
+    from pyspark import InheritableThread
 
-    thread = threading.Thread(target=inheritable_thread_target(run), name=group, daemon=True)
+    thread = InheritableThread(target=run, name=group, daemon=True)
     thread.start()
     thread.join(_SECONDS_FOR_A_TASK)
     if not outcome:

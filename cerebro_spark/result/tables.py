@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,8 +69,7 @@ def trials_table(record: Record) -> pd.DataFrame:
         )
     metrics = _metric_names(record)
     names = list(dict.fromkeys(name for row in rows for name in row if name.startswith("param_")))
-    table = pd.DataFrame(rows, columns=[*_TRIAL_COLUMNS, *metrics, *names, "error"])
-    return table.astype({"epoch": "Int64"})
+    return _table(rows, [*_TRIAL_COLUMNS, *metrics, *names, "error"]).astype({"epoch": "Int64"})
 
 
 def history_table(record: Record) -> pd.DataFrame:
@@ -78,12 +77,22 @@ def history_table(record: Record) -> pd.DataFrame:
     order = {trial: index for index, trial in enumerate(record.trials)}
     rows = sorted(record.epochs.values(), key=lambda row: (order[row.trial], row.epoch))
     plain = [{"trial": row.trial, "epoch": row.epoch, "seconds": row.at, **_shown(row.metrics)} for row in rows]
-    return pd.DataFrame(plain, columns=["trial", "epoch", "seconds", *_metric_names(record)])
+    return _table(plain, ["trial", "epoch", "seconds", *_metric_names(record)])
 
 
 def units_table(record: Record) -> pd.DataFrame:
     """A row a unit in the order of their ends: who ran it when, and its loss. Times count from the run's start."""
-    return pd.DataFrame(record.units, columns=list(UnitRow._fields))
+    return _table(record.units, list(UnitRow._fields))
+
+
+def _table(rows: Sequence[Any], columns: list[str]) -> pd.DataFrame:
+    """Rows as a table in which None stays None beside text: pandas 3 would make a column of strings, and NaN of it."""
+    table = pd.DataFrame(rows, columns=columns)
+    plain: Any = pd.DataFrame(rows, columns=columns, dtype=object)
+    for at, dtype in enumerate(table.dtypes):
+        if isinstance(dtype, pd.StringDtype):
+            table.isetitem(at, plain.iloc[:, at])
+    return table
 
 
 def _metric_names(record: Record) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -257,7 +258,7 @@ def test_a_cluster_where_all_is_well(tmp_path: Path) -> None:
     done = doctor("--master", "local[2]", "--store", str(tmp_path / "store"))
     assert done.returncode == 0, done.stdout + done.stderr
     for text in (
-        "ok    Spark 3.",
+        f"ok    Spark {importlib.metadata.version('pyspark')} on local[2]",
         "ok    2 slots",
         "note  spark.task.cpus is 1",
         "ok    barrier stages run",

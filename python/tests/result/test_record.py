@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -154,6 +155,17 @@ def test_trials_are_listed_best_first_and_failed_ones_last_with_their_error() ->
     assert table["error"].tolist() == [None] * 4 + ["Traceback\nValueError: boom"]
     assert table["epoch"].isna().tolist() == [False, False, False, True, False]
     assert best_trial(story.record).id == "c"
+
+
+def test_none_stays_none_beside_text() -> None:
+    """Whatever pandas makes of text: an optimizer that is None is not one that the trial does not have."""
+    story = Story()
+    story.ask("a", 1, optimizer="adam")
+    story.ask("b", 1, optimizer=None)
+    story.ask("c", 1, lr=0.1)
+    shown = trials_table(story.record)["param_optimizer"].tolist()
+    assert shown[:2] == ["adam", None]
+    assert math.isnan(shown[2])
 
 
 def test_a_run_in_which_all_trials_failed_says_why() -> None:

@@ -33,6 +33,8 @@ def start(framework: str) -> None:
     trainer_class = module.TorchTrainer if kind == "torch" else module.KerasTrainer
     assert framework == trainer_class.framework
     warnings.simplefilter("error")
+    # NumPy 2 finds Keras' variables old-fashioned, where Keras itself reads them.
+    warnings.filterwarnings("ignore", "__array__ implementation doesn't accept a copy", DeprecationWarning, r"keras\b")
 
 
 _trainers: dict[str, Trainer] = {}

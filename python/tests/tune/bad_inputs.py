@@ -202,8 +202,11 @@ OBJECTIVES = [
 COUNTS = [
     told("epochs: 0", "`epochs` is 0, but must be at least 1", epochs=0),
     told("epochs: one and a half", "`epochs` is 1.5, but must be a whole number: .*float", epochs=1.5),
+    # NumPy 2 shows its numbers with their type.
     told(
-        "epochs: NumPy's", "`epochs` is 5, but must be a whole number: an int, and this is a int64", epochs=np.int64(5)
+        "epochs: NumPy's",
+        r"`epochs` is (5|np.int64\(5\)), but must be a whole number: an int, and this is a int64",
+        epochs=np.int64(5),
     ),
     told("num_trials", "`num_trials` is 0, but must be at least 1", kind=cs.RandomSearch, num_trials=0),
     told("max_epochs", "`max_epochs` is 0, but must be at least 1", kind=cs.Hyperband, epochs=LEFT_OUT, max_epochs=0),
