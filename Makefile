@@ -49,7 +49,7 @@ hadoop: java maven $(READY)
 	PYTHONPATH=python/tests $(BIN)/python -m hadoop
 
 clean:
-	rm -rf .venv .venv-modern .hadoop build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-modern .bench .hadoop build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 java:
 	@command -v java >/dev/null || { echo "Java is missing: install version 17, for example with 'apt-get install openjdk-17-jre-headless'"; exit 1; }

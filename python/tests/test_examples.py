@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
 FLIGHTS = ["flights.py", "--rows", "20000", "--trials", "3", "--epochs", "1", "--out", "flights"]
+FMIN = ["hyperopt_fmin.py", "--max-evals", "4", "--epochs", "2"]
 EXAMPLES = [
     pytest.param([*FLIGHTS, "--framework", "torch"], "'accuracy': 0.", marks=pytest.mark.jvm, id="flights-torch"),
     pytest.param([*FLIGHTS, "--framework", "keras"], "'auc': 0.", marks=pytest.mark.jvm, id="flights-keras"),
     pytest.param(["digits.py", "--trials", "2", "--epochs", "2"], "digits it never saw: 0.", id="digits"),
     pytest.param(["sequences.py", "--trials", "2", "--epochs", "1"], "waves it never saw: ", id="sequences"),
+    pytest.param(FMIN, "4 trials (4 finished)", id="fmin"),
+    pytest.param([*FMIN, "--master", "local[2]"], "4 trials (4 finished)", marks=pytest.mark.jvm, id="fmin-spark"),
 ]
 
 
@@ -23,10 +30,15 @@ EXAMPLES = [
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize(("command", "expected"), EXAMPLES)
 def test_an_example_runs(command: list[str], expected: str, tmp_path: Path) -> None:
+    run([sys.executable, str(ROOT / "examples" / command[0]), *command[1:]], tmp_path, expected)
+
+
+def run(command: list[str], folder: Path, expected: str = "") -> None:
+    """Run it there to its end, as a user would whose temporary files lie there too."""
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / command[0]), *command[1:]],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder), "IPYTHONDIR": str(folder / "ipython")},
         capture_output=True,
         text=True,
         timeout=240,
@@ -34,3 +46,43 @@ def test_an_example_runs(command: list[str], expected: str, tmp_path: Path) -> N
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert expected in done.stdout
+
+
+def test_hyperopts_script_is_changed_by_two_lines() -> None:
+    """Each line that was there before is shown above the statement that took its place."""
+    lines = [line.strip() for line in (ROOT / "examples" / "hyperopt_fmin.py").read_text().splitlines()]
+    changed = [(line, after) for line, after in itertools.pairwise(lines) if line.startswith("# before: ")]
+    assert [after.split("(")[0] for _, after in changed] == ["return cs.TorchModel", "trials = CerebroTrials"]
+    assert [line.removeprefix("# before: ").split("(")[0] for line, _ in changed] == [
+        "return train_and_score",
+        "trials = SparkTrials",
+    ]
+
+
+def cells(notebook: Path) -> list[dict[str, Any]]:
+    return [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+
+
+def test_the_notebook_is_kept_without_outputs() -> None:
+    assert len(cells(NOTEBOOK)) > 5
+    for cell in cells(NOTEBOOK):
+        assert (cell["outputs"], cell["execution_count"]) == ([], None), f"clear the outputs of cell {cell['id']}"
+
+
+@pytest.mark.jvm
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path) -> None:
+    jupyter = str(Path(sys.executable).with_name("jupyter"))
+    run([jupyter, "execute", f"--output={tmp_path / 'done.ipynb'}", str(NOTEBOOK)], tmp_path)
+    done = {cell["id"]: cell["outputs"] for cell in cells(tmp_path / "done.ipynb")}
+    bar = "".join("".join(output["text"]) for output in done["search"] if output["output_type"] == "stream")
+    assert "8 done" in bar
+    assert "Warning" not in bar
+    (table,) = done["table"]
+    assert "<table" in "".join(table["data"]["text/html"])
+    for picture in ("curves", "parallel", "gantt"):
+        (shown,) = done[picture]
+        assert "image/png" in shown["data"], picture
+    (measured,) = done["evaluate"]
+    assert "'accuracy': 0." in "".join(measured["text"])

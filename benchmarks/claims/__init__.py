@@ -1,0 +1,1 @@
+"""The paper's claims about accuracy, in small: `python -m benchmarks.claims`."""
