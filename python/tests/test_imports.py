@@ -123,6 +123,16 @@ def test_importing_the_package_is_light() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=ROOT)
 
 
+@pytest.mark.parametrize("name", ["GridSearch", "RandomSearch", "TPESearch", "Hyperband", "ASHA", "PBT"])
+def test_searches_are_in_tune_as_well(name: str) -> None:
+    import cerebro_spark
+    from cerebro_spark import tune
+
+    assert getattr(tune, name) is getattr(cerebro_spark, name)
+    with pytest.raises(ImportError, match="cannot import name 'Nonsense'"):
+        from cerebro_spark.tune import Nonsense  # type: ignore[attr-defined]  # noqa: F401
+
+
 def test_every_public_name_is_there() -> None:
     import cerebro_spark
 
