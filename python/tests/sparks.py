@@ -72,13 +72,18 @@ def _session(master: str, settings: dict[str, str]) -> Any:
 def excuse(items: list[Any]) -> None:
     """PySpark 3.5 uses deprecated parts of Python and pandas, and leaves the sockets of `collect` to the collector.
 
-    PySpark 4 warns of pandas 3 as such, whatever is done with it.
+    PySpark 4 warns of pandas 3 as such, whatever is done with it, and uses deprecated parts of it.
     """
     import pytest
 
+    ignored = (
+        "ignore:distutils Version classes are deprecated",
+        "ignore:unclosed <socket.socket:ResourceWarning",
+        "ignore:is_datetime64tz_dtype is deprecated:DeprecationWarning",
+        "ignore:PySpark does not yet fully support:FutureWarning",
+        "ignore:The copy keyword is deprecated:DeprecationWarning",
+    )
     for item in items:
         if item.get_closest_marker("jvm"):
-            item.add_marker(pytest.mark.filterwarnings("ignore:distutils Version classes are deprecated"))
-            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning"))
-            item.add_marker(pytest.mark.filterwarnings("ignore:is_datetime64tz_dtype is deprecated:DeprecationWarning"))
-            item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not yet fully support:FutureWarning"))
+            for warning in ignored:
+                item.add_marker(pytest.mark.filterwarnings(warning))
