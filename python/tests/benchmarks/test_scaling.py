@@ -84,5 +84,5 @@ def test_the_command_measures_here_and_writes_numbers_and_a_picture(
     found = json.loads(numbers.read_text())
     assert found["times"]["row"] > 0
     assert list(found["rows"]) == [str(rows) for rows in scaling.ROWS]
-    assert "bend at 16 workers" in capsys.readouterr().out
+    assert "- 8 trials bend at" in capsys.readouterr().out  # where, depends on what was measured
     assert (tmp_path / "scaling.svg").exists()
