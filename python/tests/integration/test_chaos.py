@@ -23,7 +23,7 @@ from cerebro_spark.store import paths
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.types import Objective
 
-pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(600)]
 SEED = 20
 TRIALS, PARTITIONS = 6, 3
 KINDS: list[Kind] = ["worker"] * 5 + ["task"] * 2 + ["executor"] * 3 + ["stall"] + ["return"]

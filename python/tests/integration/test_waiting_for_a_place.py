@@ -15,7 +15,7 @@ from cerebro_spark.backend.spark import SparkBackend
 from cerebro_spark.events import GatheringEnded, WorkerJoined
 from cerebro_spark.trainer.base import Hooks
 
-pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(240)]
 PATIENCE = 6.0
 
 
