@@ -78,11 +78,12 @@ def packed(job: Job, name: str) -> bytes:
 
 def serve(posting: Posting) -> None:
     """Work until the driver says stop, or hangs up."""
+    # Before the driver is dialled, who would take a long silence for death: functions may bring whole frameworks along.
+    job, trouble = _unpacked(posting)
     line = Line(posting.address, posting.secret, posting.timeout)
     # What this machine is called by those who say where data lies, if whoever started this process knows.
     host = os.environ.get(HOST) or socket.gethostname()
     hello = {"type": "hello", "name": posting.name, "host": host, "pid": os.getpid(), "probe": posting.probe}
-    job, trouble = _unpacked(posting)
     if job is None:
         line.send({**hello, "trouble": trouble})
         line.close()

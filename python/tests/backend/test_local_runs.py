@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,32 @@ def test_while_one_worker_tries_a_batch_the_others_build_the_same(tmp_path: Path
         told += backend.events()
     backend.close()
     assert len(list(tmp_path.glob("built by *"))) == 2
+
+
+class SlowToLoad:
+    """A `model_fn` that takes longer to unpack than a worker may be silent, as one does whose module is large."""
+
+    def __reduce__(self) -> Any:
+        return _loaded_slowly, ()
+
+    def __call__(self, params: Mapping[str, Any]) -> Any:
+        return torch_model_fn(params)
+
+
+def _loaded_slowly() -> SlowToLoad:
+    time.sleep(4.0)
+    return SlowToLoad()
+
+
+def test_functions_may_take_longer_to_load_than_a_worker_may_be_silent(tmp_path: Path) -> None:
+    dataset = small_dataset(tmp_path)
+    backend = LocalBackend(num_workers=1, threads=1, heartbeat=2.0, max_restarts=0)
+    backend.bind(Job("r1", dataset.store, dataset, Hooks(SlowToLoad()), framework="torch"))
+    backend.start(dataset.partitions)
+    try:
+        assert backend.rehearse({"lr": 0.01}) is None
+    finally:
+        backend.close()
 
 
 def test_a_model_fn_that_kills_its_worker_is_told_by_its_last_words(tmp_path: Path) -> None:
