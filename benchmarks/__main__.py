@@ -1,24 +1,50 @@
-"""Runs every benchmark in turn, one at a time, each in a process of its own."""
+"""Runs every benchmark in turn, one at a time, each in a process of its own.
+
+    python -m benchmarks [--only NAME ...] [--out FOLDER]
+
+Tables are printed; raw numbers go to FOLDER/<name>.json and pictures beside them (build/bench if not given). One that
+fails does not keep the others from running.
+"""
 
 from __future__ import annotations
 
-import importlib.util
+import argparse
 import subprocess
 import sys
+import time
+from pathlib import Path
 
-# Those that are not there yet are left out. The peers come last: they take longest, and make environments first.
+# The peers come last: they take longest, and make environments first.
 NAMES = ("scheduler", "data", "unit", "engine", "transform", "remote_bytes", "scaling", "claims", "reference", "peers")
+WITH_PICTURES = ("remote_bytes", "scaling", "claims", "peers")
+
+
+def command(name: str, out: Path) -> list[str]:
+    """How one of them is run.
+
+    >>> command("data", Path("out"))[1:]
+    ['-m', 'benchmarks.data', '--json', 'out/data.json']
+    """
+    asked = [sys.executable, "-m", f"benchmarks.{name}", "--json", str(out / f"{name}.json")]
+    return [*asked, "--picture", str(out)] if name in WITH_PICTURES else asked
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
+    parser.add_argument("--out", type=Path, default=Path("build/bench"), metavar="FOLDER")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
     failed = []
-    for name in NAMES:
-        if importlib.util.find_spec(f"benchmarks.{name}") is not None:
-            print(f"\n# {name}", flush=True)
-            if subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=False).returncode:
-                failed.append(name)
+    for name in options.only:
+        print(f"\n# {name}", flush=True)
+        began = time.monotonic()
+        if subprocess.run(command(name, options.out), check=False).returncode:
+            failed.append(name)
+        print(f"({name} took {time.monotonic() - began:.0f} s)", flush=True)
+    print(f"\nraw numbers and pictures: {options.out}", flush=True)
     if failed:
-        print(f"\nfailed: {', '.join(failed)}", file=sys.stderr)
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
 

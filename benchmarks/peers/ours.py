@@ -14,7 +14,7 @@ import numpy as np
 import cerebro_spark as cs
 from benchmarks.peers.contender import Report, asked, here_is_a_worker
 from benchmarks.peers.models import keras_model, torch_parts
-from benchmarks.peers.sessions import two_cores
+from benchmarks.peers.sessions import in_use, two_cores
 from benchmarks.peers.works import BATCH, PARTS, WORKS, Work, label
 from cerebro_spark import hp, runs
 from cerebro_spark.data.cache import Cache
@@ -57,9 +57,11 @@ def model_fn(kind: str, framework: str) -> Any:
 
 
 def backend(how: str) -> Any:
+    """`local`: processes of this machine; `spark`: a session in use; `fresh`: one whose first work this is."""
     if how == "local":
         return cs.LocalBackend(num_workers=2, threads=1)
-    return cs.SparkBackend(two_cores(), num_workers=2)
+    session = two_cores()
+    return cs.SparkBackend(session if how == "fresh" else in_use(session), num_workers=2)
 
 
 def search(work: Work, framework: str, where: Any, folder: Path) -> Any:

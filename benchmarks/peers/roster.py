@@ -26,6 +26,7 @@ LIMITS = (
 OURS = (
     _ours("local", "torch", "cerebro_spark, PyTorch, LocalBackend"),
     _ours("spark", "torch", "cerebro_spark, PyTorch, Spark `local[2]`"),
+    _ours("fresh", "torch", "cerebro_spark, PyTorch, Spark `local[2]`, a fresh session"),
     _ours("local", "keras", "cerebro_spark, Keras, LocalBackend"),
     _ours("spark", "keras", "cerebro_spark, Keras, Spark `local[2]`"),
 )

@@ -15,3 +15,13 @@ def two_cores() -> Any:
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     return builder.getOrCreate()
+
+
+def in_use(session: Any) -> Any:
+    """The same session, after a small Python job on both cores.
+
+    A session in which somebody prepared data has started Python on its executors; what a run costs there is told apart
+    from what the first Python job of any session costs.
+    """
+    session.sparkContext.parallelize(range(2), 2).mapPartitions(list).collect()
+    return session

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.peers import task_parallel
 from benchmarks.peers.contender import asked
-from benchmarks.peers.sessions import two_cores
+from benchmarks.peers.sessions import in_use, two_cores
 from benchmarks.peers.works import WORKS, Work
 
 
@@ -35,7 +35,7 @@ def main() -> None:
     given = asked()
     work = WORKS[given.work]
     began = time.perf_counter()
-    spark = two_cores()
+    spark = in_use(two_cores())
     start = time.perf_counter() - began
     began = time.perf_counter()
     trials = SparkTrials(parallelism=2, spark_session=spark)
