@@ -13,10 +13,8 @@ Ends with 1 if a claim does not hold; in small that means nothing, and is said b
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import sys
 import tempfile
 import time
@@ -25,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.circumstances import circumstances
 from benchmarks.claims import contest, figures, pictures, tables
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,7 +64,7 @@ def main() -> int:
     # Worker processes find these modules, and nobody has more threads than another.
     os.environ["PYTHONPATH"] = str(ROOT)
     _one_thread()
-    found: dict[str, Any] = {**circumstances(), "small": given.small}
+    found: dict[str, Any] = {**circumstances("benchmarks.claims"), "small": given.small}
     for name in given.only or PARTS:
         part = PARTS[name]
         began = time.perf_counter()
@@ -75,20 +74,9 @@ def main() -> int:
         _note(f"{name}: {found[name]['seconds']:.0f} s")
         if given.picture:
             _note(f"drawn: {part.picture(found[name], given.picture)}")
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1))
+        if given.json:
+            given.json.write_text(json.dumps(found, indent=1))
     return 0 if given.small or all(all(found[name]["claims"].values()) for name in given.only or PARTS) else 1
-
-
-def circumstances() -> dict[str, Any]:
-    """When, where and how."""
-    return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": f"{len(os.sched_getaffinity(0))} cores ({platform.machine()})",
-        "load": os.getloadavg(),
-        "python": platform.python_version(),
-        "command": " ".join(["python -m benchmarks.claims", *sys.argv[1:]]),
-    }
 
 
 def _one_thread() -> None:

@@ -98,7 +98,7 @@ def figure_9(size: Size) -> dict[str, Any]:
         seeds, lrs = range(size.sweep_seeds), size.sweep_lrs
         space = {"batch_size": list(size.sweep_batches), "lr": list(lrs), "seed": list(seeds)}
         hopped, result = hopping.curves(dataset, space, size.sweep_epochs, Path(name))
-        seconds, checkpoint = unit_seconds(result), hopping.checkpoint_bytes(Path(name), result.run_id)
+        seconds, checkpoint = unit_seconds(result), hopping.checkpoint_bytes(Path(name), result)
     rows = sum(len(y) for _, y in parts)
     made = model_fn({"seed": 0, "lr": 1e-3})
     model = sum(each.numel() * each.element_size() for each in made.module.parameters())
@@ -115,7 +115,7 @@ def figure_9(size: Size) -> dict[str, Any]:
                 "mop": best_errors(lambda lr, seed, batch=batch: hopped[batch, lr, seed], lrs, seeds),
                 "ddp": best_errors(together, lrs, seeds),
                 "mop_unit_s": seconds[batch],
-                **moved_an_epoch(rows, batch, checkpoint, model),
+                **moved_an_epoch(rows, batch, checkpoint[batch], model),
             }
         )
     return {"table": table, "checkpoint_bytes": checkpoint, "gradient_bytes": model, "claims": judge_sweep(table)}
@@ -155,7 +155,8 @@ def judge_sweep(table: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
         "MOP's mean error is at most DDP's at every batch size": all(mop[batch] <= ddp[batch] for batch in mop),
         "the best error of all is MOP's": min(mop.values()) <= min(ddp.values()),
         "models converge slower with larger batches, both ways": mop[large] >= mop[small] and ddp[large] >= ddp[small],
-        "what MOP moves does not depend on the batch size, what DDP moves does": (
-            len({row["mop_bytes"] for row in table}) == 1 and len({row["ddp_bytes"] for row in table}) == len(table)
+        "what MOP moves does not depend on the batch size (within 1 %), what DDP moves does": (
+            max(row["mop_bytes"] for row in table) <= 1.01 * min(row["mop_bytes"] for row in table)
+            and len({row["ddp_bytes"] for row in table}) == len(table)
         ),
     }

@@ -42,7 +42,13 @@ def key(row: Any) -> Key:
     return int(row.param_batch_size), float(row.param_lr), int(row.param_seed)
 
 
-def checkpoint_bytes(folder: Path, run: str) -> int:
-    """The size of the largest checkpoint that hopped."""
-    _, events = runs.read(str(folder), run)
-    return max(each.checkpoint.bytes for each in events if isinstance(each, UnitFinished) and each.checkpoint)
+def checkpoint_bytes(folder: Path, result: Any) -> dict[int, int]:
+    """For each batch size the largest checkpoint that the log says was written."""
+    _, events = runs.read(str(folder), result.run_id)
+    batch = {row.trial: int(row.param_batch_size) for row in result.trials.itertuples()}
+    largest: dict[int, int] = {}
+    for each in events:
+        if isinstance(each, UnitFinished) and each.checkpoint is not None:
+            size = batch[each.unit.trial]
+            largest[size] = max(largest.get(size, 0), each.checkpoint.bytes)
+    return largest

@@ -10,15 +10,13 @@ models and one thread a process, and the rounds are interleaved. Environments ar
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import os
-import platform
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.circumstances import circumstances
 from benchmarks.peers.contender import Contender
 from benchmarks.peers.harness import Row, compare
 from benchmarks.peers.picture import draw
@@ -35,15 +33,15 @@ def main() -> int:
             f"--only {' '.join(sorted(unknown))}: nobody is called that; there are {', '.join(known)}", file=sys.stderr
         )
         return 2
-    found: dict[str, Any] = {**circumstances(), "scale": given.scale, "works": {}}
+    found: dict[str, Any] = {**circumstances("benchmarks.peers"), "scale": given.scale, "works": {}}
     failures: list[str] = []
     for name in given.work:
         rows, failed = run(name, _chosen(name, given.only), given.rounds, given.scale, given.picture)
         found["works"][name] = {row.contender.name: as_json(row) for row in rows}
         failures += failed
+        if given.json:
+            given.json.write_text(json.dumps(found, indent=1))
     print(LEGEND)
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1))
     for failure in failures:
         print(failure, file=sys.stderr)
     return 1 if failures else 0
@@ -72,25 +70,6 @@ def as_json(row: Row) -> dict[str, Any]:
         "wall_s": row.median("wall_s"),
         "rounds": [each.to_json() for each in row.rounds],
     }
-
-
-def circumstances() -> dict[str, Any]:
-    """When, where and how."""
-    model = next(
-        (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), ""
-    )
-    return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": f"{len(os.sched_getaffinity(0))} cores, {model or platform.processor()} ({platform.machine()})",
-        "load": os.getloadavg(),
-        "python": platform.python_version(),
-        "command": " ".join(["python -m benchmarks.peers", *sys.argv[1:]]),
-    }
-
-
-def _lines(file: str) -> list[str]:
-    path = Path(file)
-    return path.read_text().splitlines() if path.exists() else []
 
 
 def _chosen(work: str, only: list[str]) -> list[Contender]:

@@ -17,14 +17,13 @@ rest of its time is.
 from __future__ import annotations
 
 import inspect
-import os
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.contender import Report, asked, here_is_a_worker
+from benchmarks.peers.sessions import two_cores
 from benchmarks.peers.works import BATCH, WORKS, Array, Params, Work, label, read_files
 
 WORKERS = 2
@@ -90,15 +89,6 @@ def estimator_fn(params: Params) -> Any:
     return SparkEstimator(
         model=model, loss="binary_crossentropy", metrics=["acc"], batch_size=BATCH, callbacks=[HereIsAWorker()]
     )
-
-
-def session() -> Any:
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master(f"local[{WORKERS}]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
-    return builder.getOrCreate()
 
 
 def frame(spark: Any, arrays: list[Array]) -> Any:
@@ -167,7 +157,7 @@ def main() -> None:
     if work.kind != "mlp":
         raise SystemExit(f"--work is {work.name}, but must be one of tables: cerebro-dl is given no other here")
     began = time.perf_counter()
-    spark = session()
+    spark = two_cores()
     start = time.perf_counter() - began
     folder = given.folder / "cerebro-dl"
     store = LocalStore(prefix_path=str(folder))

@@ -135,8 +135,9 @@ def _ready(contender: Contender, failures: dict[str, str]) -> None:
 def _warm(python: str, contender: Contender, words: Any) -> None:
     """Let the system have the files of its libraries in memory, as it has those of who ran just before."""
     text = "\n".join(f"import {name}" for name in contender.imports)
-    # What is wrong with an import, the contender itself will say.
-    subprocess.run([python, "-c", text], stdout=words, stderr=words, timeout=_WARM_SECONDS, check=False)
+    # What is wrong with an import, or takes too long there, the contender itself will show.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        subprocess.run([python, "-c", text], stdout=words, stderr=words, timeout=_WARM_SECONDS, check=False)
 
 
 def _output_of(process: subprocess.Popen[bytes], contender: Contender, words: Any) -> str:

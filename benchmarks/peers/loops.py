@@ -11,11 +11,16 @@ from benchmarks.peers.works import BATCH, Array, Params, Work, read_files
 
 
 def torch_arrays(folder: Path, part: int = 0, parts: int = 1) -> list[Any]:
-    """The four arrays as tensors, after PyTorch was told to use one thread."""
+    """The four arrays as tensors, or a share of their rows."""
+    return as_tensors(read_files(folder, part, parts))
+
+
+def as_tensors(arrays: list[Array]) -> list[Any]:
+    """The same memory as tensors, after PyTorch was told to use one thread."""
     import torch
 
     torch.set_num_threads(1)
-    return [torch.from_numpy(array) for array in read_files(folder, part, parts)]
+    return [torch.from_numpy(array) for array in arrays]
 
 
 def train_epoch(module: Any, optimizer: Any, loss_fn: Any, x: Any, y: Any, epoch: int, batch: int = BATCH) -> None:

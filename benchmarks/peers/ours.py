@@ -46,11 +46,17 @@ def prepared(work: Work, folder: Path) -> Dataset:
 
 def model_fn(kind: str, framework: str) -> Any:
     def torch_fn(params: dict[str, Any]) -> Any:
+        import torch
+
         here_is_a_worker()
+        torch.manual_seed(0)  # the initial weights of the plain loops
         return cs.TorchModel(*torch_parts(kind, params))
 
     def keras_fn(params: dict[str, Any]) -> Any:
+        import keras
+
         here_is_a_worker()
+        keras.utils.set_random_seed(0)
         return keras_model(kind, params)
 
     return torch_fn if framework == "torch" else keras_fn

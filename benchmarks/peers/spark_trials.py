@@ -44,6 +44,8 @@ def main() -> None:
         hp.choice("n", work.trials),
         algo=in_turn,
         max_evals=len(work.trials),
+        # It runs one trial a core whatever is queued; so many keep it from waiting for the next.
+        max_queue_len=2,
         trials=trials,
         show_progressbar=False,
     )

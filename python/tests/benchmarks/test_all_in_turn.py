@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import json
 import subprocess
 import sys
@@ -12,6 +14,13 @@ import pytest
 from benchmarks import __main__ as everything
 
 ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize("name", ["__main__", "circumstances", "remote_bytes", "scaling"])
+def test_examples(name: str) -> None:
+    tried = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))
+    assert tried.attempted
+    assert tried.failed == 0
 
 
 @pytest.mark.parametrize("name", everything.NAMES)

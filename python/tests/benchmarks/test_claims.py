@@ -162,6 +162,9 @@ def test_the_claims_of_figure_9_hold_or_do_not() -> None:
     assert list(judge_sweep(swept([0.01, 0.06], [0.02, 0.05])).values()) == [False, True, True, True]
     assert list(judge_sweep(swept([0.03, 0.04], [0.02, 0.05])).values()) == [False, False, True, True]
     assert list(judge_sweep(swept([0.02, 0.01], [0.02, 0.05])).values()) == [True, True, False, True]
+    first, second = swept([0.01, 0.02], [0.02, 0.05])
+    larger = {**second, "mop_bytes": int(second["mop_bytes"] * 1.02)}
+    assert list(judge_sweep([first, larger]).values()) == [True, True, True, False]
 
 
 def runs(ours: list[tuple[float, float]], theirs: list[tuple[float, float]]) -> dict[str, list[dict[str, float]]]:
