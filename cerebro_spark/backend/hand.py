@@ -19,7 +19,9 @@ _log = logging.getLogger(__name__)
 class Hand:
     """A worker as the driver knows it: `peer` is its wire once it has said hello, `running` the attempt it is at.
 
-    `ended` is set when nothing is left of its process. `launched` is for the kind of backend that launched it.
+    `leaving` is one that shall go after its unit, `dismissed` one that was told so. `tried` is one that was given a
+    trial to try, `useful` one that has done something. `ended` is set when nothing is left of its process. `launched`
+    is for the kind of backend that launched it.
     """
 
     name: WorkerId
@@ -27,7 +29,9 @@ class Hand:
     pid: int | None = None
     peer: int | None = None
     running: int | None = None
+    leaving: bool = False
     dismissed: bool = False
+    tried: bool = False
     useful: bool = False
     launched: Any = None
     ended: threading.Event = field(default_factory=threading.Event)

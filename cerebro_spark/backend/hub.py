@@ -126,21 +126,30 @@ class Hub:
 
     def _serve_all(self) -> None:
         while True:
-            for key, ready in self._selector.select(self._next_deadline()):
-                if key.fileobj is self._listener:
-                    self._accept()
-                elif key.fileobj is self._wake_out:
-                    self._wake_out.recv(4096)
-                else:
-                    self._serve(key.data, ready)
-            self._give_up_on_the_silent()
+            self._serve_ready(self._next_deadline())
             with self._lock:
                 said, self._said = self._said, []
                 closing = self._closing
+            if self._silent() or any(isinstance(message, str) for _, message in said):
+                # What has come in meanwhile counts: this process may have slept, or been busy, longer than they.
+                self._serve_ready(0.0, woken=False)
+            for peer, seconds in self._silent():
+                self._lose(peer, f"silent for {seconds:.1f} s")
             for number, message in said:
                 self._speak(number, message)
             if closing:
                 return
+
+    def _serve_ready(self, timeout: float | None, woken: bool = True) -> None:
+        """Hear whoever has something to say. Calls of other threads are left for the next turn unless `woken`."""
+        for key, ready in self._selector.select(timeout):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif key.fileobj is self._wake_out:
+                if woken:
+                    self._wake_out.recv(4096)
+            else:
+                self._serve(key.data, ready)
 
     def _next_deadline(self) -> float | None:
         deadlines = [peer.heard + self._patience(peer) for peer in self._peers.values()]
@@ -225,11 +234,11 @@ class Hub:
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.outgoing else 0)
         self._selector.modify(peer.socket, wanted, peer)
 
-    def _give_up_on_the_silent(self) -> None:
+    def _silent(self) -> list[tuple[_Peer, float]]:
+        """Whoever has said nothing for too long, with how long."""
         now = time.monotonic()
-        for peer in list(self._peers.values()):
-            if now - peer.heard >= self._patience(peer):
-                self._lose(peer, f"silent for {now - peer.heard:.1f} s")
+        quiet = [(peer, now - peer.heard) for peer in self._peers.values()]
+        return [(peer, seconds) for peer, seconds in quiet if seconds >= self._patience(peer)]
 
     def _lose(self, peer: _Peer, reason: str) -> None:
         self._forget(peer)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
+_STOPPED = "the Spark session was stopped: make a new one, and a new SparkBackend of it"
 
 
 class SparkBackend(WiredBackend):
@@ -64,11 +65,7 @@ class SparkBackend(WiredBackend):
         max_restarts: int = 100,
     ) -> None:
         self._spark: Any = spark if spark is not None else _active_session()
-        if not hasattr(self._spark, "sparkContext"):
-            raise ConfigurationError(
-                f"`spark` is a {type(spark).__name__}, but must be a SparkSession: leave it out for the active one"
-            )
-        self._context = self._spark.sparkContext
+        self._context = _context_of(self._spark)
         self._cluster = cluster.look(self._context) if num_workers is not None else cluster.settled(self._context)
         super().__init__(
             num_workers if num_workers is not None else max(1, self._cluster.slots),
@@ -95,11 +92,16 @@ class SparkBackend(WiredBackend):
         return self._cluster.bind_address, self.port, self.host
 
     def _check(self, job: Job) -> None:
+        self._check_session()
         self._cluster = cluster.check(self._context, self.num_workers)
         if job.resources.threads is not None:
             cluster.advise(self._cluster, job.resources.threads)
         self._libraries = cluster.libraries_of(job)
         self._hide_console_progress()
+
+    def _check_session(self) -> None:
+        if self._context._jsc is None:
+            raise BackendError(f"{_STOPPED}; a run that was under way goes on with cs.resume")
 
     def _hide_console_progress(self) -> None:
         """Spark would draw a bar for each worker's stage, over everything else, and none of them would ever move."""
@@ -114,6 +116,7 @@ class SparkBackend(WiredBackend):
         from pyspark import InheritableThread
 
         assert self._job is not None
+        self._check_session()
         hand.launched = f"cerebro-{self._job.run}-{hand.name}"
         errand = Errand(cloudpickle.dumps(posting), self._libraries)
         # And not inheritable_thread_target, which warns on Spark 4 unless it gets a session, as 3.5 does not take one.
@@ -167,7 +170,8 @@ class SparkBackend(WiredBackend):
             self._fail(BackendError(trouble))
 
     def _probe(self, job: Job) -> str:
-        return f"{paths.run_folder(job.run)}/probes/{uuid.uuid4().hex}"
+        # Beside the run, not in it: one that is killed may write it after its run was cleared away.
+        return paths.probe(uuid.uuid4().hex)
 
     def _explained(self, host: str, trouble: Mapping[str, str]) -> str:
         assert self._job is not None
@@ -207,6 +211,28 @@ def _active_session() -> Any:
             "there is no active Spark session: make one with SparkSession.builder.getOrCreate(), and give it as `spark`"
         )
     return session
+
+
+def _context_of(session: Any) -> Any:
+    """The session's SparkContext, of which workers are tasks; ConfigurationError if it has none."""
+    try:
+        context = session.sparkContext
+    except Exception as error:
+        kind = type(session)
+        connect = kind.__module__.startswith("pyspark.sql.connect")
+        remedy = (
+            "Spark Connect gives no access to its cluster's tasks: run the search in a classic session, such as that"
+            " of spark-submit"
+            if connect
+            else "leave it out for the active one"
+        )
+        raise ConfigurationError(
+            f"`spark` is a {f'{kind.__module__}.' if connect else ''}{kind.__name__}, but must be a SparkSession with a"
+            f" SparkContext: {remedy}"
+        ) from error
+    if context._jsc is None:
+        raise ConfigurationError(_STOPPED)
+    return context
 
 
 def _short(error: Exception) -> list[str]:

@@ -32,10 +32,11 @@ class Succession:
     def heir(self, hand: Hand) -> WorkerId:
         """The name of who takes this one's place.
 
-        Raises BackendError if nobody shall: too many were replaced, or several in this place did nothing but die.
+        Raises BackendError if nobody shall: too many were replaced, or several in this place did nothing but die. Who
+        died of a trial that it tried is the trial's doing, not the place's.
         """
         place, _, life = hand.name.partition(".")
-        self._useless[place] = 0 if hand.useful else self._useless.get(place, 0) + 1
+        self._useless[place] = 0 if hand.useful or hand.tried else self._useless.get(place, 0) + 1
         if self._restarts_left == 0 or self._useless[place] >= _MOST_USELESS:
             why = "no restart is left" if self._restarts_left == 0 else "so did those before it, having done nothing"
             words = "\n".join(hand.words)

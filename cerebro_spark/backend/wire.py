@@ -165,7 +165,13 @@ class Line:
     """A worker's connection to the driver: blocking reads from one thread, writes from any."""
 
     def __init__(self, address: tuple[str, int], secret: bytes, timeout: float) -> None:
-        self._socket = socket.create_connection(address, timeout=timeout)
+        try:
+            self._socket = socket.create_connection(address, timeout=timeout)
+        except OSError as error:
+            raise WireError(
+                f"the driver cannot be reached at {address[0]}:{address[1]} ({error}): workers must be able to dial it;"
+                " see spark.driver.host, and `host` and `port` of SparkBackend"
+            ) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._channel = Channel(secret, leads=False)
         self._early: list[Message] = []

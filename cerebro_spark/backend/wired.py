@@ -35,6 +35,7 @@ from cerebro_spark.events import (
     Event,
     GatheringEnded,
     PartitionLoaded,
+    RetireWorker,
     RunUnit,
     UnitFailed,
     UnitFinished,
@@ -128,10 +129,8 @@ class WiredBackend(Backend):
         )
         self._hiring = ThreadPoolExecutor(8, "hiring")
         self._janitor = Janitor(self._job)
-        self._patience = threading.Timer(self.start_timeout, self._stop_gathering)
-        self._patience.daemon = True
-        self._patience.start()
         with self._lock:
+            self._wait_for_all()
             for _ in range(self.num_workers):
                 self._hire(self._succession.newcomer())
 
@@ -146,7 +145,12 @@ class WiredBackend(Backend):
             hand = self._hands.get(action.worker)  # type: ignore[attr-defined]
             if hand is None or hand.peer is None or self._hub is None:
                 return
-            hand.dismissed = hand.dismissed or message["type"] == "stop"
+            if isinstance(action, RetireWorker):
+                hand.dismissed = True
+                if not hand.leaving:
+                    _log.warning(
+                        "worker %s on %s is let go: too much failed there and nowhere else", hand.name, hand.host
+                    )
             if isinstance(action, RunUnit):
                 self._janitor.ordered(action)
             self._hub.send(hand.peer, message)
@@ -165,23 +169,42 @@ class WiredBackend(Backend):
             hub, self._hub = self._hub, None
         if hub is None:
             return
-        self._patience.cancel()
-        for hand in hands:
-            if hand.peer is not None:
-                hub.send(hand.peer, {"type": "stop"})
-            else:
-                self._kill(hand)  # nobody can tell it to stop
-        hub.close()
-        self._hiring.shutdown(wait=True)
-        see_off(self._left, self._kill, _SECONDS_TO_END)
-        self._janitor.close()
+        try:
+            self._patience.cancel()
+            for hand in hands:
+                if hand.peer is not None:
+                    hub.send(hand.peer, {"type": "stop"})
+                else:
+                    self._kill(hand)  # nobody can tell it to stop
+            hub.close()
+            self._hiring.shutdown(wait=True)
+            see_off(self._left, self._kill, _SECONDS_TO_END)
+            self._janitor.close()
+        except BaseException:  # Ctrl-C again: nobody will call a second time, so there is no more waiting
+            for hand in list(self._left):
+                self._kill(hand)
+            raise
 
     def rehearse(self, params: Mapping[str, Any]) -> str | None:
+        plain = to_plain(params, "params")
+        last_words = ""
+        # A worker may be taken away in just this moment; if the next dies too, it is the trial that kills them.
+        for _ in range(2):
+            hand, number = self._rehearse_once(plain)
+            if number is not None:
+                return self._rehearsed[number]
+            hand.ended.wait(_SECONDS_TO_END)
+            died = f"worker {hand.name} on {hand.host} died; its last words:"
+            last_words = last_words or "\n".join([died, *hand.words])
+        return last_words
+
+    def _rehearse_once(self, plain: Any) -> tuple[Hand, int | None]:
+        """Have the first worker there try one batch; returns it, and where to find what it said, None if it died."""
         with self._news:
             hand = self._first_comer()
             assert self._hub is not None
+            hand.tried = True
             number = len(self._rehearsed)
-            plain = to_plain(params, "params")
             self._hub.send(hand.peer or 0, {"type": "rehearse", "number": number, "params": plain})
             # The others have nothing to do meanwhile, and would build and trace the same in their first unit.
             self._practice = {"type": "practise", "params": plain} if number == 0 else None
@@ -193,10 +216,9 @@ class WiredBackend(Backend):
             if self._failure is not None:
                 raise self._failure
             if number in self._rehearsed:
-                return self._rehearsed[number]
+                return hand, number
             self._rehearsed[number] = None
-        hand.ended.wait(_SECONDS_TO_END)
-        return "\n".join([f"worker {hand.name} on {hand.host} died; its last words:", *hand.words])
+            return hand, None
 
     def _first_comer(self) -> Hand:
         """Wait until a worker is there. With none for ever, the facts hold the error that says so."""
@@ -229,6 +251,9 @@ class WiredBackend(Backend):
             hand = self._hands.get(name)
             if hand is None or hand.peer is None:
                 raise BackendError(f"there is no worker {name!r}: there are {', '.join(self.workers) or 'none'}")
+            if all(other is hand or other.leaving for other in self._hands.values()):
+                raise BackendError(f"worker {name!r} is the last one: launch another before, with add_workers()")
+            hand.leaving = True
             self._facts.put(WorkerRetiring(self.now(), name))
 
     @property
@@ -282,6 +307,8 @@ class WiredBackend(Backend):
         """Nothing is left of a worker. One that never joined is replaced; of one that did, the hub hears by itself."""
         hand.ended.set()
         with self._lock:
+            if hand not in self._left:
+                return  # of an earlier run: who has its name or its wire now is somebody else
             self._left.discard(hand)
             stillborn = hand.peer is None and self._hands.pop(hand.name, None) is not None
             if stillborn and not self._closing and self._failure is None:
@@ -302,10 +329,20 @@ class WiredBackend(Backend):
             hand.words.append(f"(it had not joined after {self.start_timeout:g} s)")
             self._kill(hand)
 
+    def _wait_for_all(self) -> None:
+        """Give workers their time to come; the lock is held."""
+        self._patience = threading.Timer(self.start_timeout, self._stop_gathering)
+        self._patience.daemon = True
+        self._patience.start()
+
     def _stop_gathering(self) -> None:
-        """Those who are there begin, although not all came."""
+        """Those who are there begin, although not all came. While nobody is there, they are waited for again."""
         with self._lock:
-            if not self._closing and 0 < len(self._names) < self.num_workers:
+            if self._closing:
+                return
+            if not self._names:
+                self._wait_for_all()
+            elif len(self._names) < self.num_workers:
                 _log.warning("only %d of %d workers came: the run begins with them", len(self._names), self.num_workers)
                 self._facts.put(GatheringEnded(self.now()))
 
@@ -381,7 +418,8 @@ class WiredBackend(Backend):
                 _log.debug("worker %s on %s is lost: %s", hand.name, hand.host, reason)
                 self._facts.put(WorkerLost(self.now(), hand.name, reason, running=hand.running))
             self._hiring.submit(self._kill, hand)
-            if not hand.dismissed:
+            # Of one that was to leave anyway the place stays empty, unless nobody else is left to do its work.
+            if not hand.dismissed and not (hand.leaving and self._hands):
                 self._hiring.submit(self._succeed, hand)
             self._news.notify_all()
 

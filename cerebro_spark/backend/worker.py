@@ -351,7 +351,7 @@ def main() -> None:
     try:
         serve(posting)
     except (OSError, WireError) as error:
-        print(f"worker {posting.name} lost its driver: {error}", file=sys.stderr)
+        print(f"worker {posting.name} ends: {error}", file=sys.stderr)
     # Threads of frameworks may not end by themselves; everything of ours has.
     sys.stdout.flush()
     sys.stderr.flush()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import platform
 import sys
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 from cerebro_spark.backend import cluster
 from cerebro_spark.backend.cluster import Cluster, Finding
@@ -15,6 +16,7 @@ from cerebro_spark.errors import CerebroError
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
 
+T = TypeVar("T")
 _SECONDS_FOR_A_TASK = 60.0
 _FRAMEWORKS = ("torch", "keras", "tensorflow")
 
@@ -114,34 +116,42 @@ def mortal(settings: Mapping[str, str]) -> Iterator[Line]:
 def _barrier(context: Any, found: Cluster) -> Line:
     if found.dynamic:
         return note("barrier stages are not tried: Spark refuses them with dynamic allocation")
-    outcome: list[str] = []
-    group = f"cerebro-doctor-{uuid.uuid4().hex}"
-
-    def run() -> None:
-        context.setJobGroup(group, "does a barrier stage run?", interruptOnCancel=True)
-        try:
-            context.parallelize([0], 1).barrier().mapPartitions(_in_a_barrier).collect()
-            outcome.append("")
-        except Exception as error:
-            outcome.append(_short(error))
-
-    from pyspark import InheritableThread
-
-    thread = InheritableThread(target=run, name=group, daemon=True)
-    thread.start()
-    thread.join(_SECONDS_FOR_A_TASK)
-    if not outcome:
-        context.cancelJobGroup(group)
+    try:
+        _in_time(context, lambda: context.parallelize([0], 1).barrier().mapPartitions(_in_a_barrier).collect())
+    except TimeoutError:
         return fix(
             f"a barrier task did not run within {_SECONDS_FOR_A_TASK:g} s, though there is room for {found.slots}",
-            "others may hold all slots: wait for them, or ask for executors of your own",
+            _SLOTS_FIX,
         )
-    if outcome[0]:
-        return fix(f"a barrier task failed ({outcome[0]})", _PYTHON_FIX)
+    except Exception as error:
+        return fix(f"a barrier task failed ({_short(error)})", _PYTHON_FIX)
     return ok("barrier stages run")
 
 
 _PYTHON_FIX = f"let executors use the Python of this environment, such as PYSPARK_PYTHON={sys.executable}"
+_SLOTS_FIX = "others may hold all slots: wait for them, or ask for executors of your own"
+
+
+def _in_time(context: Any, job: Callable[[], T]) -> T:
+    """What a Spark job returns, or raises; if it takes too long it is cancelled, and TimeoutError raised."""
+    from pyspark import InheritableThread
+
+    group = f"cerebro-doctor-{uuid.uuid4().hex}"
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        context.setJobGroup(group, "cerebro-spark doctor", interruptOnCancel=True)
+        try:
+            outcome.set_result(job())
+        except Exception as error:
+            outcome.set_exception(error)
+
+    InheritableThread(target=run, name=group, daemon=True).start()
+    try:
+        return outcome.result(_SECONDS_FOR_A_TASK)
+    except TimeoutError:
+        context.cancelJobGroup(group)
+        raise
 
 
 def _in_a_barrier(rows: Iterator[int]) -> Iterator[int]:
@@ -156,15 +166,20 @@ def _executors(context: Any, store: Store | None, found: Cluster, versions: Mapp
     token = uuid.uuid4().hex
     names = [paths.probe(f"{token}-{number}") for number in range(found.slots)]
     try:
-        findings = cluster.ask_executors(context, cluster.Probe(wanted, store), names)
+        probe = cluster.Probe(wanted, store)
+        findings = _in_time(context, lambda: cluster.ask_executors(context, probe, names))
     except CerebroError as error:
         yield Line("FIX", str(error))
+        return
+    except TimeoutError:
+        yield fix(f"executors did not answer within {_SECONDS_FOR_A_TASK:g} s", _SLOTS_FIX)
         return
     except Exception as error:
         yield fix(f"executors cannot run our tasks ({_short(error)})", _PYTHON_FIX)
         return
     yield from compared(findings, {"Python": platform.python_version(), **versions})
-    unseen = cluster.unseen(store, names) if store is not None else []
+    written = [name for name, finding in zip(names, findings, strict=True) if finding.store is None]
+    unseen = cluster.unseen(store, written) if store is not None else []
     found_wrong = [*cluster.troubles(findings, store), *unseen]
     yield from (Line("FIX", trouble) for trouble in found_wrong)
     if not any(finding.missing for finding in findings):

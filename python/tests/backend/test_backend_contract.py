@@ -172,6 +172,21 @@ def test_a_worker_that_is_killed_is_lost_and_replaced(setting: Setting) -> None:
     assert (lost.worker, joined.worker) == ("w0", "w0.1")  # type: ignore[attr-defined]
 
 
+def test_a_worker_that_dies_while_it_leaves_is_not_replaced(setting: Setting) -> None:
+    backend = setting.backend
+    if not isinstance(backend, WiredBackend):
+        pytest.skip("its workers die by a script of their own")
+    started(setting)
+    pids = {name: backend._hands[name].pid or 0 for name in ("w0", "w1")}
+    backend.remove_worker("w0")
+    os.kill(pids["w0"], signal.SIGKILL)
+    gather(backend, WorkerLost, 1)
+    os.kill(pids["w1"], signal.SIGKILL)
+    (joined,) = gather(backend, WorkerJoined, 1)
+    assert joined.worker == "w1.1"  # type: ignore[attr-defined]
+    assert list(backend._hands) == ["w1.1"]
+
+
 def test_workers_are_added_and_removed_while_a_run_goes_on(setting: Setting) -> None:
     backend = setting.backend
     if not isinstance(backend, WiredBackend):
@@ -188,6 +203,8 @@ def test_workers_are_added_and_removed_while_a_run_goes_on(setting: Setting) -> 
     assert backend.workers == ["w1"]
     with pytest.raises(BackendError, match="no worker 'w9': there are w1"):
         backend.remove_worker("w9")
+    with pytest.raises(BackendError, match="worker 'w1' is the last one: launch another before"):
+        backend.remove_worker("w1")
 
 
 def test_closing_twice_and_before_the_start_is_fine(setting: Setting) -> None:

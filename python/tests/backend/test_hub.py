@@ -154,6 +154,85 @@ def test_the_silent_are_given_up(ear: Ear) -> None:
     lively.close()
 
 
+class Busy:
+    """A listener that is kept by one message until it is let go."""
+
+    def __init__(self, ear: Ear) -> None:
+        self._ear = ear
+        self.kept, self.let_go = threading.Event(), threading.Event()
+
+    def __call__(self, peer: int, message: Message) -> None:
+        if message["type"] == "long":
+            self.kept.set()
+            assert self.let_go.wait(WAIT)
+        self._ear.messages.put((peer, message))
+
+
+@pytest.mark.slow
+def test_nobody_is_silent_whom_the_hub_had_no_time_to_hear(ear: Ear) -> None:
+    busy = Busy(ear)
+    hub = Hub(SECRET, busy, lambda *m: ear.lost.put(m), silence=4.0)
+    holding, lively = Line(hub.address, SECRET, WAIT), Line(hub.address, SECRET, WAIT)
+    lively.send({"type": "hello"})
+    peer, _ = ear.messages.get(timeout=WAIT)
+    holding.send({"type": "long"})
+    assert busy.kept.wait(WAIT)
+    lively.send({"type": "alive"})
+    assert not busy.let_go.wait(5.0), "longer than anybody may be silent"
+    busy.let_go.set()
+    heard = {ear.messages.get(timeout=WAIT)[1]["type"] for _ in range(2)}
+    assert heard == {"long", "alive"}
+    hub.send(peer, {"type": "load"})
+    assert lively.receive() == [{"type": "load"}]
+    hub.close()
+    holding.close()
+    lively.close()
+
+
+def test_what_came_in_before_a_worker_is_called_lost_counts(ear: Ear) -> None:
+    busy = Busy(ear)
+    hub = Hub(SECRET, busy, lambda *m: ear.lost.put(m))
+    holding, dying = Line(hub.address, SECRET, WAIT), Line(hub.address, SECRET, WAIT)
+    dying.send({"type": "hello"})
+    peer, _ = ear.messages.get(timeout=WAIT)
+    holding.send({"type": "long"})
+    assert busy.kept.wait(WAIT)
+    dying.send({"type": "finished"})
+    hub.lose(peer, "its process ended")
+    busy.let_go.set()
+    assert ear.lost.get(timeout=WAIT) == (peer, "its process ended")
+    told = [ear.messages.get_nowait()[1]["type"] for _ in range(ear.messages.qsize())]
+    assert told == ["long", "finished"], "all of it before the loss"
+    hub.close()
+    holding.close()
+    dying.close()
+
+
+def test_what_is_said_while_somebody_is_lost_is_said_at_once(ear: Ear) -> None:
+    """The hub looks a second time before it loses somebody; whoever calls it in that moment must not be overheard."""
+    hub = Hub(SECRET, lambda *m: ear.messages.put(m), lambda *m: ear.lost.put(m))
+    staying, dying = Line(hub.address, SECRET, WAIT), Line(hub.address, SECRET, WAIT)
+    staying.send({"type": "hello"})
+    stays, _ = ear.messages.get(timeout=WAIT)
+    dying.send({"type": "hello"})
+    dies, _ = ear.messages.get(timeout=WAIT)
+    serve = hub._serve_ready
+
+    def interrupted(timeout: float | None, woken: bool = True) -> None:
+        if timeout == 0.0:
+            hub.send(stays, {"type": "load"})
+        serve(timeout, woken)
+
+    hub._serve_ready = interrupted  # type: ignore[method-assign]
+    hub.lose(dies, "its process ended")
+    staying._socket.settimeout(WAIT)
+    assert staying.receive() == [{"type": "load"}]
+    hub.close()
+    assert not hub._thread.is_alive()
+    staying.close()
+    dying.close()
+
+
 def test_a_dropped_worker_sees_that_the_driver_hung_up(hub: Hub, ear: Ear) -> None:
     line = Line(hub.address, SECRET, WAIT)
     line.send({"type": "hello"})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro_spark.backend.wire import MAGIC, Channel, WireError
+from cerebro_spark.backend.wire import MAGIC, Channel, Line, WireError
 
 SECRET = b"s" * 32
 messages = st.lists(
@@ -125,6 +127,13 @@ def test_proof_and_a_long_message_may_come_together() -> None:
 def test_nothing_is_said_before_the_proof() -> None:
     with pytest.raises(WireError, match="before both sides"):
         Channel(SECRET, leads=True).say({"type": "load"})
+
+
+def test_a_driver_that_cannot_be_reached_is_named_with_what_to_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = closed.getsockname()
+    with pytest.raises(WireError, match=rf"cannot be reached at 127.0.0.1:{address[1]} \(.*spark.driver.host"):
+        Line(address, SECRET, 5.0)
 
 
 def test_only_objects_with_a_type_are_messages() -> None:

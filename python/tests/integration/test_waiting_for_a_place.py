@@ -12,6 +12,7 @@ from small_search import small_dataset, torch_model_fn
 
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.spark import SparkBackend
+from cerebro_spark.doctor import spark as doctor
 from cerebro_spark.events import GatheringEnded, WorkerJoined
 from cerebro_spark.trainer.base import Hooks
 
@@ -47,6 +48,31 @@ class PlaceTaker:
     def __exit__(self, *error: object) -> None:
         self.leave()
         self._job.join(60)
+
+
+def test_those_who_come_late_do_not_wait_for_those_who_never_come(spark: Any, tmp_path: Path) -> None:
+    """Nobody is there when patience ends for the first time; half of them are when it ends again."""
+    dataset = small_dataset(tmp_path)
+    backend = SparkBackend(spark, 2, start_timeout=PATIENCE)
+    backend.bind(Job("r1", dataset.store, dataset, Hooks(torch_model_fn)))
+    told: list[type] = []
+    with PlaceTaker(spark) as other, PlaceTaker(spark), backend:
+        backend.start(dataset.partitions)
+        leaving = threading.Timer(1.5 * PATIENCE, other.leave)
+        leaving.start()
+        while GatheringEnded not in told:
+            told += [type(event) for event in backend.events()]
+        leaving.join()
+    assert told.count(WorkerJoined) == 1
+
+
+def test_the_doctor_does_not_wait_for_ever(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_SECONDS_FOR_A_TASK", 3.0)
+    with PlaceTaker(spark), PlaceTaker(spark):
+        lines = [line.text for line in doctor._looked_at(spark.sparkContext, None, {}) if line.verdict == "FIX"]
+    assert len(lines) == 2
+    assert "a barrier task did not run within 3 s, though there is room for 2: others may hold all slots" in lines[0]
+    assert "executors did not answer within 3 s: others may hold all slots" in lines[1]
 
 
 def test_a_worker_without_a_place_comes_when_there_is_one(spark: Any, tmp_path: Path) -> None:

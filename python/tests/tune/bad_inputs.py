@@ -332,6 +332,7 @@ PLACES = [
     Bad("workers: true", lambda _: cs.LocalBackend(True), "`num_workers` is True, but must be a whole number"),
     Bad("threads", lambda _: cs.LocalBackend(1, threads="2"), "`threads` is '2', but must be a whole number"),  # type: ignore[arg-type]
     Bad("heartbeat", lambda _: cs.LocalBackend(1, heartbeat="x"), "`heartbeat` is 'x', but must be .* seconds"),  # type: ignore[arg-type]
+    Bad("endless", lambda _: cs.LocalBackend(1, start_timeout=float("inf")), "`start_timeout` is inf, .* seconds"),
     Bad("spark: none", lambda _: cs.SparkBackend(3), "`spark` is a int, but must be a SparkSession"),  # type: ignore[arg-type]
     told("resources: a dict", "`resources` is .*, but must be cs.Resources", resources={"threads": 2}),
     Bad("resources: threads", lambda _: cs.Resources(threads=0), "threads is 0, but must be a whole number"),
