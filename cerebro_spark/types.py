@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -133,10 +134,10 @@ class Objective:
     mode: Mode
 
     def better(self, value: float, than: float) -> bool:
-        """Whether `value` beats `than`; NaN never does and is always beaten."""
-        if value != value:
+        """Whether `value` beats `than`; what is not finite never does and is always beaten."""
+        if not math.isfinite(value):
             return False
-        if than != than:
+        if not math.isfinite(than):
             return True
         return value > than if self.mode == "max" else value < than
 

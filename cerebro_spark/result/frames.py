@@ -15,7 +15,7 @@ from cerebro_spark.data.frames import FrameSource, column_names
 from cerebro_spark.data.load import load_arrays
 from cerebro_spark.errors import ConfigurationError, DataError
 from cerebro_spark.result.blueprint import Scorer
-from cerebro_spark.result.rows import read_rows, sources_of
+from cerebro_spark.result.rows import read_rows, rows_at_once, sources_of
 from cerebro_spark.trainer.feed import Batch
 
 _CHUNK_ROWS = 1 << 16
@@ -83,8 +83,9 @@ def _chunks(data: Frame, columns: Sequence[Column]) -> Iterator[Batch]:
     if not source.rows:
         # Columns without rows have no types of their own either.
         yield {column.name: np.empty((0, *column.shape), np.dtype(column.dtype)) for column in columns}
-    for start in range(0, source.rows, _CHUNK_ROWS):
-        cells = {name: values[start : start + _CHUNK_ROWS] for name, values in source.columns.items()}
+    step = min(_CHUNK_ROWS, rows_at_once(columns))
+    for start in range(0, source.rows, step):
+        cells = {name: values[start : start + step] for name, values in source.columns.items()}
         yield read_rows(columns, cells)
 
 

@@ -16,6 +16,8 @@ from cerebro_spark.data.images import decode
 from cerebro_spark.errors import DataError
 from cerebro_spark.trainer.feed import Batch
 
+_MOST_BYTES = 1 << 28
+
 
 def source_columns(dataset: Dataset) -> tuple[Column, ...]:
     """The columns of a data set, each with the names that its sources had in the user's DataFrame."""
@@ -32,13 +34,22 @@ def sources_of(columns: Sequence[Column]) -> list[str]:
     return list(dict.fromkeys(source for column in columns for source in column.sources))
 
 
+def rows_at_once(columns: Sequence[Column]) -> int:
+    """How many rows to read at a time: encoded images are small until they are decoded.
+
+    >>> rows_at_once([Column("photo", "feature", "float32", (512, 512, 3), ("photo",), "image")])
+    85
+    """
+    return max(1, _MOST_BYTES // max(1, sum(column.row_bytes for column in columns)))
+
+
 def read_rows(columns: Sequence[Column], cells: Mapping[str, Cells]) -> Batch:
     """The arrays of these columns. Raises DataError that says what is wrong in which column, and in how many rows.
 
     >>> read_rows([Column("features", "feature", "float32", (2,), ("a", "b"))], {"a": np.ones(3), "b": np.arange(3)})
     {'features': array([[1., 0.], [1., 1.], [1., 2.]], dtype=float32)}
     """
-    roles = {source: column.role for column in reversed(columns) for source in column.sources}
+    roles = {source: column.role for column in columns for source in column.sources}
     tallies = {source: Tally(roles[source]) for source in sources_of(columns)}
     values = {source: read_cells(source, cells[source], tally) for source, tally in tallies.items()}
     raise_problems(tallies)

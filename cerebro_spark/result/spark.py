@@ -24,7 +24,7 @@ from cerebro_spark.data.prepare import SparkSource, plain_column
 from cerebro_spark.errors import CerebroError, DataError
 from cerebro_spark.result.blueprint import Packed, Scorer, resident_scorer
 from cerebro_spark.result.frames import check_columns, output_names
-from cerebro_spark.result.rows import read_rows, sources_of
+from cerebro_spark.result.rows import read_rows, rows_at_once, sources_of
 from cerebro_spark.types import Metrics
 
 if TYPE_CHECKING:
@@ -167,8 +167,13 @@ def _predicted(
             f"column {sources[number]!r} has {rows} null rows among {len(null)}: fill them (fillna) or drop them"
             " (dropna) before transform"
         )
-    arrays = {name: _cells(name, series) for name, series in zip(sources, cells, strict=True)}
-    return list(shipment.scorer().predict(read_rows(features, arrays)).values())
+    step = rows_at_once(features)
+    parts = []
+    for start in range(0, max(1, len(null)), step):
+        named = zip(sources, (series.iloc[start : start + step] for series in cells), strict=True)
+        arrays = {name: _cells(name, series) for name, series in named}
+        parts.append(shipment.scorer().predict(read_rows(features, arrays)))
+    return [np.concatenate([part[name] for part in parts]) if len(parts) > 1 else parts[0][name] for name in parts[0]]
 
 
 def _cells(name: str, series: pd.Series) -> Any:

@@ -51,7 +51,10 @@ def brackets(max_epochs: int, eta: int) -> list[list[tuple[int, int]]]:
 
 @dataclass(slots=True)
 class _Bracket:
-    """One bracket under way: the trials of its present rung, those not yet asked for, and what the others reached."""
+    """One bracket under way: the trials of its present rung, those not yet asked for, and what the others reached.
+
+    `reserve` are those who missed the rung, best first.
+    """
 
     plan: list[tuple[int, int]]
     trials: list[TrialId]
@@ -59,6 +62,7 @@ class _Bracket:
     waiting: list[TrialId] = field(default_factory=list)
     values: dict[TrialId, float] = field(default_factory=dict)
     lost: set[TrialId] = field(default_factory=set)
+    reserve: list[TrialId] = field(default_factory=list)
 
     @property
     def complete(self) -> bool:
@@ -111,7 +115,12 @@ class HyperbandAlgorithm(Algorithm):
     def _left(self, trial: TrialId, failed: bool) -> None:
         bracket = self._home[trial]
         bracket.lost.add(trial)
-        bracket.waiting = [other for other in bracket.waiting if other != trial]
+        if trial in bracket.waiting:
+            # It gives up a place that nobody has trained for yet, so the next best takes it.
+            heirs = [other for other in bracket.reserve if other not in bracket.lost]
+            bracket.waiting = _replaced(bracket.waiting, trial, heirs[:1])
+            bracket.trials = _replaced(bracket.trials, trial, heirs[:1])
+            bracket.reserve = heirs[1:]
         self._climb(bracket)
 
     def _climb(self, bracket: _Bracket) -> None:
@@ -119,7 +128,8 @@ class HyperbandAlgorithm(Algorithm):
         while bracket.complete and bracket.trials and bracket.rung + 1 < len(bracket.plan):
             able = {trial: value for trial, value in bracket.values.items() if trial not in bracket.lost}
             bracket.rung += 1
-            bracket.trials = self._ranked(able)[: bracket.plan[bracket.rung][0]]
+            ranked, places = self._ranked(able), bracket.plan[bracket.rung][0]
+            bracket.trials, bracket.reserve = ranked[:places], ranked[places:]
             bracket.waiting = list(bracket.trials)
             bracket.values = {}
 
@@ -132,6 +142,7 @@ class HyperbandAlgorithm(Algorithm):
                     "waiting": list(bracket.waiting),
                     "values": [[trial, packed(value)] for trial, value in bracket.values.items()],
                     "lost": sorted(bracket.lost),
+                    "reserve": list(bracket.reserve),
                 }
                 for bracket in self._brackets
             ]
@@ -144,6 +155,15 @@ class HyperbandAlgorithm(Algorithm):
             bracket.waiting = list(saved["waiting"])
             bracket.values = {trial: unpacked(value) for trial, value in saved["values"]}
             bracket.lost = set(saved["lost"])
+            bracket.reserve = list(saved["reserve"])
+
+
+def _replaced(trials: list[TrialId], one: TrialId, by: list[TrialId]) -> list[TrialId]:
+    """
+    >>> _replaced(["t0", "t1"], "t0", ["t7"]), _replaced(["t0", "t1"], "t0", [])
+    (['t7', 't1'], ['t1'])
+    """
+    return [each for trial in trials for each in (by if trial == one else [trial])]
 
 
 class ASHAAlgorithm(Algorithm):

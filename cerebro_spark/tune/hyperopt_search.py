@@ -6,6 +6,7 @@ while its trial is under way, then DONE; or ERROR or CANCEL, if the run ended be
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import monotonic
@@ -49,7 +50,7 @@ class Limits:
 class FminSearch(LedSearch):
     """One call of `fmin`: asks `algo` for documents, and writes into them what became of their trials.
 
-    `points` are tried before `algo` is asked; those that are taken are removed.
+    `points` are tried before `algo` is asked; those of which something came are removed.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class FminSearch(LedSearch):
         self._algo, self._rstate, self._limits, self._bar = algo, rstate, limits, bar
         self._began: float | None = None
         self._documents: dict[TrialId, dict[str, Any]] = {}
+        self._pending: dict[int, dict[str, Any]] = {}
         self._ended: list[dict[str, Any]] = [doc for doc in trials.trials if doc["state"] == base.JOB_STATE_DONE]
         self._early_stop_state: Any = []
         self._stopped = False
@@ -93,7 +95,8 @@ class FminSearch(LedSearch):
         (tid,) = trials.new_trial_ids(1)
         trials.refresh()
         if self._points:
-            made = [point_document(tid, self._points.pop(0), self._domain)]
+            self._pending[tid] = self._points.pop(0)
+            made = [point_document(tid, self._pending[tid], self._domain)]
         else:
             made = self._algo([tid], self._domain, trials, self._rstate.integers(2**31 - 1))
         if not made:
@@ -131,6 +134,7 @@ class FminSearch(LedSearch):
 
     def _done(self, course: Course, result: dict[str, Any]) -> None:
         document = self._documents.pop(course.trial)
+        self._pending.pop(document["tid"], None)
         known = {"params": dict(course.params), "trial": course.trial, "run_id": self.run_id}
         document["result"] = {**result, **known}
         document["state"] = base.JOB_STATE_DONE
@@ -153,7 +157,9 @@ class FminSearch(LedSearch):
         return bool(stop)
 
     def leave(self, state: int, why: str) -> None:
-        """The run is over: no document stays NEW or RUNNING."""
+        """The run is over: no document stays NEW or RUNNING, and points that nothing came of can be tried again."""
+        self._points[:0] = self._pending.values()
+        self._pending = {}
         for document in self._documents.values():
             document["state"] = state
             document["misc"]["error"] = (str(state), why)
@@ -163,11 +169,12 @@ class FminSearch(LedSearch):
 
 
 def ended_trials(documents: list[dict[str, Any]]) -> Any:
-    """Trials as an early_stop_fn expects them: in the order they ended, each with a loss, which is infinite if failed.
+    """Trials as an early_stop_fn expects them: in the order they ended, each with a loss, the largest one if failed.
 
-    Hyperopt's own looks at the last document, which with several trials under way need not be the last to end.
+    Hyperopt's own looks at the last document, which with several trials under way need not be the last to end; and it
+    computes with the loss, of which nothing comes if that is infinite.
     """
-    copies = [{**doc, "result": {"loss": float("inf"), **doc["result"]}} for doc in documents]
+    copies = [{**doc, "result": {"loss": sys.float_info.max, **doc["result"]}} for doc in documents]
     return base.trials_from_docs(copies, validate=False)
 
 

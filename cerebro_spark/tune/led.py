@@ -28,7 +28,7 @@ from cerebro_spark.types import Objective, Report, TrialId, Work
 
 @dataclass(slots=True)
 class Course:
-    """A trial under way: how far it was asked to go, and the best epoch of those that it reported."""
+    """A trial under way: how far it was asked to go, how many epochs it reported, and the best of them."""
 
     trial: TrialId
     params: Mapping[str, Any]
@@ -104,12 +104,13 @@ class LedSearch(Search):
             self.failed(course, report.error)
             return
         value = value_of(report, self.objective)
-        course.reported = report.epoch
+        course.reported += 1
         if self.objective.better(value, than=course.best):
             course.best, course.best_epoch, course.metrics = value, report.epoch, dict(report.metrics)
         goes_on = self.epoch(course, report, value)
-        if goes_on and report.epoch < self.epochs:
-            if report.epoch == course.asked:
+        # Counted, because an epoch may be measured before the one before it is.
+        if goes_on and course.reported < self.epochs:
+            if course.reported == course.asked:
                 self._due.append(course)
             return
         del self.under_way[course.trial]

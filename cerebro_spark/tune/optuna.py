@@ -54,7 +54,8 @@ def optimize(
     """Train what a study proposes, tell it the outcome, and return the Result of the run.
 
     `space(trial)` returns params, made with `trial.suggest_...`; or it is a dict of distributions by name. A trial's
-    value is its best one of `metric`; every epoch is reported, and a trial that the study's pruner gives up is pruned.
+    value is its best one of `metric`; every epoch is reported (the first as step 0, as Optuna counts), and a trial that
+    the study's pruner gives up is pruned.
     Failed trials are told as failed. After `timeout` seconds no trial is begun any more; those under way come to their
     end. `max_concurrent` trials are under way at a time: as many as there are workers, if not given. Every trial of the
     study has the user attributes `cerebro_run`, `cerebro_trial`, and the metrics of its best epoch.
@@ -100,6 +101,7 @@ class StudySearch(LedSearch):
         self._began: float | None = None
         self._begun = 0
         self._trials: dict[TrialId, optuna.Trial] = {}
+        self._exhausted = False
 
     def enough(self) -> bool:
         return False
@@ -119,7 +121,7 @@ class StudySearch(LedSearch):
         now = monotonic()
         self._began = now if self._began is None else self._began
         late = self._timeout is not None and now - self._began >= self._timeout
-        return late or (self._n_trials is not None and self._begun >= self._n_trials)
+        return late or self._exhausted or (self._n_trials is not None and self._begun >= self._n_trials)
 
     def _params(self, trial: optuna.Trial) -> Mapping[str, Any] | None:
         """What is to be trained; None if the user's function would rather not."""
@@ -133,18 +135,16 @@ class StudySearch(LedSearch):
                     " the like"
                 )
         except optuna.TrialPruned:
-            self._study.tell(trial, state=TrialState.PRUNED)
+            self._inform(trial, TrialState.PRUNED)
             return None
         except BaseException:
-            self._study.tell(trial, state=TrialState.FAIL)
+            self._inform(trial, TrialState.FAIL)
             raise
         return params
 
     def epoch(self, course: Course, report: Report, value: float) -> bool:
         trial = self._trials[course.trial]
-        if value != value:
-            return True  # pruners do not expect it
-        trial.report(value, report.epoch)
+        trial.report(value, report.epoch - 1)  # pruners count steps from zero
         if report.epoch < self.epochs and trial.should_prune():
             self._tell(course, TrialState.PRUNED)
             return False
@@ -164,12 +164,21 @@ class StudySearch(LedSearch):
         trial = self._trials.pop(course.trial)
         for name, value in {"cerebro_run": self.run_id, "cerebro_trial": course.trial, **course.metrics}.items():
             trial.set_user_attr(name, value)
-        self._study.tell(trial, course.best if state == TrialState.COMPLETE else None, state)
+        self._inform(trial, state, course.best if state == TrialState.COMPLETE else None)
+
+    def _inform(self, trial: optuna.Trial, state: TrialState, value: float | None = None) -> None:
+        """Tell the study. A sampler that has nothing left to propose calls `Study.stop` then, which raises here."""
+        try:
+            self._study.tell(trial, value, state)
+        except RuntimeError:
+            if not self._study.get_trials(deepcopy=False)[trial.number].state.is_finished():
+                raise
+            self._exhausted = True
 
     def leave(self) -> None:
         """The run is over, perhaps before its time: the study waits for no trial any more."""
         for trial in self._trials.values():
-            self._study.tell(trial, state=TrialState.FAIL)
+            self._inform(trial, TrialState.FAIL)
         self._trials = {}
 
 

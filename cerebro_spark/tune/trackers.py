@@ -24,6 +24,7 @@ from cerebro_spark.tune.tracking import Tracker
 from cerebro_spark.types import Objective, TrialId
 
 Params = Mapping[str, Any]
+_OWN_COLUMNS = ("run", "trial", "epoch", "error")
 
 
 class CSVTracker(Tracker):
@@ -48,7 +49,7 @@ class CSVTracker(Tracker):
 
     def start(self, run_id: str, objective: Objective) -> None:
         self._run = run_id
-        self._rows, self._columns = [], dict.fromkeys(("run", "trial", "epoch", "error"))
+        self._rows, self._columns = [], dict.fromkeys(_OWN_COLUMNS)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.exists():
             with self.path.open(newline="") as file:
@@ -58,7 +59,8 @@ class CSVTracker(Tracker):
         self._write_all()
 
     def epoch(self, trial: TrialId, params: Params, epoch: int, metrics: Mapping[str, float]) -> None:
-        self._add({"trial": trial, "epoch": epoch, **metrics, **_prefixed(params)})
+        shown = {f"metric_{name}" if name in _OWN_COLUMNS else name: value for name, value in metrics.items()}
+        self._add({"trial": trial, "epoch": epoch, **shown, **_prefixed(params)})
 
     def failed(self, trial: TrialId, params: Params, error: str) -> None:
         self._add({"trial": trial, "error": error, **_prefixed(params)})

@@ -33,7 +33,8 @@ from cerebro_spark.errors import (
     DataError,
     NotFoundInStore,
 )
-from cerebro_spark.result import Result, load_result
+from cerebro_spark.result import Result, frames, load_result, rows
+from cerebro_spark.result.rows import read_rows
 from cerebro_spark.trainer.base import Hooks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -120,6 +121,23 @@ def test_metrics_are_exact_over_all_rows_however_they_are_cut(made_run: MadeRun)
         losses = np.logaddexp(0, -np.where(label > 0.5, predicted, -predicted))
         assert found["loss"] == pytest.approx(losses.mean(), rel=1e-5)
     assert result.evaluate({name: test[name].to_list() for name in test}) == pytest.approx(found)
+
+
+def test_rows_are_read_in_pieces_that_fit_into_memory(torch_run: MadeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = torch_run.result.transform(torch_run.test)["prediction"]
+    sizes = []
+
+    def noted(columns: Any, cells: Any) -> Any:
+        batch = read_rows(columns, cells)
+        sizes.append(sum(array.nbytes for array in batch.values()))
+        return batch
+
+    monkeypatch.setattr(rows, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(frames, "read_rows", noted)
+    found = torch_run.result.transform(torch_run.test)["prediction"]
+    assert max(sizes) <= 1000
+    assert len(sizes) > 1
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_bad_rows_are_named(torch_run: MadeRun) -> None:

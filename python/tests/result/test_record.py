@@ -124,6 +124,19 @@ class Story:
         return replay(self.events)
 
 
+@pytest.mark.parametrize(("mode", "endless"), [("max", math.inf), ("min", -math.inf)])
+def test_what_is_not_finite_is_never_the_best(mode: Any, endless: float) -> None:
+    story = Story(Objective("val_sharpe", mode))
+    story.ask("a", 3)
+    for epoch, value in ((1, 0.9), (2, endless), (3, math.nan)):
+        story.epoch("a", epoch, value, "sharpe")
+    story.ask("b", 1)
+    story.epoch("b", 1, endless, "sharpe")
+    assert best_trial(story.record).id == "a"
+    assert best_trial(story.record).epoch == 1
+    assert story.record.ranked() == ["a", "b"]
+
+
 def test_the_best_epoch_counts_with_its_own_params_and_metrics() -> None:
     story = Story()
     story.ask("t0", 2, lr=0.1)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from made_runs import MadeRun, run_search, scaled, traced_fn, two_headed_fn
 
+from cerebro_spark.data.columns import Column
 from cerebro_spark.errors import ConfigurationError, DataError
+from cerebro_spark.result import rows as result_rows
+from cerebro_spark.result import spark as scoring
 from cerebro_spark.trainer.base import Hooks
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(240)]
@@ -42,6 +47,24 @@ def test_predictions_are_the_same_as_here_and_all_columns_stay(spark: Any, made_
         assert row["prediction"] == pytest.approx(expected[row["name"]], rel=1e-5, abs=1e-6)
         assert row["a.map"] == {"a": row["age"]}
         assert row["vector"].toArray().tolist() == row["history"]
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 6])
+def test_a_batch_of_rows_is_decoded_in_pieces(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def predict(batch: Any) -> dict[str, Any]:
+        seen.append(len(batch["x"]))
+        return {"sum": batch["x"].sum(axis=1), "rows": batch["x"]}
+
+    monkeypatch.setattr(result_rows, "_MOST_BYTES", 3 * 2 * 4)
+    shipment: Any = SimpleNamespace(scorer=lambda: SimpleNamespace(predict=predict))
+    columns = [Column("x", "feature", "float32", (2,), ("a", "b"))]
+    cells = [pd.Series(np.arange(count) + 0.5), pd.Series(np.arange(count) * 10.0)]
+    sums, rows = scoring._predicted(shipment, columns, ["a", "b"], np.full(count, -1), cells)
+    assert seen == {0: [0], 1: [1], 5: [3, 2], 6: [3, 3]}[count]
+    np.testing.assert_allclose(sums, np.arange(count) * 11.0 + 0.5)
+    assert rows.shape == (count, 2)
 
 
 def test_vectors_and_other_widths_are_taken_as_in_training(spark: Any, torch_run: MadeRun) -> None:

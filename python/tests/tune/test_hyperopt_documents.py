@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import hyperopt
 import numpy as np
+import pytest
 from hyperopt import hp
 from hyperopt.base import Domain
+from hyperopt.early_stop import no_progress_loss
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -57,5 +60,17 @@ def test_an_early_stop_fn_sees_the_order_of_ends_and_a_loss_for_each() -> None:
     late.update(state=2, result={"status": "ok", "loss": 0.5})
     seen = ended_trials([failed, late])
     assert seen.tids == [1, 0]
-    assert seen.losses() == [float("inf"), 0.5]
+    assert seen.losses() == [sys.float_info.max, 0.5]
     assert "loss" not in failed["result"], "the document itself stays as it is"
+
+
+@pytest.mark.parametrize("percent", [0.0, 5.0])
+def test_a_failure_at_first_does_not_hide_all_progress_after_it(percent: float) -> None:
+    documents = [point_document(tid, {"lr": 0.1, "net": 1}, Domain(None, TREE)) for tid in range(7)]
+    documents[0].update(state=2, result={"status": "fail", "error": "it broke"})
+    for number, document in enumerate(documents[1:]):
+        document.update(state=2, result={"status": "ok", "loss": 8.0 - number})
+    stop, state = no_progress_loss(3, percent), []
+    for ended in range(1, 8):
+        stopped, state = stop(ended_trials(documents[:ended]), *state)
+        assert not stopped

@@ -133,6 +133,20 @@ def test_points_to_evaluate_come_first_and_teach(make: Callable[..., CerebroTria
     assert points == [{"lr": 0.01, "net": 1}, {"lr": 0.1, "net": 0, "units": 16.0}]
 
 
+def test_points_of_which_nothing_came_are_tried_again(make: Callable[..., CerebroTrials]) -> None:
+    def interrupt(number: int) -> None:
+        raise KeyboardInterrupt
+
+    backend = LossyBackend(parabola)
+    backend.at_unit = interrupt
+    trials = make(backend, points_to_evaluate=[{"x": 0.5}, {"x": 0.25}])
+    with pytest.raises(KeyboardInterrupt):
+        minimize(trials)
+    trials._made["backend"] = LossyBackend(parabola)  # one of virtual time runs once
+    minimize(trials)
+    assert [result["params"]["x"] for result in trials.results[:2]] == [0.5, 0.25]
+
+
 @pytest.mark.parametrize(
     ("point", "message"),
     [({"speed": 1}, "the space has no speed: it has lr, net, units"), ({"lr": 0.1}, "missing for one of net, units")],

@@ -103,6 +103,16 @@ def test_a_trial_counts_by_its_best_epoch() -> None:
     assert (course.best, course.best_epoch, course.metrics["val_auc"]) == (0.25, 2, 0.25)
 
 
+def test_a_trial_is_over_when_all_its_epochs_are_known_in_whatever_order() -> None:
+    search = Leader(2, 1, False, 1, set())
+    search.ask()
+    course = search.under_way["t0"]
+    search.tell(Report("t0", 2, {"val_loss": 0.5}))
+    assert search.fates == {}
+    search.tell(Report("t0", 1, {"val_loss": 0.25}))
+    assert (course.best, course.best_epoch, search.fates) == (0.25, 1, {"t0": "finished"})
+
+
 def test_a_leader_that_is_gone_says_so() -> None:
     with pytest.raises(EventLogError, match=r"led by a captain.*nobody can resume it.*ask the crew"):
         Absent("a captain", "ask the crew").ask()

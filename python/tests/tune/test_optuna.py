@@ -82,7 +82,7 @@ def test_the_study_knows_all_that_became_of_its_trials(kind: str, go: Optimize, 
     assert states(read) == [TrialState.COMPLETE] * 8
     for trial in read.trials:
         assert trial.value == pytest.approx((trial.params["x"] - 1) ** 2 + 1 / 3)
-        assert list(trial.intermediate_values) == [1, 2, 3]
+        assert list(trial.intermediate_values) == [0, 1, 2]
         assert trial.user_attrs["cerebro_run"] == result.run_id
         assert trial.user_attrs["val_loss"] == trial.value
     best = result.best_trial
@@ -100,15 +100,37 @@ def test_distributions_do_instead_of_a_function(go: Optimize) -> None:
 
 
 def test_the_studys_pruner_is_asked_after_every_epoch(go: Optimize) -> None:
-    pruner = optuna.pruners.ThresholdPruner(upper=1.5, n_warmup_steps=2)
+    pruner = optuna.pruners.ThresholdPruner(upper=1.5, n_warmup_steps=1)
     study = seeded(pruner=pruner)
     result = go(study, n_trials=12, epochs=4)
     for trial in study.trials:
         second = (trial.params["x"] - 1) ** 2 + 1 / 2
         assert trial.state == (TrialState.PRUNED if second > 1.5 else TrialState.COMPLETE)
-        assert list(trial.intermediate_values) == ([1, 2] if second > 1.5 else [1, 2, 3, 4])
+        assert list(trial.intermediate_values) == ([0, 1] if second > 1.5 else [0, 1, 2, 3])
     assert set(states(study)) == {TrialState.PRUNED, TrialState.COMPLETE}
     assert len(result.history) == sum(len(trial.intermediate_values) for trial in study.trials), "no epoch in vain"
+
+
+def test_what_is_no_number_is_for_the_pruner_to_judge(go: Optimize) -> None:
+    study = seeded(pruner=optuna.pruners.ThresholdPruner(upper=10))
+    backend = LossyBackend(lambda params, epoch: float("nan") if params["x"] < 0 else 1.0)
+    result = go(study, n_trials=6, epochs=4, backend=backend)
+    pruned = [trial.state == TrialState.PRUNED for trial in study.trials]
+    assert pruned == [trial.params["x"] < 0 for trial in study.trials]
+    assert set(pruned) == {True, False}
+    assert sorted(set(result.history.groupby("trial").size())) == [1, 4]
+
+
+@pytest.mark.filterwarnings("ignore:BruteForceSampler is experimental")
+@pytest.mark.parametrize("kind", [optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler])
+@pytest.mark.parametrize("n_trials", [2, 9])
+def test_a_sampler_with_nothing_left_to_propose_ends_the_run(kind: Any, n_trials: int, go: Optimize) -> None:
+    grid = kind is optuna.samplers.GridSampler
+    study = optuna.create_study(sampler=kind({"x": [0.0, 1.0]}) if grid else kind(), pruner=optuna.pruners.NopPruner())
+    result = go(study, {"x": CategoricalDistribution([0.0, 1.0])}, n_trials=n_trials, max_concurrent=1)
+    assert states(study) == [TrialState.COMPLETE] * 2
+    assert result.finished
+    assert result.best_trial.params["x"] == 1.0
 
 
 def test_enqueued_trials_come_first_and_a_second_call_goes_on(go: Optimize) -> None:

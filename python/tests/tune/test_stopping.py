@@ -11,6 +11,7 @@ from tune_searches import ALGORITHMS, LOSS, Player, wrapped
 from cerebro_spark.search import Done, Wait
 from cerebro_spark.tune import hp
 from cerebro_spark.tune.grid import GridAlgorithm
+from cerebro_spark.tune.halving import HyperbandAlgorithm
 from cerebro_spark.tune.pbt import PBTAlgorithm
 from cerebro_spark.tune.stopping import Stopping
 from cerebro_spark.tune.tpe import TPEAlgorithm
@@ -92,6 +93,27 @@ def test_a_trial_that_lost_patience_still_teaches_tpe() -> None:
     answer = search.ask()
     assert isinstance(answer, Work)
     assert answer.trial == "t1"
+
+
+def test_a_promoted_trial_that_lost_patience_gives_its_place_to_the_next_best() -> None:
+    search = Stopping(HyperbandAlgorithm({"x": hp.uniform(0, 1)}, LOSS, max_epochs=9), LOSS, patience=1)
+    curves = {"t09": [0.9, 0.8, 0.7], "t10": [0.6, 0.5, 0.4], "t11": [0.2, 0.1, 0.3]}
+    asked: dict[str, int] = {}
+
+    def ask_all() -> None:
+        while isinstance(answer := search.ask(), Work):
+            asked[answer.trial] = answer.until_epoch
+
+    for trial, losses in curves.items():
+        for epoch, loss in enumerate(losses, 1):
+            ask_all()
+            search.tell(Report(trial, epoch, {"val_loss": loss}))
+    ask_all()
+    assert {trial: asked[trial] for trial in curves} == {"t09": 3, "t10": 4, "t11": 3}
+    kept = search.state()
+    again = Stopping(HyperbandAlgorithm({"x": hp.uniform(0, 1)}, LOSS, max_epochs=9), LOSS, patience=1)
+    again.restore(kept)
+    assert again.state() == kept
 
 
 def test_a_member_with_new_weights_gets_new_patience() -> None:

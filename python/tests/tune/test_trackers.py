@@ -98,6 +98,15 @@ def test_a_second_run_goes_on_in_the_same_file(search: Callable[..., Result], tm
     assert [row["run"] for row in rows_of(path)] == [first.run_id] * 10 + [second.run_id] * 10
 
 
+def test_a_metric_that_is_called_like_a_column_gets_another(tmp_path: Path) -> None:
+    tracker = CSVTracker(tmp_path / "runs.csv")
+    tracker.start("r1", OBJECTIVE)
+    tracker.epoch("t0", {}, 1, {"error": 0.3, "val_error": 0.4})
+    tracker.failed("t1", {}, "it broke")
+    told = [(row["trial"], row["error"], row["metric_error"], row["val_error"]) for row in rows_of(tracker.path)]
+    assert told == [("t0", "", "0.3", "0.4"), ("t1", "it broke", "", "")]
+
+
 words = st.text(st.characters(codec="utf-8", exclude_characters="\x00\r"), min_size=1, max_size=4)
 reports = st.tuples(words, st.dictionaries(words, st.integers() | words, max_size=2), st.floats(allow_nan=False))
 
