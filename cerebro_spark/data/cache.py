@@ -1,7 +1,8 @@
 """A partition's arrays, loaded once a host and mapped by all its workers. It never hands out an array that may change.
 
 Each partition is a folder with a `.npy` file for each column, in shared memory while the budget lasts and on local disk
-beyond it. A lock a partition makes the first worker load and the others wait; a lock a root keeps the budget."""
+beyond it. A lock a partition makes the first worker load and the others wait; a lock a root keeps the budget. Both
+lie in each root that is used, because one may be shared with processes that do not share the other."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -29,6 +30,7 @@ from cerebro_spark.types import Partition
 
 _SHARED_MEMORY = Path("/dev/shm")
 _ENTRY = "entry.json"
+_STAGED, _FETCHED = ".staged", ".fetched"
 _CHECKSUM_STEP = 8 << 20
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -87,12 +89,14 @@ class Cache:
         if held is not None and held.signature == _signature(held.folder, list(held.arrays)):
             return held.arrays
         self.release(dataset, partition)
-        with self._locked(self.disk, f"{key}.lock"):
+        with ExitStack() as locks:
+            for root in self._roots():
+                locks.enter_context(self._locked(root, f"{key}.lock"))
             for root in self._roots():
                 found = self._open(root / key, dataset, partition, verify=True)
                 if found is not None:
                     break
-                shutil.rmtree(root / key, ignore_errors=True)
+                self._remove(root, root / key)
             else:
                 found = self._create(key, dataset, partition)
         self._held[key] = found
@@ -126,19 +130,27 @@ class Cache:
 
     def _create(self, key: str, dataset: Dataset, partition: Partition) -> _Held:
         size = partition.rows * sum(column.row_bytes for column in dataset.columns)
+        self._sweep(self.disk)
         root, staged = self._reserve(key, dataset, partition, size)
+        fetched = self.disk / f"{key}{_FETCHED}"
         try:
+            shutil.rmtree(fetched, ignore_errors=True)
+            fetched.mkdir()
             arrays = {c.name: np.load(staged / f"{c.name}.npy", mmap_mode="r+") for c in dataset.columns}
-            fill(dataset, partition, arrays, staging=self.disk, reader=self.reader)
+            fill(dataset, partition, arrays, staging=fetched, reader=self.reader)
             # No sync to disk: a cache that a crash damages is noticed by its checksum and loaded again.
             entry = {"bytes": size, "checksums": {name: _checksum(array) for name, array in arrays.items()}}
             del arrays
-            (staged / _ENTRY).write_text(json.dumps(entry))
-            os.rename(staged, root / key)
+            # Nobody counts or evicts while a folder becomes an entry, and until it is held.
+            with self._locked(root, "root.lock"):
+                (staged / _ENTRY).write_text(json.dumps(entry))
+                os.rename(staged, root / key)
+                found = self._open(root / key, dataset, partition, verify=False)
         except BaseException:
-            shutil.rmtree(staged, ignore_errors=True)
+            self._remove(root, staged)
             raise
-        found = self._open(root / key, dataset, partition, verify=False)
+        finally:
+            shutil.rmtree(fetched, ignore_errors=True)
         if found is None:
             raise StoreFull(f"the cache lost {root / key} as soon as it was written: is somebody emptying {root}?")
         return found
@@ -151,7 +163,7 @@ class Cache:
                     self._evict(root, wanted=None)
                 elif root == self.memory and not self._evict(root, size):
                     continue
-                staged = root / f"{key}.staged"
+                staged = root / f"{key}{_STAGED}"
                 try:
                     _allocate(staged, dataset, partition)
                     return root, staged
@@ -212,13 +224,19 @@ class Cache:
 
     def _sweep(self, root: Path) -> None:
         """Remove what a killed loader left: its lock is free, since locks die with their process."""
-        for staged in root.glob("*.staged"):
-            with open(self.disk / f"{staged.stem}.lock", "ab") as lock:
+        for left in (*root.glob(f"*{_STAGED}"), *root.glob(f"*{_FETCHED}")):
+            with open(root / f"{left.stem}.lock", "ab") as lock:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     continue
-                shutil.rmtree(staged, ignore_errors=True)
+                shutil.rmtree(left, ignore_errors=True)
+
+    def _remove(self, root: Path, folder: Path) -> None:
+        """Remove a folder while nobody counts what is there."""
+        if folder.exists():
+            with self._locked(root, "root.lock"):
+                shutil.rmtree(folder, ignore_errors=True)
 
     @contextmanager
     def _locked(self, root: Path, name: str) -> Iterator[None]:

@@ -193,9 +193,14 @@ def _resolve(given: Input, types: Sequence[SourceType]) -> Column:
         if 0 in kind.shape:
             raise DataError(f"column {source!r} holds arrays of shape {kind.shape} in all its rows, without any value")
     first = types[0]
+    if given.role == "weight" and (first.codec is not None or first.shape):
+        raise DataError(
+            f"column {given.sources[0]!r} is a weight and holds {first.codec or 'arrays'} of shape {first.shape} in all"
+            " its rows, but a weight is one number a row: use a plain column of numbers"
+        )
     whole = len(types) == 1 and (first.codec is not None or len(first.shape) > 1)
     if whole or not given.matrix:
-        dtype = stored_dtype(np.dtype(first.dtype)) if first.codec is None else first.dtype
+        dtype = stored_dtype(np.dtype(first.dtype))
         return Column(given.name, given.role, dtype, first.shape, given.sources, first.codec)
     width = 0
     for source, kind in zip(given.sources, types, strict=True):

@@ -135,6 +135,7 @@ def _fill_column(column: Column, partition: Partition, at: int, batch: Mapping[s
                 raise DataError(
                     f"column {column.sources[0]!r}, row {at + row} of {partition.id}: {error}; drop or mend that row"
                 ) from error
+        _check_values(column.sources[0], column, partition, target)
         return
     offset = 0
     for source in column.sources:
@@ -179,7 +180,7 @@ def _check_values(source: str, column: Column, partition: Partition, values: NDA
     if values.dtype.kind == "O" or (values.dtype.kind == "f" and kept != "f"):
         raise DataError(f"column {source!r} has null rows in {partition.id}: fill them (fillna) or drop them (dropna)")
     if column.role != "feature" and values.dtype.kind == "f":
-        bad = int((~np.isfinite(values)).sum())
+        bad = int((~np.isfinite(values).all(axis=tuple(range(1, values.ndim)))).sum())
         if bad:
             raise DataError(
                 f"column {source!r} is a {column.role} and has {bad} NaN or infinite rows in {partition.id}:"

@@ -52,7 +52,8 @@ class RowEncoder:
         self.inputs = tuple(inputs)
         self.flag = flag
         self.columns: tuple[Column, ...] = ()
-        roles = {source: given.role for given in reversed(self.inputs) for source in given.sources}
+        # Features come first and are asked least: of a column that is several things, the strictest counts.
+        roles = {source: given.role for given in self.inputs for source in given.sources}
         self.tallies = {source: Tally(roles[source]) for source in source_names(self.inputs)}
         self.flag_tally = Tally("feature")
 

@@ -165,6 +165,7 @@ class Trainer(ABC):
         with self._blame(unit, live.params), self._randomness(live):
             if live.epoch and unit.epoch > live.epoch:
                 self._epochs_passed(live.resident, unit.epoch - live.epoch)
+            self._begin(live.resident, training=True)
             if self.hooks.train_fn is not None:
                 batches = self._batches(feed, live.params)
                 metrics = user_metrics(self.hooks.train_fn(self._users(live.resident), batches, live.params))
@@ -180,6 +181,7 @@ class Trainer(ABC):
         live = self._current()
         self._live = None
         with self._blame(unit, live.params), self._randomness(live, keep=False):
+            self._begin(live.resident, training=False)
             if self.hooks.eval_fn is not None:
                 batches = self._batches(feed, live.params)
                 metrics = user_metrics(self.hooks.eval_fn(self._users(live.resident), batches, live.params))
@@ -222,6 +224,9 @@ class Trainer(ABC):
 
     @abstractmethod
     def _users(self, resident: Resident) -> Any: ...
+
+    def _begin(self, resident: Resident, training: bool) -> None:  # noqa: B027 (not every framework has such modes)
+        """Put the model into the mode of a unit, whatever the one before it left."""
 
     @abstractmethod
     def _train(self, resident: Resident, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics: ...
@@ -366,6 +371,11 @@ def user_metrics(value: Any) -> Metrics:
     {'loss': 2.0}
     """
     if isinstance(value, Metrics):
+        if value.sums.keys() != value.weights.keys():
+            raise ConfigurationError(
+                f"train_fn or eval_fn returned Metrics with sums of {sorted(value.sums)} but weights of"
+                f" {sorted(value.weights)}: give each sum its weight, as in Metrics({{'loss': 12.5}}, {{'loss': 1000}})"
+            )
         return value
     if not isinstance(value, Mapping) or "rows" not in value:
         raise ConfigurationError(

@@ -32,12 +32,16 @@ if BACKEND == "tensorflow":
     import tensorflow as tf
 elif BACKEND == "torch":
     import torch
+
+    from cerebro_spark.trainer.torch_device import claim_torch
 else:
     raise ConfigurationError(
         f"Keras runs on {BACKEND!r} here, but units run on 'tensorflow' or 'torch': set KERAS_BACKEND to one of them"
     )
 
 _GPU_DATA = 8 << 30
+# Of devices that were claimed, kept for as long as the process lives: one that is let go gives its device back.
+_SCOPES: list[Any] = []
 
 
 class KerasTrainer(Trainer):
@@ -66,8 +70,12 @@ class KerasTrainer(Trainer):
     def _claim_resources(self) -> None:
         if BACKEND == "tensorflow":
             claim_tensorflow(self.resources)
-        elif self.resources.threads is not None and torch.get_num_threads() != self.resources.threads:
-            torch.set_num_threads(self.resources.threads)
+            return
+        device = claim_torch(self.resources)
+        if self.resources.device != "auto":
+            # Without it Keras takes the first GPU there is.
+            _SCOPES.append(keras.device(str(device)))
+            _SCOPES[-1].__enter__()
 
     def _build(self, params: Params, seed: int) -> tuple[Resident, Tree]:
         outer = self._capture()

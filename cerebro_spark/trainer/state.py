@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -43,6 +44,8 @@ def _flatten(tree: Tree, path: str, entry_of: Callable[[str, Any], Entry | None]
         tree = tree.item()
     if isinstance(tree, _PLAIN):
         return tree
+    if isinstance(tree, Counter):
+        return {"$counter": _flatten(dict(tree), path, entry_of, out)}
     if isinstance(tree, dict):
         if all(isinstance(key, str) and not key.startswith("$") for key in tree):
             return {key: _flatten(value, _join(path, key), entry_of, out) for key, value in tree.items()}
@@ -75,6 +78,8 @@ def unflatten(json: Any, array_of: Callable[[str], Any]) -> Tree:
         return array_of(json["$array"])
     if "$tuple" in json:
         return tuple(unflatten(value, array_of) for value in json["$tuple"])
+    if "$counter" in json:
+        return Counter(unflatten(json["$counter"], array_of))
     if "$items" in json:
         return {unflatten(key, array_of): unflatten(value, array_of) for key, value in json["$items"]}
     return {key: unflatten(value, array_of) for key, value in json.items()}

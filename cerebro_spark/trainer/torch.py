@@ -15,6 +15,7 @@ from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
 from cerebro_spark.trainer.randomness import Tree, capture_host, restore_host, seed_host
 from cerebro_spark.trainer.resident import Resident
 from cerebro_spark.trainer.state import numpy_entry
+from cerebro_spark.trainer.torch_device import claim_torch
 from cerebro_spark.trainer.torch_metrics import Tally
 from cerebro_spark.trainer.torch_model import TorchModel
 from cerebro_spark.trainer.torch_resident import TorchResident, from_numpy, torch_entry
@@ -54,16 +55,7 @@ class TorchTrainer(Trainer):
         torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
 
     def _claim_resources(self) -> None:
-        name = self.resources.device
-        if name == "auto":
-            name = "cuda" if torch.cuda.is_available() else "cpu"
-        if name.startswith("cuda") and not torch.cuda.is_available():
-            raise ConfigurationError(f"device is {name!r}, but PyTorch sees no GPU here: use device='cpu'")
-        self.device = torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
-        if self.device.type == "cuda":
-            torch.cuda.set_device(self.device)
-        if self.resources.threads is not None and torch.get_num_threads() != self.resources.threads:
-            torch.set_num_threads(self.resources.threads)
+        self.device = claim_torch(self.resources)
 
     def _build(self, params: Params, seed: int) -> tuple[Resident, Tree]:
         outer = self._capture()
@@ -90,10 +82,18 @@ class TorchTrainer(Trainer):
             for _ in range(count):
                 model.lr_scheduler.step()
 
+    def _begin(self, resident: Resident, training: bool) -> None:
+        model = _own(resident).model
+        model.module.train(training)
+        if isinstance(model.loss, torch.nn.Module):
+            model.loss.train(training)
+        # What somebody's train_fn left of his gradients is no business of whoever comes next.
+        model.module.zero_grad()
+        model.optimizer.zero_grad()
+
     def _train(self, resident: Resident, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:
         own = _own(resident)
         model = own.model
-        model.module.train()
         tally = Tally(model.metrics, carried, own.weigh, self.device)
         weight_name = self.columns.weight
         by_batch = model.scheduler_step == "batch" and model.lr_scheduler is not None
@@ -112,7 +112,6 @@ class TorchTrainer(Trainer):
     @torch.no_grad()
     def _evaluate(self, resident: Resident, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:
         own = _own(resident)
-        own.model.module.eval()
         tally = Tally(own.model.metrics, carried, own.weigh, self.device)
         weight_name = self.columns.weight
         for tensors in self._tensors(feed):

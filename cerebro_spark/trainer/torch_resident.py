@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -57,6 +60,8 @@ class TorchResident(Resident):
         return {
             "parameters": dict(model.module.named_parameters()),
             "buffers": dict(model.module.named_buffers()),
+            "loss": _loss_buffers(model.loss),
+            "extra": {name: part.get_extra_state() for name, part in _with_extra_state(model.module)},
             "optimizer": {
                 "class": _class_name(model.optimizer),
                 "sizes": [len(group["params"]) for group in model.optimizer.param_groups],
@@ -70,16 +75,21 @@ class TorchResident(Resident):
 
     def numbers(self) -> Any:
         groups = [_without_params(group) for group in self.model.optimizer.param_groups]
-        return [{key: v.item() if isinstance(v, torch.Tensor) else v for key, v in group.items()} for group in groups]
+        plain = [{key: v.item() if isinstance(v, torch.Tensor) else v for key, v in group.items()} for group in groups]
+        loss = {name: buffer.clone() for name, buffer in _loss_buffers(self.model.loss).items()}
+        return plain, [_schedule_numbers(part) for part in _schedulers(self.model.lr_scheduler)], loss
 
     @torch.no_grad()
     def restore(self, source: Source, numbers: Any = None) -> None:
         self._check_fits(source)
         saved = source.meta["model"]
         module, optimizer = self.model.module, self.model.optimizer
-        for kind, own in (("parameters", module.named_parameters()), ("buffers", module.named_buffers())):
-            for name, tensor in own:
+        for kind, own in self._tensors().items():
+            for name, tensor in own.items():
                 read_tensor(source, f"model/{kind}/{name}", tensor)
+        for name, part in _with_extra_state(module):
+            kept = saved["extra"][name]
+            part.set_extra_state(unflatten(kept, lambda array: new_tensor(source, array, torch.device("cpu"))))
         groups = unflatten(saved["optimizer"]["groups"], lambda name: new_tensor(source, name, torch.device("cpu")))
         for group, values in zip(optimizer.param_groups, groups, strict=True):
             for key, value in values.items():
@@ -91,21 +101,31 @@ class TorchResident(Resident):
             )
             # The scheduler warns when it is stepped first; the steps of the workers before this one count too.
             optimizer._opt_called = True
-        if self.scaler is not None and saved["scaler"]:
-            self.scaler.load_state_dict(saved["scaler"])
+        if self.scaler is not None:
+            # A new one: if a step broke off, the old one still believes itself in the middle of it.
+            self.scaler = GradScaler("cuda")
+            self.scaler.load_state_dict(saved["scaler"] or self.scaler.state_dict())
         if numbers is not None:
-            self._use_numbers(numbers)
+            self._use_numbers(*numbers)
+
+    def _tensors(self) -> dict[str, dict[str, torch.Tensor]]:
+        """All that is restored in place, by kind and name."""
+        module = self.model.module
+        return {
+            "parameters": dict(module.named_parameters()),
+            "buffers": dict(module.named_buffers()),
+            "loss": _loss_buffers(self.model.loss),
+        }
 
     def _check_fits(self, source: Source) -> None:
         """Refuse what another model, optimizer or scheduler left, before anything is changed."""
         saved, model = source.meta["model"], self.model
-        for kind, own in (
-            ("parameters", dict(model.module.named_parameters())),
-            ("buffers", dict(model.module.named_buffers())),
-        ):
+        for kind, own in self._tensors().items():
             check_names(source, f"model/{kind}/", own)
             for name, tensor in own.items():
                 check_same(source, f"model/{kind}/{name}", _DTYPES[tensor.dtype], tensor.shape)
+        extra = [name for name, _ in _with_extra_state(model.module)]
+        check_fact(source, "list of modules with extra state", list(saved["extra"]), extra)
         optimizer = saved["optimizer"]
         check_fact(source, "optimizer", optimizer["class"], _class_name(model.optimizer))
         sizes = [len(group["params"]) for group in model.optimizer.param_groups]
@@ -126,8 +146,18 @@ class TorchResident(Resident):
             if new or parameter in optimizer.state:
                 optimizer.state[parameter] = new
 
-    def _use_numbers(self, numbers: list[dict[str, Any]]) -> None:
-        """Fresh hyperparameters; a rate that a scheduler has moved keeps its share of the initial one."""
+    def _use_numbers(
+        self, numbers: list[dict[str, Any]], schedules: list[dict[str, Any]], loss: dict[str, torch.Tensor]
+    ) -> None:
+        """Fresh hyperparameters; a rate that a scheduler has moved keeps its share of the initial one.
+
+        The buffers of a loss may be hyperparameters too, so they begin anew.
+        """
+        for name, buffer in _loss_buffers(self.model.loss).items():
+            buffer.copy_(loss[name])
+        parts = _schedulers(self.model.lr_scheduler)
+        for part, own in zip(parts, schedules, strict=True):
+            vars(part).update(copy.deepcopy(own))
         for group, fresh in zip(self.model.optimizer.param_groups, numbers, strict=True):
             rate = float(fresh["lr"])
             if group.get("initial_lr") and fresh.get("initial_lr"):
@@ -135,10 +165,45 @@ class TorchResident(Resident):
             for key, value in {**fresh, "lr": rate}.items():
                 _set_number(group, key, value)
         groups = self.model.optimizer.param_groups
-        scheduler = self.model.lr_scheduler
-        for part in [] if scheduler is None else [scheduler, *getattr(scheduler, "_schedulers", [])]:
+        for part in parts:
             part.base_lrs = [group["initial_lr"] for group in groups]
             part._last_lr = [group["lr"] for group in groups]
+
+
+def _schedulers(scheduler: Any) -> list[Any]:
+    """A schedule and those it is made of."""
+    inner = [part for each in getattr(scheduler, "_schedulers", []) for part in _schedulers(each)]
+    return [] if scheduler is None else [scheduler, *inner]
+
+
+def _schedule_numbers(scheduler: Any) -> dict[str, Any]:
+    """What a schedule was made with, as far as it keeps that under the names of its arguments.
+
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    >>> _schedule_numbers(torch.optim.lr_scheduler.StepLR(optimizer, step_size=3, gamma=0.5))
+    {'step_size': 3, 'gamma': 0.5}
+    """
+    asked = [name for name in inspect.signature(type(scheduler)).parameters if name not in ("optimizer", "last_epoch")]
+    names = [name for each in asked for name in (each, f"{each}s", f"_{each}") if name in vars(scheduler)]
+    return {name: copy.deepcopy(vars(scheduler)[name]) for name in names if _is_number(vars(scheduler)[name])}
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, list | tuple | Counter):
+        return all(map(_is_number, value))
+    return isinstance(value, bool | int | float | str)
+
+
+def _loss_buffers(loss: Any) -> dict[str, torch.Tensor]:
+    """What a user's own loss keeps in buffers; of PyTorch's losses those are settings, which `model_fn` makes."""
+    own = isinstance(loss, torch.nn.Module) and type(loss).__module__ != torch_losses.__name__
+    return dict(loss.named_buffers()) if own else {}
+
+
+def _with_extra_state(module: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
+    """The parts that keep something beside parameters and buffers, in PyTorch's own way."""
+    plain = torch.nn.Module.get_extra_state
+    return [(name, part) for name, part in module.named_modules() if type(part).get_extra_state is not plain]
 
 
 def label_fitter(loss: Any) -> Callable[[Any, Any], Any]:

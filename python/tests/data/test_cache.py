@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +307,50 @@ def full(*_: Any) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+def test_who_shares_memory_but_no_disk_waits_too(
+    dataset: Dataset, roots: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As containers do that share /dev/shm, and jobs with temporary folders of their own."""
+    one, two = Cache(**roots), Cache(tmp_path / "elsewhere", memory_folder=roots["memory_folder"])
+    found: list[Any] = []
+    waiting = threading.Thread(target=lambda: found.append(two.load(dataset, dataset.train[0])))
+    real = load.fill
+
+    def fill(source: Dataset, partition: Any, arrays: Any, **options: Any) -> None:
+        if partition == source.train[0] and not waiting.ident:
+            waiting.start()
+            check(two_others.load(source, source.train[1]))
+            waiting.join(0.5)
+            assert waiting.is_alive(), "it has to wait for who was first"
+        real(source, partition, arrays, **options)
+
+    two_others = Cache(tmp_path / "elsewhere", memory_folder=roots["memory_folder"])
+    monkeypatch.setattr(cache_module, "fill", fill)
+    check(one.load(dataset, dataset.train[0]))
+    waiting.join(60)
+    check(found[0])
+    for cache in (one, two, two_others):
+        cache.close()
+
+
+def test_nobody_counts_while_a_folder_becomes_an_entry(
+    dataset: Dataset, roots: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.rename
+    renamed = []
+
+    def rename(source: Path, target: Path) -> None:
+        with open(target.parent / "root.lock", "ab") as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        renamed.append(target)
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", rename)
+    with Cache(**roots) as cache:
+        check(cache.load(dataset, dataset.train[0]))
+    assert len(renamed) == 1
+
+
 def test_no_room_anywhere_is_said_with_the_numbers(
     dataset: Dataset, roots: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,6 +400,39 @@ def test_from_a_distant_store_files_are_fetched_and_not_kept(dataset: Dataset, r
     with Cache(**roots) as cache:
         check(cache.load(distant, distant.train[0]))
     assert not list(roots["folder"].rglob("*.parquet"))
+
+
+def die_after_fetching(root: Path, name: str, roots: dict[str, Any]) -> None:
+    load._choose = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+    distant = Dataset.open(DistantStore(root), name)
+    Cache(**roots).load(distant, distant.train[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("next_one", [0, 1])
+def test_what_a_killed_loader_fetched_is_removed(dataset: Dataset, roots: dict[str, Any], next_one: int) -> None:
+    root = dataset.store.root  # type: ignore[attr-defined]
+    child = multiprocessing.get_context("spawn").Process(
+        target=die_after_fetching, args=(root, dataset.id, roots), daemon=True
+    )
+    child.start()
+    child.join(60)
+    assert child.exitcode == -signal.SIGKILL
+    assert len(list(roots["folder"].rglob("*.parquet"))) == 1
+    with Cache(**roots) as cache:
+        check(cache.load(dataset, dataset.train[next_one]))
+    assert not list(roots["folder"].rglob("*.parquet"))
+
+
+def test_a_row_group_without_rows_is_nothing_to_complain_of(tmp_path: Path, roots: dict[str, Any]) -> None:
+    table = pa.table({"x": [1.0, 2.0], "y": [0.5, 1.5]})
+    (tmp_path / "elsewhere").mkdir()
+    with pq.ParquetWriter(tmp_path / "elsewhere" / "a.parquet", table.schema) as writer:
+        for part in (table.slice(0, 1), table.slice(0, 0), table.slice(1, 1)):
+            writer.write_table(part)
+    dataset = open_dataset(str(tmp_path / "elsewhere"), features=["x"], label="y")
+    with Cache(**roots, reader="arrow") as cache:
+        assert cache.load(dataset, dataset.train[0])["label"].tolist() == [0.5, 1.5]
 
 
 def test_batches_over_cached_arrays(dataset: Dataset, roots: dict[str, Any]) -> None:

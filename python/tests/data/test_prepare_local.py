@@ -234,6 +234,40 @@ def test_encoded_cells_stay_encoded_and_are_decoded_when_loaded(store: LocalStor
         assert np.abs(means - arrays["label"]).max() <= (2 if kind == "jpeg" else 0)
 
 
+def saved_array(*values: float) -> bytes:
+    sink = io.BytesIO()
+    np.save(sink, np.array(values))
+    return sink.getvalue()
+
+
+def test_saved_arrays_of_floats_are_kept_as_float32(store: LocalStore) -> None:
+    data = {"x": [saved_array(1.0, 2.0), saved_array(3.0, 4.0)], "y": [0, 1]}
+    dataset = prepare(data, store=store, features="x", label="y", partitions=1)
+    assert dataset.features[0].dtype == "float32"
+    assert sorted(load_arrays(dataset, dataset.train[0])["features"].sum(axis=1).tolist()) == [3.0, 7.0]
+
+
+def test_a_saved_array_without_a_number_is_no_label(store: LocalStore) -> None:
+    data = {"x": [1.0, 2.0, 3.0], "y": [saved_array(1.0, np.nan), saved_array(3.0, 4.0), saved_array(np.nan, np.inf)]}
+    dataset = prepare(data, store=store, features=["x"], label="y", partitions=1)
+    with pytest.raises(DataError, match="'label' is a label and has 2 NaN or infinite rows"):
+        load_arrays(dataset, dataset.train[0])
+
+
+def test_a_weight_is_one_number_a_row(store: LocalStore) -> None:
+    data = {"x": [1.0, 2.0], "y": [0, 1], "w": np.ones((2, 1))}
+    with pytest.raises(DataError, match=r"'w' is a weight and holds arrays of shape \(1,\).*one number a row"):
+        prepare(data, store=store, features=["x"], label="y", weight="w", partitions=1)
+
+
+def test_of_a_column_that_is_several_things_the_strictest_counts(store: LocalStore) -> None:
+    data = {"a": [1.0, -2.0], "y": [0.0, np.nan]}
+    with pytest.raises(DataError, match="'a' is a weight and has 1 negative rows"):
+        prepare({**data, "y": [0, 1]}, store=store, features=["a"], label="y", weight="a", partitions=1)
+    with pytest.raises(DataError, match="'y' is a label and has 1 NaN"):
+        prepare(data, store=store, features=["y"], label="y", partitions=1)
+
+
 def test_validation_by_a_boolean_column(store: LocalStore) -> None:
     data = {**numbered(100), "held": np.arange(100) % 5 == 0}
     dataset = prepare(data, store=store, features="x", label="y", validation="held", partitions=3)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from trainer_cases_torch import Largest, Precision, accuracy
+from trainer_cases_torch import Centered, Counting, Largest, Precision, accumulating, accuracy, mlp
 from trainer_data import arrays, columns, feed
 
 from cerebro_spark.codec import from_plain, to_plain
@@ -310,3 +310,85 @@ def test_state_that_an_optimizer_makes_at_once_hops() -> None:
 def test_resources_that_cannot_be_are_refused(asked: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Resources(**asked)
+
+
+# What one unit leaves for the next
+
+
+@pytest.mark.parametrize(
+    ("make", "hooks"),
+    [
+        pytest.param(lambda: model(mlp(nn.Dropout(0.5))), {"train_fn": accumulating}, id="gradients and mode"),
+        pytest.param(lambda: model(mlp(), loss=Centered()), {}, id="buffers of the loss"),
+        pytest.param(lambda: model(mlp(Counting())), {}, id="extra state"),
+    ],
+)
+def test_a_trial_is_the_same_whoever_was_here_before(make: Callable[[], Any], hooks: dict[str, Any]) -> None:
+    digests = []
+    for before in (False, True):
+        trainer = trainer_of(make, **hooks)
+        if before:
+            trainer.train(UNIT, feed("tabular", 0))
+            trainer.evaluate(EVAL, feed("tabular", 2))
+        trainer.build("u", {})
+        trainer.train(Unit("u", 1, "1"), feed("tabular", 1))
+        digests.append(trainer.save(io.BytesIO()).digest)
+    assert digests[0] == digests[1]
+
+
+def test_users_functions_find_the_model_in_the_mode_of_their_unit() -> None:
+    seen = []
+
+    def noted(made: TorchModel, batches: Any, params: Any) -> dict[str, float]:
+        seen.append(made.module.training)
+        made.module.train(not made.module.training)
+        return {"loss": 1.0, "rows": 1.0}
+
+    trainer = trainer_of(model, train_fn=noted, eval_fn=noted)
+    for _ in range(2):
+        trainer.train(UNIT, feed("tabular", 0))
+        trainer.evaluate(EVAL, feed("tabular", 1))
+    assert seen == [True, False, True, False]
+
+
+def test_a_warm_start_takes_the_numbers_of_its_schedule_from_its_params() -> None:
+    schedules = torch.optim.lr_scheduler
+
+    def model_fn(params: Any) -> TorchModel:
+        made = model()
+        parts = [
+            schedules.ExponentialLR(made.optimizer, params["gamma"]),
+            schedules.MultiStepLR(made.optimizer, [params["step"]]),
+        ]
+        made.lr_scheduler = schedules.SequentialLR(made.optimizer, parts, milestones=[params["step"]])
+        return made
+
+    trainer = TorchTrainer(Hooks(model_fn), columns("tabular"), resources=Resources(device="cpu"))
+    trainer.build("t", {"gamma": 0.9, "step": 20})
+    trainer.train(UNIT, feed("tabular", 0))
+    trainer.train(Unit("t", 2, "0"), feed("tabular", 0))
+    left = saved(trainer)
+    for warm, (gamma, step) in ((True, (0.5, 30)), (False, (0.9, 20))):
+        trainer.load("u", {"gamma": 0.5, "step": 30}, left, warm_start=warm)
+        scheduler = trainer.model().lr_scheduler
+        first, second = scheduler._schedulers
+        assert (first.gamma, list(second.milestones.elements()), scheduler._milestones) == (gamma, [step], [step])
+        assert scheduler.last_epoch == 1
+
+
+def test_a_warm_start_takes_the_numbers_of_its_loss_from_its_params() -> None:
+    class Scaled(nn.Module):
+        def __init__(self, alpha: float) -> None:
+            super().__init__()
+            self.register_buffer("alpha", torch.tensor(alpha))
+
+        def forward(self, output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+            return self.alpha * ((output.squeeze(-1) - label) ** 2).mean()
+
+    hooks = Hooks(lambda params: model(loss=Scaled(params["alpha"])))
+    trainer = TorchTrainer(hooks, columns("tabular"), resources=Resources(device="cpu"))
+    trainer.build("t", {"alpha": 0.5})
+    trainer.train(UNIT, feed("tabular", 0))
+    left = saved(trainer)
+    trainer.load("u", {"alpha": 0.25}, left, warm_start=True)
+    assert float(trainer.model().loss.alpha) == 0.25

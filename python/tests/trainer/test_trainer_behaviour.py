@@ -11,6 +11,11 @@ from trainer_process import FRAMEWORKS, FrameworkProcess
 
 pytestmark = pytest.mark.slow
 
+
+def gpus() -> bool:
+    return Path("/dev/nvidia0").exists()
+
+
 COUNTED = {"accuracy", "auc", "precision", "recall", "f1_score_0", "iou", "top", "largest", "click_auc"}
 
 
@@ -32,6 +37,13 @@ def test_trials_that_differ_in_numbers_share_one_trace(process: FrameworkProcess
     assert seen["builds"] == 8, "the second visit builds nothing"
     traced = process.framework == "keras-tensorflow"  # type: ignore[attr-defined]
     assert seen["traces"] == (1 if traced else 0)
+
+
+def test_a_gpu_that_is_not_there_is_said(process: FrameworkProcess) -> None:
+    if gpus():
+        pytest.skip("this machine has GPUs")
+    assert "ConfigurationError: device is 'cuda:3', but" in process.call("device_error", name="cuda:3")
+    assert process.call("device_error", name="cpu") == "no error"
 
 
 def test_what_closes_over_params_is_not_shared(process: FrameworkProcess) -> None:

@@ -170,6 +170,11 @@ def test_metrics_without_a_row_count_are_refused(value: object) -> None:
         user_metrics(value)
 
 
+def test_a_sum_needs_its_weight() -> None:
+    with pytest.raises(ConfigurationError, match=r"sums of \['loss'\] but weights of \[\]: give each sum its weight"):
+        user_metrics(Metrics({"loss": 3.0}))
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 2e30, -2e30])
 def test_a_loss_that_exploded_names_the_unit(value: float) -> None:
     with pytest.raises(TrialFailed, match=r"t3.*epoch 2.*train-00001.*'lr': 9"):

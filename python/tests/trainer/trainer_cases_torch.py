@@ -175,6 +175,62 @@ def own_loop(model, batches, params):
     return {"loss": total, "rows": rows}
 
 
+def accumulating(model, batches, params):
+    """Steps after every fourth batch, and says nothing of what mode the module shall be in."""
+    total, rows = 0.0, 0
+    for number, batch in enumerate(batches, 1):
+        output = model.module(torch.from_numpy(batch["features"])).squeeze(-1)
+        loss = nn.functional.binary_cross_entropy_with_logits(output, torch.from_numpy(batch["label"]).float())
+        loss.backward()
+        if number % 4 == 0:
+            model.optimizer.step()
+            model.optimizer.zero_grad()
+        total, rows = total + loss.item() * len(output), rows + len(output)
+    return {"loss": total, "rows": rows}
+
+
+class Centered(nn.Module):
+    """A loss that keeps a running mean."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("center", torch.zeros(()))
+
+    def forward(self, output, label):
+        if self.training:
+            self.center.mul_(0.9).add_(0.1 * output.detach().mean())
+        return ((output.squeeze(-1) - self.center - label) ** 2).mean()
+
+
+class Counting(nn.Module):
+    """Keeps a number of its own in PyTorch's way."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def get_extra_state(self):
+        return {"count": self.count, "weights": torch.full((2,), float(self.count))}
+
+    def set_extra_state(self, state):
+        assert state["weights"].tolist() == [state["count"]] * 2
+        self.count = state["count"]
+
+    def forward(self, x):
+        self.count += self.training
+        return x * (1 + 1e-2 * self.count)
+
+
+def with_own_loss(params):
+    module = mlp()
+    return TorchModel(module, torch.optim.Adam(module.parameters(), lr=0.05), Centered())
+
+
+def warm_up_then_steps(optimizer):
+    parts = [schedulers.LinearLR(optimizer, total_iters=8), schedulers.MultiStepLR(optimizer, [4])]
+    return schedulers.SequentialLR(optimizer, parts, milestones=[8])
+
+
 def two_groups(params):
     module = mlp(nn.Dropout(0.1))
     groups = [{"params": module[0].parameters(), "lr": 1e-3}, {"params": module[-1].parameters(), "weight_decay": 0.1}]
@@ -196,6 +252,7 @@ CASES = {
     "schedule_one_cycle": Case(with_scheduler(lambda o: schedulers.OneCycleLR(o, 0.2, total_steps=40), "batch")),
     "schedule_epoch": Case(with_scheduler(lambda o: schedulers.StepLR(o, 1, 0.1), "epoch")),
     "schedule_lambda": Case(with_scheduler(lambda o: schedulers.LambdaLR(o, lambda step: 0.9**step), "epoch")),
+    "schedule_warm_up": Case(with_scheduler(warm_up_then_steps, "batch")),
     "clip_norm": Case(with_optimizer(lambda p: optim.Adam(p, lr=0.01), clip_norm=0.01)),
     "clip_value": Case(with_optimizer(lambda p: optim.SGD(p, lr=0.1), clip_value=0.001)),
     "several": Case(with_module(Several, several_loss), "several"),
@@ -211,6 +268,9 @@ CASES = {
     "onehot": Case(with_module(lambda: mlp(out=3), nn.CrossEntropyLoss()), "onehot"),
     "input_fn": Case(with_module(mlp), input_fn=jitter),
     "train_fn": Case(with_module(mlp), train_fn=own_loop),
+    "train_fn_accumulating": Case(with_module(lambda: mlp(nn.Dropout(0.3))), train_fn=accumulating),
+    "loss_with_buffers": Case(with_own_loss),
+    "extra_state": Case(with_module(lambda: mlp(Counting()))),
     "lazy": Case(with_module(lambda: nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.LazyLinear(1)))),
 }
 

@@ -33,6 +33,8 @@ def start(framework: str) -> None:
     trainer_class = module.TorchTrainer if kind == "torch" else module.KerasTrainer
     assert framework == trainer_class.framework
     warnings.simplefilter("error")
+    # PyTorch's own SequentialLR calls its parts in a way that PyTorch warns of.
+    warnings.filterwarnings("ignore", "The epoch parameter in", UserWarning)
     # NumPy 2 finds Keras' variables old-fashioned, where Keras itself reads them.
     warnings.filterwarnings("ignore", "__array__ implementation doesn't accept a copy", DeprecationWarning, r"keras\b")
 
@@ -187,6 +189,15 @@ def kept_arrays(case: str) -> Any:
 def error_of(case: str) -> str:
     try:
         trainer_of(case, fresh=True).build("t1", {})
+    except CerebroError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def device_error(name: str) -> str:
+    """What a trainer says that shall compute there; the machine has no GPU."""
+    try:
+        trainer_of("numbers", fresh=True, device=name)
     except CerebroError as error:
         return f"{type(error).__name__}: {error}"
     return "no error"
