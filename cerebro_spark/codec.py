@@ -22,7 +22,9 @@ def encode(event: Event) -> str:
     '{"event":"WorkerLost","at":1.5,"worker":"w1","reason":"killed","blames_unit":true,"running":null}'
     """
     body = {"event": type(event).__name__, **_fields(event)}
-    return json.dumps(body, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    line = json.dumps(body, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    # Half a character, as file names may have it, is no UTF-8; its escape is, and JSON reads it back.
+    return line.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def decode(line: str) -> Event:

@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from cerebro_spark.backend.base import Backend
-from cerebro_spark.errors import BackendError, EventLogError, PreflightFailed
+from cerebro_spark.codec import encode
+from cerebro_spark.errors import BackendError, EventLogError, PreflightFailed, RunStalled
 from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import (
     Action,
     Event,
     FailRun,
     FinishRun,
-    GatheringEnded,
+    GatheringBegan,
     RunStarted,
     SearchEnded,
     Settings,
@@ -78,10 +79,9 @@ class Engine:
         at = events[-1].at
         alive = [worker.id for worker in self.scheduler.state.workers.values() if worker.live]
         lost = [WorkerLost(at, worker, "the driver died", blames_unit=False) for worker in alive]
-        few = self._backend.num_workers < self._settings.workers and not self.scheduler.state.holdings.target
-        # The first driver waited for more workers than will ever come now.
-        gathered = [GatheringEnded(at)] if few else []
-        self._go([*unlogged, *lost, *gathered], at)
+        # Nothing moves before those are there who will come now: else the first of them was told to load everything.
+        gathering = GatheringBegan(at, self._backend.num_workers)
+        self._go([*unlogged, gathering, *lost], at)
 
     def _go(self, opening: list[Event], at: float = 0.0) -> None:
         try:
@@ -89,9 +89,17 @@ class Engine:
             self._rehearse([event.work for event in opening if isinstance(event, WorkAdded)])
             self._turn(opening)
             while not self._over:
+                self._check_that_something_can_come()
                 self._turn(self._backend.events())
         finally:
             self._backend.close()
+
+    def _check_that_something_can_come(self) -> None:
+        if self._asking and self.scheduler.at_rest:
+            raise RunStalled(
+                f"the search ({type(self._search).__name__}) waits, but nothing is under way that it could hear of: it"
+                " must answer Work or Done then"
+            )
 
     def _rehearse(self, works: list[Work]) -> None:
         """Try one batch of a trial before anything is logged.
@@ -175,10 +183,12 @@ class Engine:
         for event in events:
             if isinstance(event, (WorkAdded, SearchEnded)):
                 said = answers.popleft() if answers else None
-                if said != event:
+                if said is None or encode(said) != encode(event):
                     raise EventLogError(
                         f"the search now says {said}, but the log has {event}:"
                         " resume with the search, space and seed of that run"
                     )
-            answers.extend(self._answers(self.scheduler.handle(event)))
+            self.scheduler.check_logged(event)
+            # In the order in which `_decide` takes them.
+            answers.extendleft(reversed(self._answers(self.scheduler.handle(event))))
         return list(answers)

@@ -147,6 +147,13 @@ class WorkerRetiring(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class GatheringBegan(Event):
+    """The run will go on with other workers: so many are expected, and nothing is placed before they are there."""
+
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
 class GatheringEnded(Event):
     """Start with the workers that are there, although fewer came than expected."""
 
@@ -283,6 +290,7 @@ EVENTS: dict[str, type[Event]] = {
         WorkerJoined,
         WorkerLost,
         WorkerRetiring,
+        GatheringBegan,
         GatheringEnded,
         PartitionLoaded,
         PartitionLost,

@@ -120,6 +120,7 @@ class _Reader:
         self._threads: set[int] = set()
 
     def read(self, event: Event) -> None:
+        self._scheduler.check_logged(event)
         if isinstance(event, UnitFinished) and self._scheduler.expects(event):
             self._finished(event)
         elif isinstance(event, WorkAdded):

@@ -11,9 +11,11 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
 from cerebro_spark import recipe as recipes
 from cerebro_spark.backend.base import Backend
+from cerebro_spark.backend.janitor import Sweeper
 from cerebro_spark.backend.job import Job
 from cerebro_spark.engine import Engine, Observer
 from cerebro_spark.errors import (
@@ -41,6 +43,8 @@ _log = logging.getLogger("cerebro_spark")
 StoreLike = str | os.PathLike[str] | Store
 PATIENCE = 120.0
 """Seconds for which a store that fails is tried again before the run ends."""
+_PATIENCE_TO_SWEEP = 10.0
+"""Seconds for which it is tried again where nothing but tidiness is at stake."""
 
 
 def execute(
@@ -187,6 +191,9 @@ class _Drive:
         self._patience = patience
         self._earlier = earlier
         self._script = recipe.search.script if isinstance(recipe.search, ReplaySearch) else None
+        self._sweeper = Sweeper(Patient(store, seconds=min(patience, _PATIENCE_TO_SWEEP)), run)
+        self._engine: Engine | None = None
+        self._inherited = bool(earlier)
         self.begun = bool(earlier)
         self.resumable = True
 
@@ -197,10 +204,12 @@ class _Drive:
         checker = self._checker()
         log = EventLog(self._store, self._run)
         try:
-            with Progress(progress, self._earlier) as watching:
+            with closing(log), self._sweeper, Progress(progress, self._earlier) as watching:
                 everybody: list[Observer] = [self._note, watching, *([checker] if checker else []), *observers]
                 search, settings = self._recipe.search, self._scripted()
-                go(Engine(search, settings, self._backend, log, self._run, everybody, recipe=recipe))
+                self._engine = Engine(search, settings, self._backend, log, self._run, everybody, recipe=recipe)
+                go(self._engine)
+                self._sweep()
         except BaseException as error:
             self._say_how_to_go_on(error)
             raise
@@ -227,7 +236,19 @@ class _Drive:
         return checker
 
     def _note(self, event: Event) -> None:
+        """Told of every event first, once it is logged and before anything is done about it.
+
+        With the first of them the log is this driver's, and no other can be writing checkpoints that are to stay: now
+        is the time to delete what earlier drivers decided to delete, and did not, or never knew of.
+        """
         self.begun = True
+        if self._inherited:
+            self._inherited = False
+            self._sweep()
+
+    def _sweep(self) -> None:
+        assert self._engine is not None
+        self._sweeper.sweep(self._engine.scheduler.state.retention.kept())
 
     def _say_how_to_go_on(self, error: BaseException) -> None:
         if not self.begun or not self.resumable or isinstance(error, (EventLogError, ReplayDiverged)):

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from cerebro_spark.dispatch import GREEDY, News, View, policy_named
-from cerebro_spark.errors import ConfigurationError, SchedulingError
+from cerebro_spark.errors import ConfigurationError, EventLogError, SchedulingError
 from cerebro_spark.events import (
     Action,
     DeleteCheckpoint,
     Event,
     FinishRun,
+    GatheringBegan,
     GatheringEnded,
     PartitionLoaded,
     PartitionLost,
@@ -34,6 +35,7 @@ from cerebro_spark.events import (
     WorkerRetiring,
 )
 from cerebro_spark.scheduling import inspection
+from cerebro_spark.scheduling.blame import BlameRules
 from cerebro_spark.scheduling.crew import CrewRules
 from cerebro_spark.scheduling.roster import WorkerRecord
 from cerebro_spark.scheduling.state import empty_state
@@ -61,6 +63,7 @@ class MopScheduler:
         self.finished = False
         self._trials = TrialRules(self.state)
         self._crew = CrewRules(self.state, self._trials)
+        self._blame = BlameRules(self.state, self._trials, self._crew)
         self._train = [p.id for p in settings.partitions if p.split == "train"]
         self._policy = policy_named(settings.policy)
         self.view = View(self.state.board, np.random.default_rng(settings.seed))
@@ -72,9 +75,10 @@ class MopScheduler:
             WorkerJoined: self._crew.join,
             WorkerLost: self._crew.lose,
             WorkerRetiring: lambda event: self._crew.retire(event.worker),
+            GatheringBegan: lambda event: self.state.holdings.await_workers(event.workers),
             GatheringEnded: self._gathering_ended,
             PartitionLoaded: lambda event: self._crew.loaded(event.worker, event.partition),
-            PartitionLost: lambda event: self._crew.unloaded(event.worker, event.partition, event.reason),
+            PartitionLost: lambda event: self._blame.load_failed(event.worker, event.partition, event.reason),
             UnitFinished: self._unit_finished,
             UnitFailed: self._unit_failed,
         }
@@ -85,6 +89,7 @@ class MopScheduler:
         state.now = max(state.now, event.at)
         state.actions = []
         self._handlers[type(event)](event)
+        self._blame.review()
         self._dispatch()
         if not self.finished and self._is_over():
             self.finished = True
@@ -94,6 +99,22 @@ class MopScheduler:
     def expects(self, event: UnitFinished | UnitFailed) -> bool:
         """Whether this is the result of an assignment that still stands; any other comes too late, or twice."""
         return self._assignee(event) is not None
+
+    def check_logged(self, event: Event) -> None:
+        """Raise EventLogError if a log says of a unit what this scheduler, fed with all before it, did not order.
+
+        A scheduler that decides otherwise than the one that wrote the log would take its results for late ones.
+        """
+        if not isinstance(event, (UnitFinished, UnitFailed)):
+            return
+        given = self.state.assignments.get(event.attempt)
+        other = given is not None and (given.worker, given.unit) != (event.worker, event.unit)
+        if other or event.attempt > self.state.attempts:
+            ordered = "never gave out" if given is None else f"gave to {given.worker} as {given.unit}"
+            raise EventLogError(
+                f"the log has {event.unit} by {event.worker} as attempt {event.attempt}, which this scheduler"
+                f" {ordered}: use the version of cerebro_spark, with the settings, that wrote it"
+            )
 
     @property
     def units_given_up(self) -> int:
@@ -130,13 +151,18 @@ class MopScheduler:
             column = self.state.columns[event.unit.partition]
             self.state.board.costs.observe(trial.row, worker.row, column, event.seconds)
             self._trials.trained(trial, event)
+        self._blame.unit_finished(worker, event.unit)
         self._crew.dismiss(worker)
 
     def _unit_failed(self, event: UnitFailed) -> None:
         worker = self._assignee(event)
         if worker is not None:
+            trial = self.state.trials[event.unit.trial]
             self._crew.give_up(event.attempt, worker)
-            self._trials.failed(self.state.trials[event.unit.trial], event)
+            if event.blame == "worker":
+                self._blame.unit_failed(worker, trial, event)
+            else:
+                self._trials.failed(trial, event)
             self._crew.dismiss(worker)
 
     def _assignee(self, event: UnitFinished | UnitFailed) -> WorkerRecord | None:
@@ -152,10 +178,14 @@ class MopScheduler:
             self.state.actions.append(DeleteCheckpoint(checkpoint))
 
     def _is_over(self) -> bool:
+        return self.state.search_ended and self.at_rest
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is under way, and nothing waits for a worker: the search would hear of nothing more."""
         state = self.state
         return (
-            state.search_ended
-            and not state.assignments
+            not state.assignments
             and not state.board.active.any()
             and not any(trial.evaluations for trial in state.trials.values())
         )
@@ -200,8 +230,10 @@ class MopScheduler:
         self.state.board.start(worker_row, trial_row, column, self.state.now)
         unit = Unit(trial.id, trial.epoch, self._train[column])
         step = trial.step + 1
-        carry = Metrics.merge(trial.trained.values()) if trial.carries and trial.trained else None
-        final = step == len(self._train) and (carry is not None or step == 1)
+        last = step == len(self._train)
+        needed = trial.merging == "carried" or (trial.merging == "states" and last)
+        carry = Metrics.merge(trial.trained.values()) if needed and trial.trained else None
+        final = last and (carry is not None or step == 1)
         trial.running_params = trial.params
         trial.attempt = self._crew.assign(unit, trial.params, worker, trial.latest, step, carry, final, trial.rebased)
 
@@ -217,8 +249,8 @@ class MopScheduler:
             taken = state.evaluations.take(worker.holds, serial)
             if taken is not None:
                 trial_id, evaluation, partition = taken
-                carry = state.evaluations.carry(trial_id, evaluation)
                 alone = not evaluation.todo and evaluation.running == 1
+                carry = state.evaluations.carry(trial_id, evaluation, last=alone)
                 final = alone and (carry is not None or not evaluation.measured)
                 unit = Unit(trial_id, evaluation.epoch, partition, "eval")
                 self._crew.assign(unit, evaluation.params, worker, evaluation.checkpoint, carry=carry, final=final)

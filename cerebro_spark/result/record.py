@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -91,12 +92,12 @@ class Record:
         def place(trial: TrialId) -> tuple[bool, bool, bool, float, int]:
             record = self.trials[trial]
             value = record.best_value
-            nan = value != value
+            none = not math.isfinite(value)
             return (
                 record.status == "failed",
                 record.best is None,
-                nan,
-                0.0 if nan else (-value if mode == "max" else value),
+                none,
+                0.0 if none else (-value if mode == "max" else value),
                 record.row,
             )
 
@@ -104,6 +105,7 @@ class Record:
 
     def take(self, event: Event) -> None:
         """One more event of the log."""
+        self.scheduler.check_logged(event)
         if isinstance(event, UnitFinished):
             self._take_unit(event)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cerebro_spark.events import RetireWorker, RunUnit, WorkerJoined, WorkerLost
+from cerebro_spark.events import DropPartition, RetireWorker, RunUnit, WorkerJoined, WorkerLost
 from cerebro_spark.scheduling.roster import Assignment, WorkerRecord
 from cerebro_spark.scheduling.state import State
 from cerebro_spark.scheduling.trials import TrialRules
@@ -13,12 +13,16 @@ from cerebro_spark.types import Checkpoint, Metrics, PartitionId, Unit, WorkerId
 
 
 class CrewRules:
-    """Changes the state of workers as facts come in. `seats` are the workers by their number on the board."""
+    """Changes the state of workers as facts come in. `seats` are the workers by their number on the board.
+
+    Those `in_doubt` are set aside until it shows whether they are at fault (see `blame.py`).
+    """
 
     def __init__(self, state: State, trials: TrialRules) -> None:
         self._state = state
         self._trials = trials
         self.seats: list[WorkerId] = []
+        self.in_doubt: list[WorkerRecord] = []
 
     # -- coming and going
 
@@ -33,6 +37,7 @@ class CrewRules:
             state.workers[event.worker] = worker
             self.seats.append(event.worker)
         worker.host, worker.live, worker.retiring = event.host, True, False
+        worker.failures, worker.failed_loads, worker.unwanted = [], 0, []
         state.board.live[worker.row] = state.board.idle[worker.row] = True
         state.board.ready_at[worker.row] = state.now
         state.board.costs.add_worker(worker.row, event.speed)
@@ -51,18 +56,56 @@ class CrewRules:
         """A worker shall leave; it gets nothing new, and goes when its queue is empty."""
         state = self._state
         worker = state.workers.get(worker_id)
-        if worker is None or not worker.live or worker.retiring:
+        if worker is None or not worker.live:
             return
+        self.no_longer_in_doubt(worker)
+        if not worker.retiring:
+            self._withdraw(worker)
+        self.dismiss(worker)
+
+    def set_aside(self, worker: WorkerRecord) -> None:
+        """A worker retires for its failures: at once, or when it has shown that no trial is to blame for them."""
+        worker.doubters = set(worker.failures)
+        if worker.doubters:
+            self.in_doubt.append(worker)
+            worker.unwanted += sorted(worker.loading)
+            # It stays, and others, perhaps on its host, need the memory.
+            self._state.actions += [
+                DropPartition(worker.id, partition) for partition in sorted(worker.holds | worker.loading)
+            ]
+        self._withdraw(worker)
+        self.dismiss(worker)
+
+    def reinstate(self, worker: WorkerRecord) -> None:
+        """One that was set aside is not at fault, or needed all the same."""
+        state = self._state
+        self.no_longer_in_doubt(worker)
+        worker.retiring, worker.failures, worker.failed_loads = False, [], 0
+        if not worker.queue:
+            state.board.idle[worker.row] = True
+            state.board.ready_at[worker.row] = state.now
+        state.actions += state.holdings.settle()
+        state.look_at_all = True
+
+    def no_longer_in_doubt(self, worker: WorkerRecord) -> None:
+        """Whatever becomes of the worker, it is decided."""
+        if worker.doubters:
+            worker.doubters = set()
+        if worker in self.in_doubt:
+            self.in_doubt.remove(worker)
+
+    def _withdraw(self, worker: WorkerRecord) -> None:
+        """Give a worker nothing new, and what it holds to others."""
+        state = self._state
         worker.retiring = True
         state.board.idle[worker.row] = False
         state.holdings.forget(worker)
         state.actions += state.holdings.settle()
-        self.dismiss(worker)
         state.look_at_all = True
 
     def dismiss(self, worker: WorkerRecord) -> None:
         """Let a retiring worker go if it has nothing left to do."""
-        if worker.retiring and worker.live and not worker.queue:
+        if worker.retiring and worker.live and not worker.queue and not worker.doubters:
             worker.live = False
             self._state.board.live[worker.row] = False
             self._state.actions.append(RetireWorker(worker.id))
@@ -71,6 +114,7 @@ class CrewRules:
         """Take back what a dead worker had to do. Only the unit it was running can have killed it."""
         running = event.running if event.running in worker.queue else next(iter(worker.queue), None)
         worker.live = False
+        self.no_longer_in_doubt(worker)
         self._state.board.live[worker.row] = self._state.board.idle[worker.row] = False
         for attempt in list(worker.queue):
             assignment = self.give_up(attempt, worker)
@@ -81,15 +125,13 @@ class CrewRules:
     # -- partitions
 
     def loaded(self, worker_id: WorkerId, partition: PartitionId) -> None:
+        """A worker has a partition, unless it was told meanwhile to drop it."""
         worker = self._state.workers.get(worker_id)
-        if worker is not None and worker.live and not worker.retiring:
+        if worker is not None and partition in worker.unwanted:
+            worker.unwanted.remove(partition)
+        elif worker is not None and worker.live and not worker.retiring:
+            worker.failures, worker.failed_loads = [], 0
             self._state.actions += self._state.holdings.loaded(worker, partition)
-            self._state.look_at_all = True
-
-    def unloaded(self, worker_id: WorkerId, partition: PartitionId, reason: str) -> None:
-        worker = self._state.workers.get(worker_id)
-        if worker is not None and worker.live and not worker.retiring:
-            self._state.actions += self._state.holdings.lost(worker, partition, reason)
             self._state.look_at_all = True
 
     # -- assignments

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from cerebro_spark.events import UnitFinished
 from cerebro_spark.scheduling.board import Bools
-from cerebro_spark.scheduling.roster import Evaluation, WorkerRecord
+from cerebro_spark.scheduling.roster import Evaluation, Merging, WorkerRecord
 from cerebro_spark.types import Checkpoint, Metrics, PartitionId, TrialId
-
-Merging = Literal["plain", "states", "carried"]
 
 
 def merging_of(metrics: Metrics) -> Merging:
@@ -105,10 +103,13 @@ class Evaluations:
         """Whether a script wants another partition first. Plain averages are the same in any order."""
         return bool(evaluation.order) and self._merging.get(trial) != "plain" and evaluation.todo[0] != partition
 
-    def carry(self, trial: TrialId, evaluation: Evaluation) -> Metrics | None:
-        """What the units before have measured, where the next one needs it: added up always in the same order."""
+    def carry(self, trial: TrialId, evaluation: Evaluation, last: bool) -> Metrics | None:
+        """What the units before have measured, where the next one needs it: added up always in the same order.
+
+        States that add up are for the last one alone, which makes values of them.
+        """
         merging = self._merging.get(trial)
-        if not evaluation.measured or merging == "plain":
+        if not evaluation.measured or merging == "plain" or (merging == "states" and not last):
             return None
         order = list(evaluation.measured) if merging == "carried" else sorted(evaluation.measured)
         return Metrics.merge(evaluation.measured[partition] for partition in order)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import Any
 
-from cerebro_spark.events import Action, DropPartition, FailRun, LoadPartition, Settings
+from cerebro_spark.events import Action, DropPartition, LoadPartition, Settings
 from cerebro_spark.placement import Holders, Seat, place
 from cerebro_spark.scheduling.board import Board
-from cerebro_spark.scheduling.roster import WorkerRecord
+from cerebro_spark.scheduling.roster import WorkerRecord, forgiven
 from cerebro_spark.types import PartitionId, WorkerId
 
 # How many units a worker must have been measured on before partitions move because of its speed.
@@ -31,7 +32,8 @@ class Holdings:
         self._board = board
         self._columns = columns
         self._gathered = False
-        self._failed_loads: dict[PartitionId, int] = {}
+        self._expected = settings.workers
+        self._failed_loads: dict[PartitionId, list[WorkerId]] = {}
         self._speeds: dict[WorkerId, float] = {}
         self._copies: dict[PartitionId, int] = {}
         self.target: Holders = {}
@@ -39,9 +41,14 @@ class Holdings:
     def joined(self, worker: WorkerRecord, holds: Iterable[PartitionId]) -> list[Action]:
         for partition in holds:
             self._take(worker, partition)
-        if not self._gathered and len(self._seated()) < self._settings.workers:
+        if not self._gathered and len(self.seated()) < self._expected:
             return []
         return self.gather()
+
+    def await_workers(self, expected: int) -> None:
+        """All workers are about to be replaced: place nothing until so many are there, who know nothing of the past."""
+        self._gathered, self._expected = False, expected
+        self._failed_loads, self._speeds = {}, {}
 
     def gather(self) -> list[Action]:
         """Place partitions on whoever is there, from now on."""
@@ -53,16 +60,17 @@ class Holdings:
         self._take(worker, partition)
         return self._drop_surplus(partition)
 
-    def lost(self, worker: WorkerRecord, partition: PartitionId, reason: str) -> list[Action]:
-        """A worker could not load a partition or lost it: try again, there or elsewhere, but not for ever."""
+    def lost(self, worker: WorkerRecord, partition: PartitionId) -> list[WorkerId]:
+        """A worker could not load a partition or lost it; returns who did so in a row."""
         self._release(worker, partition)
-        failures = self._failed_loads.get(partition, 0) + 1
-        self._failed_loads[partition] = failures
-        if failures >= self._settings.max_failures:
-            return [
-                FailRun(f"partition {partition} could not be loaded {failures} times in a row; the last time: {reason}")
-            ]
-        return self.settle()
+        failures = self._failed_loads.setdefault(partition, [])
+        failures.append(worker.id)
+        return failures
+
+    def forgive(self, worker: WorkerId, neighbours: Collection[WorkerId]) -> None:
+        """Of the failed loads of these neighbours only one of a partition counts, as one of this worker."""
+        for partition, failures in self._failed_loads.items():
+            self._failed_loads[partition] = forgiven(failures, worker, neighbours)
 
     def forget(self, worker: WorkerRecord) -> None:
         """The worker is gone, and with it all it held."""
@@ -73,7 +81,7 @@ class Holdings:
         """Work out anew who shall hold what, and order what is missing."""
         if not self._gathered:
             return []
-        seats = [Seat(w.id, w.host, self._speeds.get(w.id, 1.0)) for w in self._seated()]
+        seats = [Seat(w.id, w.host, self._speeds.get(w.id, 1.0)) for w in self.seated()]
         self.target = {}
         for split in ("train", "validation"):
             partitions = [p for p in self._settings.partitions if p.split == split]
@@ -83,7 +91,7 @@ class Holdings:
 
     def follow_speeds(self) -> list[Action]:
         """Move partitions to faster workers, if there are partitions to spare and speeds are known well enough."""
-        seated = self._seated()
+        seated = self.seated()
         if len(self._columns) * self._settings.replicas <= len(seated) or not self._gathered:
             return []
         if not all(self._board.costs.speed_is_sure(worker.row, _MEASUREMENTS) for worker in seated):
@@ -99,12 +107,18 @@ class Holdings:
         self._speeds = {worker.id: speed for worker, speed in zip(seated, speeds, strict=True)}
         return self.settle()
 
-    def _seated(self) -> list[WorkerRecord]:
+    def seated(self) -> list[WorkerRecord]:
+        """Those that can be given something to hold and to do."""
         return [worker for worker in self._workers.values() if worker.live and not worker.retiring]
+
+    def snapshot(self) -> dict[str, Any]:
+        """Who shall hold what, and who is waited for, for comparing two schedulers."""
+        waiting = None if self._gathered else self._expected
+        return {"target": self.target, "waiting": waiting, "failed_loads": {**self._failed_loads}}
 
     def _current(self) -> dict[PartitionId, list[WorkerId]]:
         current: dict[PartitionId, list[WorkerId]] = {}
-        for worker in self._seated():
+        for worker in self.seated():
             for partition in worker.holds | worker.loading:
                 current.setdefault(partition, []).append(worker.id)
         return current
@@ -127,7 +141,7 @@ class Holdings:
             partition in self._workers[n].holds for n in holders
         ):
             return actions
-        for worker in self._seated():
+        for worker in self.seated():
             if partition in worker.holds and worker.id not in holders:
                 self._release(worker, partition)
                 actions.append(DropPartition(worker.id, partition))

@@ -23,6 +23,8 @@ def audit(state: State) -> None:
         _audit_trial(state, trial)
     for worker in state.workers.values():
         _audit_worker(state, worker)
+    in_doubt = any(worker.doubters for worker in state.workers.values())
+    _demand(not in_doubt or bool(state.holdings.seated()), "somebody does the work of those in doubt")
     holders = state.board.holds.sum(axis=0)
     _demand(bool((holders == state.board.holders).all()), "holders are counted right")
 
@@ -54,6 +56,7 @@ def _audit_worker(state: State, worker: WorkerRecord) -> None:
         worker.live or not (worker.queue or worker.holds or worker.loading), f"{worker.id} is dead and holds nothing"
     )
     _demand(all(state.assignments[a].worker == worker.id for a in worker.queue), f"{worker.id} has its own units")
+    _demand(not worker.doubters or (worker.live and worker.retiring), f"{worker.id} is set aside if it is in doubt")
 
 
 def _demand(holds: bool, rule: str) -> None:
@@ -73,7 +76,7 @@ def snapshot(state: State, view: View) -> dict[str, Any]:
         "assignments": {attempt: repr(a) for attempt, a in state.assignments.items()},
         "kept": {c.name: reasons for c, reasons in state.retention.kept().items()},
         "waiting": state.evaluations.snapshot(),
-        "target": state.holdings.target,
+        "holdings": _plain(state.holdings.snapshot()),
         "board": _arrays(state.board),
         "costs": _arrays(state.board.costs),
         "random": _plain(view.rng.bit_generator.state),

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from cerebro_spark.types import Checkpoint, Metrics, PartitionId, TrialId, Unit, Work, WorkerId
+from cerebro_spark.types import Checkpoint, Metrics, PartitionId, TrialId, Unit, UnitKind, Work, WorkerId
+
+# What of a trial failed: its training in an epoch, or the evaluation of one.
+Part = tuple[TrialId, UnitKind, int]
+# How metrics of several units become those of an epoch.
+Merging = Literal["plain", "states", "carried"]
 
 Status = Literal["training", "paused", "stopped", "failed"]
 
@@ -29,7 +34,7 @@ class Evaluation:
     measured: dict[PartitionId, Metrics] = field(default_factory=dict)
     trained_values: Mapping[str, float] | None = None
     measured_values: Mapping[str, float] | None = None
-    failures: dict[PartitionId, int] = field(default_factory=dict)
+    failures: dict[PartitionId, list[WorkerId]] = field(default_factory=dict)
     kills: dict[PartitionId, int] = field(default_factory=dict)
 
 
@@ -37,6 +42,7 @@ class Evaluation:
 class TrialRecord:
     """A trial: `epoch` is the one it trains, or would train next; `step` of its units are done.
 
+    `failures` are the workers at which its training units failed in a row, though not through its own fault.
     `works` counts the Works that have taken effect; those `waiting` were asked for before their turn in a script.
     """
 
@@ -55,8 +61,8 @@ class TrialRecord:
     works: int = 0
     waiting: list[Work] = field(default_factory=list)
     kills: int = 0
-    failures: int = 0
-    carries: bool = False
+    failures: list[WorkerId] = field(default_factory=list)
+    merging: Merging = "plain"
     rebased: bool = False
     running_params: Mapping[str, Any] = field(default_factory=dict)
     trained: dict[PartitionId, Metrics] = field(default_factory=dict)
@@ -66,7 +72,13 @@ class TrialRecord:
 
 @dataclass(slots=True)
 class WorkerRecord:
-    """A worker: the first attempt in `queue` is the unit it runs, the others wait behind it."""
+    """A worker: the first attempt in `queue` is the unit it runs, the others wait behind it.
+
+    `failures` are the parts of trials that failed at it since it last did anything well, `failed_loads` as many
+    partitions. One that was set aside for that is in doubt as long as it has `doubters`: those of its failures that
+    have not yet shown whether they happen elsewhere too. `unwanted` are the partitions that were on their way when it
+    was told to drop them.
+    """
 
     id: WorkerId
     row: int
@@ -75,7 +87,11 @@ class WorkerRecord:
     retiring: bool = False
     holds: set[PartitionId] = field(default_factory=set)
     loading: set[PartitionId] = field(default_factory=set)
+    unwanted: list[PartitionId] = field(default_factory=list)
     queue: deque[int] = field(default_factory=deque)
+    failures: list[Part] = field(default_factory=list)
+    failed_loads: int = 0
+    doubters: set[Part] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +101,13 @@ class Assignment:
     unit: Unit
     worker: WorkerId
     parent: Checkpoint | None
+
+
+def forgiven(failures: Sequence[WorkerId], worker: WorkerId, neighbours: Collection[WorkerId]) -> list[WorkerId]:
+    """Failures by worker, of which those at the neighbours have come to count as one of this worker.
+
+    >>> forgiven(["w0", "w1", "w2", "w1"], "w1", {"w1", "w2"})
+    ['w0', 'w1']
+    """
+    left = [name for name in failures if name not in neighbours]
+    return [*left, worker] if len(left) < len(failures) else left

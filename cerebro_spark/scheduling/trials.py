@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Any
 
+from cerebro_spark.codec import to_plain
 from cerebro_spark.errors import SchedulingError
 from cerebro_spark.events import FailRun, TellSearch, UnitFailed, UnitFinished, WorkAdded
 from cerebro_spark.scheduling.evaluations import merging_of
-from cerebro_spark.scheduling.roster import Assignment, Evaluation, TrialRecord, WorkerRecord
+from cerebro_spark.scheduling.roster import Assignment, Evaluation, TrialRecord, WorkerRecord, forgiven
 from cerebro_spark.scheduling.script import ScriptRules
 from cerebro_spark.scheduling.state import State
-from cerebro_spark.types import Checkpoint, Report, TrialId, Unit, Work
+from cerebro_spark.types import Checkpoint, Report, TrialId, Unit, Work, WorkerId
 
 
 class TrialRules:
@@ -18,7 +20,7 @@ class TrialRules:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._script = ScriptRules(state, self.rest, self._fail)
+        self._script = ScriptRules(state, self.rest, self.fail)
         self.rows: list[TrialId] = []
 
     # -- what the search wants
@@ -40,7 +42,7 @@ class TrialRules:
         if work.warm_start is not None:
             state.delete(state.retention.exchange(trial.latest, work.warm_start))
             trial.latest = work.warm_start
-        trial.rebased = trial.rebased or work.warm_start is not None or trial.params != work.params
+        trial.rebased = trial.rebased or work.warm_start is not None or not _same(trial.params, work.params)
         trial.works += 1
         trial.params = work.params
         trial.until = work.until_epoch
@@ -94,11 +96,11 @@ class TrialRules:
         if event.checkpoint is None:
             raise SchedulingError(f"training unit {event.unit} finished without a checkpoint")
         trial.attempt = None
-        trial.kills = trial.failures = 0
+        trial.kills, trial.failures = 0, []
         trial.rebased = trial.params != trial.running_params
         trial.step += 1
         trial.trained[event.unit.partition] = event.metrics
-        trial.carries = merging_of(event.metrics) != "plain"
+        trial.merging = merging_of(event.metrics)
         state.delete(state.retention.exchange(trial.latest, event.checkpoint))
         trial.latest = event.checkpoint
         if trial.status == "failed":
@@ -173,9 +175,10 @@ class TrialRules:
     # -- units that did not
 
     def failed(self, trial: TrialRecord, event: UnitFailed) -> None:
-        """A unit raised: the trial's fault ends the trial, the worker's only if it happens again and again.
+        """A unit raised through the trial's fault, which ends the trial, or through the store's.
 
-        The store's ends the run: other units would not fare better, and no trial shall be given up for it.
+        That ends the run: other units would not fare better, and no trial shall be given up for it. Of the worker's
+        fault see `blame.py`.
         """
         if trial.status == "failed":
             return
@@ -183,13 +186,8 @@ class TrialRules:
             self._state.actions.append(
                 FailRun(f"the store failed worker {event.worker} with {event.unit}: {event.error}")
             )
-            return
-        if event.blame == "trial":
-            self._fail(trial, event.error)
-            return
-        failures = self._count_failure(trial, event.unit)
-        if failures >= self._state.settings.max_failures:
-            self._fail(trial, f"unit {event.unit} failed {failures} times in a row; the last time: {event.error}")
+        else:
+            self.fail(trial, event.error)
 
     def killed(self, assignment: Assignment, worker: WorkerRecord, reason: str) -> None:
         """A worker died while it ran this unit: once may be chance, again and again is not."""
@@ -199,15 +197,22 @@ class TrialRules:
         kills = self._count_kill(trial, assignment.unit)
         if kills >= self._state.settings.max_kills:
             where = f"the last on {worker.host or worker.id}"
-            self._fail(trial, f"unit {assignment.unit} lost its worker {kills} times in a row, {where}: {reason}")
+            self.fail(trial, f"unit {assignment.unit} lost its worker {kills} times in a row, {where}: {reason}")
 
-    def _count_failure(self, trial: TrialRecord, unit: Unit) -> int:
-        if unit.kind == "train":
-            trial.failures += 1
-            return trial.failures
-        failures = trial.evaluations[unit.epoch].failures
-        failures[unit.partition] = failures.get(unit.partition, 0) + 1
-        return failures[unit.partition]
+    def strike(self, trial: TrialRecord, unit: Unit, worker: WorkerId) -> list[WorkerId]:
+        """A unit failed at this worker; returns where it did so in a row."""
+        failures = trial.failures
+        if unit.kind == "eval":
+            failures = trial.evaluations[unit.epoch].failures.setdefault(unit.partition, [])
+        failures.append(worker)
+        return failures
+
+    def forgive(self, trial: TrialRecord, worker: WorkerId, neighbours: Collection[WorkerId]) -> None:
+        """Of the trial's failures at these neighbours only one counts, as one of this worker."""
+        trial.failures = forgiven(trial.failures, worker, neighbours)
+        for evaluation in trial.evaluations.values():
+            for partition, failures in evaluation.failures.items():
+                evaluation.failures[partition] = forgiven(failures, worker, neighbours)
 
     def _count_kill(self, trial: TrialRecord, unit: Unit) -> int:
         if unit.kind == "train":
@@ -217,7 +222,8 @@ class TrialRules:
         kills[unit.partition] = kills.get(unit.partition, 0) + 1
         return kills[unit.partition]
 
-    def _fail(self, trial: TrialRecord, error: str) -> None:
+    def fail(self, trial: TrialRecord, error: str) -> None:
+        """The trial has come to a bad end, of which the search is told."""
         state = self._state
         trial.status, trial.error = "failed", error
         for evaluation in trial.evaluations.values():
@@ -248,3 +254,12 @@ class TrialRules:
 
     def _tell(self, report: Report) -> None:
         self._state.actions.append(TellSearch(report))
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether params are those of the log: a NaN in them equals itself.
+
+    >>> _same({"x": float("nan")}, {"x": float("nan")}), _same({"x": 1}, {"x": 2})
+    (True, False)
+    """
+    return one == other or to_plain(one, "params") == to_plain(other, "params")

@@ -20,6 +20,7 @@ RUNS = "runs"
 DATASETS = "datasets"
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_CHECKPOINT = re.compile(r"e\d{4,}-s\d{5,}-a\d+\.safetensors")
 _SEGMENT = re.compile(r"(\d{12,})(?:-(\d{12,}))?\.jsonl")
 
 
@@ -132,6 +133,15 @@ def checkpoint(run: str, checkpoint: Checkpoint) -> str:
     """
     check_id(checkpoint.trial, "trial id")
     return f"{checkpoint_folder(run)}/{checkpoint.name}.safetensors"
+
+
+def is_checkpoint(name: str) -> bool:
+    """Whether a name under a run's folder of checkpoints is that of one, and not of what somebody else put there.
+
+    >>> is_checkpoint("runs/r1/checkpoints/t3/e0001-s00004-a17.safetensors"), is_checkpoint("runs/r1/checkpoints/notes")
+    (True, False)
+    """
+    return _CHECKPOINT.fullmatch(name.rpartition("/")[2]) is not None
 
 
 def dataset_folder(dataset: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,13 @@ from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import (
     Action,
     Event,
+    GatheringEnded,
     LoadPartition,
     PartitionLost,
+    RetireWorker,
     RunUnit,
     Settings,
+    UnitFailed,
     UnitFinished,
     WorkerJoined,
 )
@@ -79,9 +82,9 @@ def engine(store: LocalStore, search: Search, backend: SimulatedBackend | None =
     return made
 
 
-def watch(made: Engine) -> Auditor:
+def watch(made: Engine, settings: Settings = SETTINGS) -> Auditor:
     """Have every event and action judged."""
-    auditor = Auditor(SETTINGS)
+    auditor = Auditor(settings)
     handle = made.scheduler.handle
 
     def audited(event: Event) -> list[Action]:
@@ -232,6 +235,216 @@ class BrokenDisk(SimulatedBackend):
 def test_a_partition_that_nobody_can_load_ends_the_run_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match=r"p1 could not be loaded 3 times.*disk on fire.*resume"):
         engine(LocalStore(tmp_path), Promoting(), BrokenDisk(workers(), WORLD)).run()
+
+
+class Faulty(SimulatedBackend):
+    """Units of which `fails` says so, by worker and order, fail as if by the worker's fault; `loads` load nothing."""
+
+    def __init__(
+        self,
+        spec: list[SimulatedWorker],
+        fails: Callable[[str, RunUnit], bool] = lambda worker, order: False,
+        loads: Collection[str] = (),
+    ) -> None:
+        super().__init__(spec, WORLD)
+        self._fails = fails
+        self._loads = loads
+        self.orders: list[Action] = []
+
+    def submit(self, action: Action) -> None:
+        self.orders.append(action)
+        if isinstance(action, LoadPartition) and action.worker in self._loads:
+            lost = PartitionLost(self.now(), action.worker, action.partition, "no such mount")
+            self._at(self.now(), lambda: [lost])
+        else:
+            super().submit(action)
+
+    def _finish(self, order: RunUnit, seat: Any) -> list[Event]:
+        worker = seat.spec.id
+        if self._fails(worker, order):
+            return [UnitFailed(self.now(), worker, order.unit, order.attempt, "no such mount", blame="worker")]
+        return super()._finish(order, seat)
+
+    @property
+    def dismissed(self) -> list[str]:
+        return [order.worker for order in self.orders if isinstance(order, RetireWorker)]
+
+
+SEVERAL = [{"cost": 1.0 + i / 4} for i in range(5)]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("queue_ahead", [0, 1])
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_worker_that_fails_at_everything_is_set_aside_and_no_trial_suffers(
+    tmp_path: Path, replicas: int, queue_ahead: int, count: int
+) -> None:
+    backend = Faulty(workers(count), lambda worker, order: worker == "w1")
+    search = _Recording(SEVERAL, 3)
+    settings = Settings(PARTITIONS, workers=count, replicas=replicas, queue_ahead=queue_ahead)
+    made = Engine(search, settings, backend, EventLog(LocalStore(tmp_path), "log"))
+    auditor = watch(made, settings)
+    made.run()
+    assert not [r for r in search.reports if r.failed]
+    auditor.complete({f"t{i}": 3 for i in range(5)})
+    assert backend.dismissed == ["w1"]
+    again = MopScheduler(settings)
+    for event in EventLog(LocalStore(tmp_path), "log").read():
+        again.handle(event)
+    assert again.snapshot() == made.scheduler.snapshot()
+
+
+def test_a_worker_that_breaks_down_in_the_middle_is_set_aside(tmp_path: Path) -> None:
+    """It trained well, then its mount went away: whatever has a checkpoint to fetch fails there."""
+    backend = Faulty(workers(3), lambda worker, order: worker == "w1" and order.parent is not None)
+    search = _Recording(SEVERAL, 3)
+    Engine(search, Settings(PARTITIONS, workers=3), backend, EventLog(LocalStore(tmp_path), "log")).run()
+    assert len(search.reports) == 15
+    assert not [r for r in search.reports if r.failed]
+    assert backend.dismissed == ["w1"]
+
+
+def test_a_broken_host_is_set_aside_with_all_its_workers(tmp_path: Path) -> None:
+    spec = [SimulatedWorker(f"w{i}", host="ab"[i // 2]) for i in range(4)]
+    backend = Faulty(spec, lambda worker, order: worker in ("w0", "w1"))
+    search = _Recording(SEVERAL, 2)
+    Engine(search, Settings(PARTITIONS, workers=4), backend, EventLog(LocalStore(tmp_path), "log")).run()
+    assert len(search.reports) == 10
+    assert not [r for r in search.reports if r.failed]
+
+
+@pytest.mark.parametrize("queue_ahead", [0, 1])
+def test_trials_that_fail_wherever_they_are_cost_no_worker(tmp_path: Path, queue_ahead: int) -> None:
+    """What they raise looks like a worker's fault, as a file that is nowhere does."""
+    backend = Faulty(workers(3), lambda worker, order: order.params["cost"] in (1.25, 1.75))
+    search = _Recording(SEVERAL, 2)
+    settings = Settings(PARTITIONS, workers=3, queue_ahead=queue_ahead)
+    made = Engine(search, settings, backend, EventLog(LocalStore(tmp_path), "log"))
+    auditor = watch(made, settings)
+    made.run()
+    failed = {r.trial: str(r.error) for r in search.reports if r.failed}
+    assert set(failed) == {"t1", "t3"}
+    assert all("3 times in a row" in error and "no such mount" in error for error in failed.values())
+    auditor.complete({"t0": 2, "t2": 2, "t4": 2})
+    assert backend.dismissed == []
+
+
+@pytest.mark.parametrize("kind", ["train", "eval"])
+@pytest.mark.parametrize("queue_ahead", [0, 1])
+def test_trials_of_which_one_part_fails_wherever_it_is_cost_no_worker(
+    tmp_path: Path, queue_ahead: int, kind: str
+) -> None:
+    """The other part goes well meanwhile, which says nothing of the worker at which this one failed."""
+
+    def fails(worker: str, order: RunUnit) -> bool:
+        return order.params["cost"] == 1.25 and order.unit.kind == kind and order.unit.epoch == 2
+
+    backend = Faulty(workers(3), fails)
+    search = _Recording(SEVERAL, 3)
+    settings = Settings(PARTITIONS, workers=3, queue_ahead=queue_ahead)
+    made = Engine(search, settings, backend, EventLog(LocalStore(tmp_path), "log"))
+    watch(made, settings)
+    made.run()
+    assert {r.trial for r in search.reports if r.failed} == {"t1"}
+    assert backend.dismissed == []
+
+
+def test_a_broken_worker_with_nobody_beside_it_fails_the_trials(tmp_path: Path) -> None:
+    backend = Faulty(workers(1), lambda worker, order: True)
+    search = _Recording(SEVERAL, 1)
+    Engine(search, Settings(PARTITIONS, workers=1), backend, EventLog(LocalStore(tmp_path), "log")).run()
+    assert [r.failed for r in search.reports] == [True] * 5
+
+
+def test_one_who_was_set_aside_comes_back_when_nobody_else_is_left(tmp_path: Path) -> None:
+    """w1 fails three times, and w0 dies for good before anybody can say whose fault that was."""
+    failing = iter([True] * 3)
+    spec = [SimulatedWorker("w0", speed=0.01, deaths=((20.0, float("inf")),)), SimulatedWorker("w1")]
+    backend = Faulty(spec, lambda worker, order: worker == "w1" and next(failing, False))
+    search = _Recording([{"cost": 1.0}] * 2, 2)
+    settings = Settings(PARTITIONS, workers=2)
+    made = Engine(search, settings, backend, EventLog(LocalStore(tmp_path), "log"))
+    auditor = watch(made, settings)
+    made.run()
+    assert len([r for r in search.reports if not r.failed]) == 4
+    auditor.complete({"t0": 2, "t1": 2})
+    assert backend.dismissed == []
+
+
+@pytest.mark.parametrize("broken", [{"w0"}, {"w1"}, {"w0", "w1"}])
+def test_a_worker_that_cannot_load_anything_is_set_aside_and_the_run_finishes(tmp_path: Path, broken: set[str]) -> None:
+    spec = [SimulatedWorker(f"w{i}", host="b" if i == 2 else "a") for i in range(3)]
+    backend = Faulty(spec, loads=broken)
+    search = _Recording(SEVERAL, 1)
+    settings = Settings(PARTITIONS, workers=3)
+    made = Engine(search, settings, backend, EventLog(LocalStore(tmp_path), "log"))
+    auditor = watch(made, settings)
+    made.run()
+    auditor.complete({f"t{i}": 1 for i in range(5)})
+    assert set(backend.dismissed) == broken
+
+
+def test_a_resumed_run_counts_failed_loads_from_the_beginning(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    with pytest.raises(BackendError, match="p1 could not be loaded"):
+        engine(store, Promoting(), BrokenDisk(workers(), WORLD)).run()
+
+    class MendedLate(BrokenDisk):
+        left = 2
+
+        def submit(self, action: Action) -> None:
+            if isinstance(action, LoadPartition) and action.partition == "p1" and self.left == 0:
+                SimulatedBackend.submit(self, action)
+            else:
+                self.left -= isinstance(action, LoadPartition) and action.partition == "p1"
+                super().submit(action)
+
+    search = Promoting()
+    engine(store, search, MendedLate(workers(), WORLD)).resume()
+    assert {(r.trial, r.epoch) for r in search.reports} == EXPECTED
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 3), (2, 3), (3, 2), (1, 3)])
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.9])
+def test_a_resumed_run_waits_for_its_workers_before_it_loads_anything(
+    tmp_path: Path, before: int, after: int, share: float
+) -> None:
+    settings = Settings(PARTITIONS, workers=before, objective=Objective("val_loss", "min"))
+    spec = [SimulatedWorker(f"w{i}") for i in range(before)]
+    whole = EventLog(LocalStore(tmp_path / "whole"), "log")
+    Engine(Promoting(), settings, SimulatedBackend(spec, WORLD), whole).run()
+    events = list(whole.read())
+    log = EventLog(LocalStore(tmp_path / "cut"), "log")
+    log.append(events[: max(1, int(len(events) * share))])
+    backend = Faulty([SimulatedWorker(f"w{i}", joins_at=float(i)) for i in range(after)])
+    search = Promoting()
+    made = Engine(search, settings, backend, log)
+    made.resume()
+    assert {(r.trial, r.epoch) for r in search.reports} == EXPECTED
+    loaded = [order.partition for order in backend.orders if isinstance(order, LoadPartition)]
+    assert sorted(loaded) == sorted(p.id for p in PARTITIONS)
+    again = MopScheduler(settings)
+    for event in log.read():
+        again.handle(event)
+    assert again.snapshot() == made.scheduler.snapshot()
+
+
+def test_a_resumed_run_begins_without_those_who_never_come(tmp_path: Path) -> None:
+    class Patient(SimulatedBackend):
+        def start(self, partitions: Sequence[Partition], at: float = 0.0) -> None:
+            super().start(partitions, at)
+            self._at(at + 30.0, lambda: [GatheringEnded(self.now())])
+
+    store = LocalStore(tmp_path / "whole")
+    engine(store, Promoting()).run()
+    events = list(EventLog(store, "log").read())
+    cut = LocalStore(tmp_path / "cut")
+    EventLog(cut, "log").append(events[: len(events) // 2])
+    backend = Patient(workers(1), WORLD)
+    backend.num_workers += 1
+    search = Promoting()
+    engine(cut, search, backend).resume()
+    assert {(r.trial, r.epoch) for r in search.reports} == EXPECTED
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,6 +96,7 @@ def test_a_driver_that_wakes_up_late_collides_although_segments_were_joined(
     assert list(successor.read()) == facts(0, 2)
     for n in range(2, 9):
         successor.append(facts(n, 1))
+    successor.close()
     with pytest.raises(EventLogError, match="another driver"):
         sleeper.append(facts(2, 1))
     assert list(EventLog(store, RUN).read()) == facts(0, 9)
@@ -114,11 +118,15 @@ class Untidy(LocalStore):
         raise StoreError(f"{name!r} cannot be deleted today")
 
 
-def test_a_log_that_cannot_be_tidied_up_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_cannot_be_tidied_up_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("cerebro_spark.eventlog._SEGMENTS_BEFORE_COMPACTION", 3)
     log = EventLog(Untidy(tmp_path), RUN)
     for n in range(8):
         log.append(facts(n, 1))
+    log.close()
+    assert "could not be joined" in caplog.text
     assert list(EventLog(LocalStore(tmp_path), RUN).read()) == facts(0, 8)
 
 
@@ -127,6 +135,7 @@ def test_many_segments_are_joined_and_still_read(store: LocalStore, monkeypatch:
     log = EventLog(store, RUN)
     for n in range(10):
         log.append(facts(n, 1))
+    log.close()
     assert len(store.list(FOLDER)) == 4
     assert list(EventLog(store, RUN).read()) == facts(0, 10)
 
@@ -149,8 +158,144 @@ def test_a_log_can_be_read_while_it_is_joined(store: LocalStore, monkeypatch: py
     reading = EventLog(store, RUN).read()
     seen = [next(reading), next(reading)]
     log.append(facts(5, 1))
+    log.close()
     assert len(store.list(FOLDER)) == 1
     assert seen + list(reading) == facts(0, 6)
+
+
+class Counting(LocalStore):
+    """Counts who calls it, and for what."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.calls: Counter[tuple[int, str]] = Counter()
+
+    def by(self, thread: int) -> int:
+        return sum(count for (caller, _), count in self.calls.items() if caller == thread)
+
+    def _count(self, what: str) -> None:
+        self.calls[threading.get_ident(), what] += 1
+
+    def write(self, name: str, data: bytes | memoryview) -> None:
+        self._count("write")
+        super().write(name, data)
+
+    def read(self, name: str) -> bytes:
+        self._count("read")
+        return super().read(name)
+
+    def list(self, folder: str = "") -> list[str]:
+        self._count("list")
+        return super().list(folder)
+
+    def exists(self, name: str) -> bool:
+        self._count("exists")
+        return super().exists(name)
+
+    def delete(self, name: str) -> None:
+        self._count("delete")
+        super().delete(name)
+
+
+def test_whoever_appends_is_not_kept_waiting_while_segments_are_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cerebro_spark.eventlog._SEGMENTS_BEFORE_COMPACTION", 8)
+    store = Counting(tmp_path)
+    log = EventLog(store, RUN)
+    for n in range(7):
+        log.append(facts(2 * n, 2))
+    before = store.by(threading.get_ident())
+    log.append(facts(14, 2))
+    assert store.by(threading.get_ident()) - before <= 2
+    log.close()
+    assert store.list(FOLDER) == [f"{FOLDER}/{0:012d}-{14:012d}.jsonl"]
+    assert not [calls for calls in store.calls if calls[1] == "read"], "what was just written is known"
+    assert list(EventLog(LocalStore(tmp_path), RUN).read()) == facts(0, 16)
+    log.append(facts(16, 1))
+    log.close()
+    assert list(EventLog(LocalStore(tmp_path), RUN).read()) == facts(0, 17), "a closed log can go on"
+
+
+class Gated(LocalStore):
+    """Deletes only once it may; says when somebody wants it to."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.asked = threading.Event()
+        self.gate = threading.Event()
+
+    def delete(self, name: str) -> None:
+        self.asked.set()
+        assert self.gate.wait(30)
+        super().delete(name)
+
+
+def test_a_log_is_whole_before_during_and_after_segments_are_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cerebro_spark.eventlog._SEGMENTS_BEFORE_COMPACTION", 4)
+    store = Gated(tmp_path)
+    log = EventLog(store, RUN)
+    for n in range(4):
+        log.append(facts(n, 1))
+    assert store.asked.wait(30)
+    assert len(store.list(FOLDER)) == 5, "the joined segment is there before any of its parts goes"
+    assert list(EventLog(store, RUN).read()) == facts(0, 4)
+    log.append(facts(4, 1))
+    assert list(EventLog(store, RUN).read()) == facts(0, 5), "nobody waits for the joining"
+    store.gate.set()
+    log.close()
+    assert list(EventLog(store, RUN).read()) == facts(0, 5)
+    assert len(store.list(FOLDER)) == 2
+
+
+def test_a_store_that_hangs_keeps_nobody_from_closing_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("cerebro_spark.eventlog._SEGMENTS_BEFORE_COMPACTION", 4)
+    store = Gated(tmp_path)
+    log = EventLog(store, RUN)
+    for n in range(4):
+        log.append(facts(n, 1))
+    assert store.asked.wait(30)
+    began = time.monotonic()
+    log.close(seconds=0.1)
+    assert time.monotonic() - began < 10
+    assert "nothing is lost" in caplog.text
+    assert list(EventLog(store, RUN).read()) == facts(0, 4)
+    store.gate.set()
+
+
+def test_segments_that_a_listing_saw_neither_joined_nor_apart_are_looked_for_again(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listing takes time: the joined segment may come after, and a part go before, the listing gets to its place."""
+    log = EventLog(store, RUN)
+    for n in range(4):
+        log.append(facts(n, 1))
+    names = store.list(FOLDER)
+    listings = [[names[0], names[3]], names]
+    monkeypatch.setattr(store, "list", lambda folder="": listings.pop(0) if len(listings) > 1 else names)
+    assert list(EventLog(store, RUN).read()) == facts(0, 4)
+
+
+def test_a_driver_collides_also_with_what_was_written_and_joined_since_it_read(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The segment that it would collide with is gone: it was joined by the driver that still lives."""
+    monkeypatch.setattr("cerebro_spark.eventlog._SEGMENTS_BEFORE_COMPACTION", 4)
+    alive, late = EventLog(store, RUN), EventLog(store, RUN)
+    alive.append(facts(0, 2))
+    assert list(late.read()) == facts(0, 2)
+    for n in range(2, 7):
+        alive.append(facts(n, 1))
+    alive.close()
+    assert f"{FOLDER}/{2:012d}.jsonl" not in store.list(FOLDER)
+    with pytest.raises(EventLogError, match=rf"another driver.*written by process {os.getpid()} on"):
+        late.append(facts(2, 1))
+    alive.append(facts(7, 1))
+    assert list(EventLog(store, RUN).read()) == facts(0, 8)
 
 
 def test_what_another_driver_has_just_written_is_not_deleted(

@@ -116,6 +116,9 @@ def test_a_driver_that_is_stopped_takes_its_workers_along_and_the_run_is_resumed
     assert events[: len(before)] == before
     again = [e.unit for e in events[len(before) :] if isinstance(e, UnitFinished)]
     assert trained.isdisjoint(again), "no finished unit is trained again"
+    best = [trial.best for trial in judged(events)[0].state.trials.values()]
+    found = dataset.store.list(paths.checkpoint_folder("r1"))
+    assert found == sorted(paths.checkpoint("r1", c) for c in best if c), "and nothing is left of either driver"
     assert {e.threads for e in events if isinstance(e, WorkerJoined)} == {1}, "the logged thread count is kept"
 
 

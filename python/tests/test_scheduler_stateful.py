@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import pytest
 from auditor import Auditor
@@ -14,6 +15,7 @@ from cerebro_spark.dispatch import POLICIES
 from cerebro_spark.events import (
     Action,
     Event,
+    GatheringBegan,
     GatheringEnded,
     LoadPartition,
     PartitionLoaded,
@@ -76,7 +78,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.reports: dict[str, Checkpoint] = {}
         self.ended = False
         self.now = 0.0
-        self.failed_load_streak = 0
+        self.failed_loads: dict[str, int] = {}
 
     # -- the search
 
@@ -139,18 +141,24 @@ class SchedulerMachine(RuleBasedStateMachine):
     def stop_waiting_for_workers(self):
         self.feed(GatheringEnded(self.now))
 
+    @rule(workers=st.integers(1, 3))
+    def wait_for_other_workers(self, workers):
+        self.feed(GatheringBegan(self.now, workers))
+
     @precondition(lambda self: self.loads)
     @rule(data=st.data())
     def load(self, data):
         order = self.loads.pop(data.draw(st.integers(0, len(self.loads) - 1)))
-        self.failed_load_streak = 0
+        self.failed_loads.pop(order.partition, None)
         self.feed(PartitionLoaded(self.now, order.worker, order.partition))
 
-    @precondition(lambda self: self.loads and self.failed_load_streak < 2)
+    @precondition(lambda self: any(self.failed_loads.get(load.partition, 0) < 2 for load in self.loads))
     @rule(data=st.data())
     def fail_to_load(self, data):
-        order = self.loads.pop(data.draw(st.integers(0, len(self.loads) - 1)))
-        self.failed_load_streak += 1
+        """A third time in a row would end the run."""
+        able = [index for index, load in enumerate(self.loads) if self.failed_loads.get(load.partition, 0) < 2]
+        order = self.loads.pop(data.draw(st.sampled_from(able)))
+        self.failed_loads[order.partition] = self.failed_loads.get(order.partition, 0) + 1
         self.feed(PartitionLost(self.now, order.worker, order.partition, "disk"))
 
     # -- units
@@ -165,6 +173,20 @@ class SchedulerMachine(RuleBasedStateMachine):
     def fail(self, data, blame):
         order = self.orders.pop(self.draw_running(data))
         self.feed(UnitFailed(self.now, order.worker, order.unit, order.attempt, "boom", blame))
+
+    @precondition(lambda self: self.orders)
+    @rule(data=st.data(), times=st.integers(2, 4))
+    def break_down(self, data, times):
+        """A worker fails at whatever it is told for a while."""
+        worker = self.orders[self.draw_running(data)].worker
+        self.fail_again_and_again(lambda order: order.worker == worker, times)
+
+    @precondition(lambda self: self.orders)
+    @rule(data=st.data(), times=st.integers(2, 6))
+    def fall_ill(self, data, times):
+        """A trial fails wherever it is for a while, and its workers take the blame."""
+        trial = self.orders[self.draw_running(data)].unit.trial
+        self.fail_again_and_again(lambda order: order.unit.trial == trial, times)
 
     @precondition(lambda self: self.past)
     @rule(data=st.data())
@@ -235,11 +257,22 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.reports[action.report.trial] = action.report.checkpoint
 
     def draw_running(self, data) -> int:
+        return data.draw(st.sampled_from(self.running()))
+
+    def running(self) -> list[int]:
         """A worker runs its orders in turn: only the first of each can end."""
         first: dict[str, int] = {}
         for attempt, order in sorted(self.orders.items()):
             first.setdefault(order.worker, attempt)
-        return data.draw(st.sampled_from(sorted(first.values())))
+        return sorted(first.values())
+
+    def fail_again_and_again(self, fails: Callable[[RunUnit], bool], times: int) -> None:
+        for _ in range(times):
+            attempt = next((attempt for attempt in self.running() if fails(self.orders[attempt])), None)
+            if attempt is not None:
+                order = self.orders.pop(attempt)
+                self.feed(UnitFailed(self.now, order.worker, order.unit, attempt, "boom", "worker"))
+                self.scheduler.check_invariants()
 
     def finished(self, order: RunUnit, seconds: float) -> UnitFinished:
         unit = order.unit

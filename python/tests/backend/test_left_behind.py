@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plain_loop import check_run, judged, logged
+from small_driver import CONFIGURATIONS, SEED, Stop, small_recipe, stopping_after
 from small_search import small_dataset, torch_model_fn
 
+from cerebro_spark import runs
 from cerebro_spark.backend.hub import Hub
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.local import LocalBackend
@@ -27,7 +30,7 @@ from cerebro_spark.store import paths
 from cerebro_spark.store.local import LocalStore
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.torch import TorchTrainer
-from cerebro_spark.types import Objective, Unit
+from cerebro_spark.types import Checkpoint, Objective, Unit
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 SECONDS = 30.0
@@ -58,6 +61,22 @@ def test_a_checkpoint_that_nobody_heard_of_is_deleted(tmp_path: Path) -> None:
     assert [event for event in EventLog(store, "r1").read() if isinstance(event, WorkerLost)]
     best = [trial.best for trial in engine.scheduler.state.trials.values()]
     assert kept(store) == sorted(paths.checkpoint("r1", checkpoint) for checkpoint in best if checkpoint)
+
+
+def test_what_a_driver_left_is_deleted_when_its_run_is_resumed(tmp_path: Path) -> None:
+    """It ended before it could delete what the last event it logged gave up, and forgot what was never reported."""
+    dataset = small_dataset(tmp_path, partitions=3)
+    store = LocalStore(tmp_path / "store")
+    with pytest.raises(Stop):
+        runs.execute(small_recipe(dataset, 3), store, LocalBackend(2, threads=1), "r1", [stopping_after(20, Stop())])
+    needed = {paths.checkpoint("r1", c) for c in judged(logged(store, "r1"))[0].state.retention.kept()}
+    assert needed < set(kept(store)), "a deletion was decided, logged and never done"
+    for orphan in (Checkpoint("t0", 1, 1, 9999), Checkpoint("t3", 3, 2, 9998)):
+        store.write(paths.checkpoint("r1", orphan), b"")
+    runs.resume(store, "r1", LocalBackend(1, threads=1))
+    check_run(dataset, "r1", len(CONFIGURATIONS), 3, SEED)
+    retained = judged(logged(store, "r1"))[0].state.retention.kept()
+    assert kept(store) == sorted(paths.checkpoint("r1", checkpoint) for checkpoint in retained)
 
 
 class GatedTraining:

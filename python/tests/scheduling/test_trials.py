@@ -77,6 +77,13 @@ def test_only_a_unit_that_knows_all_of_an_epoch_gives_its_values() -> None:
     assert all(order.carry is not None for order in final)
 
 
+def test_what_adds_up_is_sent_once_an_epoch_and_what_is_updated_with_every_unit() -> None:
+    orders = orders_of_two_epochs(Metrics(states={"auc": (1.0,)}))
+    assert [order.carry is not None for order in orders] == [order.final for order in orders]
+    orders = orders_of_two_epochs(Metrics(carried={"seen": [1]}))
+    assert [order.carry is not None for order in orders] == [False, True] * 4
+
+
 def test_an_epoch_is_evaluated_with_the_params_it_was_trained_with() -> None:
     scheduler = MopScheduler(SETTINGS)
     scheduler.handle(WorkAdded(0.0, Work("t0", {"batch_size": 8}, until_epoch=1)))

@@ -1,0 +1,128 @@
+"""Whose fault it is when a unit or a load fails, as it seems through its worker's: its own, or that worker's. PURE.
+
+What fails in one place only is that place's fault, what fails elsewhere too is its own. A single failure tells nothing,
+so nobody is judged before `max_failures` in a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cerebro_spark.events import FailRun, UnitFailed
+from cerebro_spark.scheduling.crew import CrewRules
+from cerebro_spark.scheduling.roster import Part, TrialRecord, WorkerRecord
+from cerebro_spark.scheduling.state import State
+from cerebro_spark.scheduling.trials import TrialRules
+from cerebro_spark.types import PartitionId, Unit, WorkerId
+
+
+class BlameRules:
+    """Fails trials, sets workers aside, or ends the run, as failures add up.
+
+    A worker at which too much failed in a row is set aside, if there are others, and what failed there is tried
+    elsewhere. If that goes well the worker is let go; if the trial fails there too, it is the trial that ends, and the
+    worker comes back. Where one host has many workers, elsewhere is another host.
+    """
+
+    def __init__(self, state: State, trials: TrialRules, crew: CrewRules) -> None:
+        self._state = state
+        self._trials = trials
+        self._crew = crew
+
+    # -- what failed
+
+    def unit_failed(self, worker: WorkerRecord, trial: TrialRecord, event: UnitFailed) -> None:
+        """A unit failed, as the worker says through its own fault."""
+        if trial.status == "failed":
+            return
+        most = self._state.settings.max_failures
+        strikes = self._trials.strike(trial, event.unit, worker.id)
+        worker.failures = [*(part for part in worker.failures if self._goes_on(part)), _part(event.unit)]
+        if len(strikes) >= most and self._also_elsewhere(worker, strikes):
+            times = f"{len(strikes)} times in a row"
+            self._trials.fail(trial, f"unit {event.unit} failed {times}; the last time: {event.error}")
+        elif len(strikes) >= most or self._is_at_fault(worker):
+            self._set_aside(worker)
+
+    def load_failed(self, worker_id: WorkerId, partition: PartitionId, reason: str) -> None:
+        """A worker could not load a partition, or lost it: try again, there or elsewhere, but not for ever."""
+        state = self._state
+        worker = state.workers.get(worker_id)
+        if worker is None:
+            return
+        if partition in worker.unwanted:
+            worker.unwanted.remove(partition)
+        if not worker.live or worker.retiring:
+            return
+        state.look_at_all = True
+        most = state.settings.max_failures
+        strikes = state.holdings.lost(worker, partition)
+        worker.failed_loads += 1
+        if len(strikes) >= most and self._also_elsewhere(worker, strikes):
+            times = f"{len(strikes)} times in a row"
+            state.actions.append(FailRun(f"partition {partition} could not be loaded {times}; the last time: {reason}"))
+            # Whoever resumes the run has mended something: all may be tried again.
+            strikes.clear()
+        elif len(strikes) >= most or self._is_at_fault(worker):
+            self._set_aside(worker)
+        else:
+            state.actions += state.holdings.settle()
+
+    # -- what went well
+
+    def unit_finished(self, worker: WorkerRecord, unit: Unit) -> None:
+        """The worker works; and where the same failed before, it was not the trial's fault."""
+        worker.failures, worker.failed_loads = [], 0
+        for doubted in list(self._crew.in_doubt):
+            if doubted is not worker and _part(unit) in doubted.doubters:
+                self._crew.no_longer_in_doubt(doubted)
+                self._crew.dismiss(doubted)
+
+    def review(self) -> None:
+        """Take back whom nobody accuses any more, and whoever is needed because nobody else is left."""
+        for doubted in list(self._crew.in_doubt):
+            doubted.doubters = {part for part in doubted.doubters if self._is_undecided(part)}
+            if not doubted.doubters or not self._others(doubted):
+                self._crew.reinstate(doubted)
+
+    # -- who is at fault
+
+    def _is_at_fault(self, worker: WorkerRecord) -> bool:
+        """Whether so much failed at this worker that somebody else had better do its work, and is there to do it."""
+        failures = len(worker.failures) + worker.failed_loads
+        return failures >= self._state.settings.max_failures and bool(self._others(worker))
+
+    def _also_elsewhere(self, worker: WorkerRecord, strikes: Iterable[WorkerId]) -> bool:
+        """Whether what failed here failed at others too, on other hosts if there are any; or nobody else is there."""
+        others = self._others(worker)
+        if any(other.host != worker.host for other in others):
+            return any(self._state.workers[name].host != worker.host for name in strikes)
+        return not others or any(name != worker.id for name in strikes)
+
+    def _set_aside(self, worker: WorkerRecord) -> None:
+        """Have others do the work of this one. Of what failed at it, and at others of its host, one failure counts."""
+        trials = self._state.trials
+        neighbours = {other.id for other in self._state.workers.values() if other.host == worker.host}
+        for name in dict.fromkeys(trial for trial, _, _ in worker.failures):
+            self._trials.forgive(trials[name], worker.id, neighbours)
+        self._state.holdings.forgive(worker.id, neighbours)
+        if not worker.retiring:
+            self._crew.set_aside(worker)
+
+    def _goes_on(self, part: Part) -> bool:
+        """Whether the trial has not been found at fault itself."""
+        return self._state.trials[part[0]].status not in ("failed", "stopped")
+
+    def _is_undecided(self, part: Part) -> bool:
+        """Whether it will still be seen elsewhere if this fails."""
+        name, kind, epoch = part
+        trial = self._state.trials[name]
+        ahead = epoch in trial.evaluations if kind == "eval" else trial.status == "training"
+        return ahead and self._goes_on(part)
+
+    def _others(self, worker: WorkerRecord) -> list[WorkerRecord]:
+        return [other for other in self._state.holdings.seated() if other is not worker]
+
+
+def _part(unit: Unit) -> Part:
+    return unit.trial, unit.kind, unit.epoch
