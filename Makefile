@@ -10,7 +10,7 @@ SIDE_BY_SIDE := -n 2 --dist loadgroup --no-loadscope-reorder
 MODERN_BIN := .venv-modern/bin
 MODERN_EXTRAS := spark,keras,torch,hyperopt,optuna,trackers,hdfs,s3,images,plot,dev
 MODERN_READY := .venv-modern/.ready
-MODERN_TESTS := $(addprefix python/tests/,data test_engine.py test_scheduler_stateful.py test_doctor.py \
+MODERN_TESTS := $(addprefix python/tests/,data test_engine.py test_engine_faults.py test_engine_logs.py test_scheduler_stateful.py test_doctor.py \
 	trainer/test_trainer_law.py trainer/test_torch_trainer.py \
 	tune/test_space.py tune/test_search_contract.py tune/test_tpe.py tune/test_bad_inputs.py tune/test_fit.py \
 	result/test_record.py result/test_spark_scoring.py integration/test_end_to_end.py::test_on_spark_executors)

@@ -15,8 +15,8 @@ from contextlib import closing
 
 from cerebro_spark import recipe as recipes
 from cerebro_spark.backend.base import Backend
-from cerebro_spark.backend.janitor import Sweeper
 from cerebro_spark.backend.job import Job
+from cerebro_spark.backend.sweeper import Sweeper
 from cerebro_spark.engine import Engine, Observer
 from cerebro_spark.errors import (
     AlreadyInStore,

@@ -89,8 +89,7 @@ class CrewRules:
 
     def no_longer_in_doubt(self, worker: WorkerRecord) -> None:
         """Whatever becomes of the worker, it is decided."""
-        if worker.doubters:
-            worker.doubters = set()
+        worker.doubters = set()
         if worker in self.in_doubt:
             self.in_doubt.remove(worker)
 

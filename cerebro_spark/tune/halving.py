@@ -159,7 +159,8 @@ class HyperbandAlgorithm(Algorithm):
 
 
 def _replaced(trials: list[TrialId], one: TrialId, by: list[TrialId]) -> list[TrialId]:
-    """
+    """The trials with one of them replaced, by nobody if there is nobody.
+
     >>> _replaced(["t0", "t1"], "t0", ["t7"]), _replaced(["t0", "t1"], "t0", [])
     (['t7', 't1'], ['t1'])
     """

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -247,22 +246,24 @@ def stopped(template: Dataset, store: LocalStore) -> tuple[list[str], list[str]]
     return write(store, list(scheduler.state.retention.kept())), write(store, given_up)
 
 
-def waiting_until(met: Callable[[], bool]) -> Callable[[Event], None]:
-    def observe(event: Event) -> None:
-        deadline = time.monotonic() + 30
-        while not met():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-
-    return observe
-
-
 class Noting(LocalStore):
-    """Notes when checkpoints are listed, and orders given."""
+    """Notes when checkpoints are listed, and orders given; knows what was deleted."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.notes: list[str] = []
+        self._deleted: set[str] = set()
+        self._news = threading.Condition()
+
+    def delete(self, name: str) -> None:
+        super().delete(name)
+        with self._news:
+            self._deleted.add(name)
+            self._news.notify_all()
+
+    def wait_until_deleted(self, names: Sequence[str]) -> None:
+        with self._news:
+            assert self._news.wait_for(lambda: self._deleted.issuperset(names), timeout=30)
 
     def list(self, folder: str = "") -> list[str]:
         if folder == paths.checkpoint_folder("r1"):
@@ -297,10 +298,10 @@ def test_a_driver_that_takes_over_deletes_what_its_predecessor_left_before_it_or
 
     def look(event: Event) -> None:
         if not swept:
+            store.wait_until_deleted([*given_up, *orphans])
             swept.append(checkpoints(LocalStore(tmp_path)))
 
-    gone = waiting_until(lambda: set(checkpoints(LocalStore(tmp_path))).isdisjoint([*given_up, *orphans]))
-    runs.resume(store, "r1", Ordered(store.notes), [gone, look])
+    runs.resume(store, "r1", Ordered(store.notes), [look])
     assert swept == [sorted([*kept, foreign])], "nothing else is touched"
     assert (store.notes[0], set(store.notes[1:-1]), store.notes[-1]) == ("listed", {"ordered"}, "listed")
 

@@ -38,6 +38,13 @@ def hub(ear: Ear) -> Iterator[Hub]:
     made.close()
 
 
+def greeted(hub: Hub, ear: Ear) -> tuple[Line, int]:
+    """A line that has said hello, and its number."""
+    line = Line(hub.address, SECRET, WAIT)
+    line.send({"type": "hello"})
+    return line, ear.messages.get(timeout=WAIT)[0]
+
+
 def test_both_ways(hub: Hub, ear: Ear) -> None:
     line = Line(hub.address, SECRET, WAIT)
     line.send({"type": "hello", "big": "x" * 300_000})
@@ -167,16 +174,20 @@ class Busy:
             assert self.let_go.wait(WAIT)
         self._ear.messages.put((peer, message))
 
+    def holding(self, hub: Hub) -> Line:
+        """A line whose message keeps the listener."""
+        line = Line(hub.address, SECRET, WAIT)
+        line.send({"type": "long"})
+        assert self.kept.wait(WAIT)
+        return line
+
 
 @pytest.mark.slow
 def test_nobody_is_silent_whom_the_hub_had_no_time_to_hear(ear: Ear) -> None:
     busy = Busy(ear)
     hub = Hub(SECRET, busy, lambda *m: ear.lost.put(m), silence=4.0)
-    holding, lively = Line(hub.address, SECRET, WAIT), Line(hub.address, SECRET, WAIT)
-    lively.send({"type": "hello"})
-    peer, _ = ear.messages.get(timeout=WAIT)
-    holding.send({"type": "long"})
-    assert busy.kept.wait(WAIT)
+    lively, peer = greeted(hub, ear)
+    holding = busy.holding(hub)
     lively.send({"type": "alive"})
     assert not busy.let_go.wait(5.0), "longer than anybody may be silent"
     busy.let_go.set()
@@ -192,11 +203,8 @@ def test_nobody_is_silent_whom_the_hub_had_no_time_to_hear(ear: Ear) -> None:
 def test_what_came_in_before_a_worker_is_called_lost_counts(ear: Ear) -> None:
     busy = Busy(ear)
     hub = Hub(SECRET, busy, lambda *m: ear.lost.put(m))
-    holding, dying = Line(hub.address, SECRET, WAIT), Line(hub.address, SECRET, WAIT)
-    dying.send({"type": "hello"})
-    peer, _ = ear.messages.get(timeout=WAIT)
-    holding.send({"type": "long"})
-    assert busy.kept.wait(WAIT)
+    dying, peer = greeted(hub, ear)
+    holding = busy.holding(hub)
     dying.send({"type": "finished"})
     hub.lose(peer, "its process ended")
     busy.let_go.set()
@@ -211,11 +219,7 @@ def test_what_came_in_before_a_worker_is_called_lost_counts(ear: Ear) -> None:
 def test_what_is_said_while_somebody_is_lost_is_said_at_once(ear: Ear) -> None:
     """The hub looks a second time before it loses somebody; whoever calls it in that moment must not be overheard."""
     hub = Hub(SECRET, lambda *m: ear.messages.put(m), lambda *m: ear.lost.put(m))
-    staying, dying = Line(hub.address, SECRET, WAIT), Line(hub.address, SECRET, WAIT)
-    staying.send({"type": "hello"})
-    stays, _ = ear.messages.get(timeout=WAIT)
-    dying.send({"type": "hello"})
-    dies, _ = ear.messages.get(timeout=WAIT)
+    (staying, stays), (dying, dies) = greeted(hub, ear), greeted(hub, ear)
     serve = hub._serve_ready
 
     def interrupted(timeout: float | None, woken: bool = True) -> None:
