@@ -71,7 +71,7 @@ def settled(context: Any, patience: float = _SECONDS_TO_REGISTER, enough: int | 
     of patience. Spark tells Python of no event when an executor registers, so this looks again and again.
     """
     cluster = look(context)
-    wanted = _wanted_slots(context, cluster)
+    wanted = expected_slots(context)
     end = time.monotonic() + patience
     changed = time.monotonic()
 
@@ -89,8 +89,9 @@ def settled(context: Any, patience: float = _SECONDS_TO_REGISTER, enough: int | 
     return cluster
 
 
-def _wanted_slots(context: Any, cluster: Cluster) -> int | None:
+def expected_slots(context: Any) -> int | None:
     """How many slots there will be once all executors are there, if the settings say so."""
+    cluster = look(context)
     if cluster.master.startswith("local[") or cluster.master == "local":
         return cluster.slots
     embedded = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]", cluster.master)

@@ -10,13 +10,18 @@ import pytest
 from end_of_run import pytest_unconfigure as pytest_unconfigure
 from hadoop import jars
 from hadoop.cluster import HadoopCluster
-from side_by_side import deal
+from side_by_side import check_dealt, deal
 from sparks import CLUSTER, SparkHouse, excuse
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook: later, nobody would look at them
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     excuse(items)
     deal(config, items)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    check_dealt(session.config, session.items)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,18 @@ def deal(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=_turn)
 
 
+def check_dealt(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Raise a UsageError where the groups have no effect: each process would start a Hadoop cluster of its own.
+
+    pytest-xdist writes the group behind the test's name, in a place that only some versions of pytest look at.
+    """
+    if getattr(config.option, "loadgroup", False) and not all("@" in item.nodeid for item in items):
+        raise pytest.UsageError(
+            f"pytest {pytest.__version__} does not keep the groups that pytest-xdist gives tests: use the versions in"
+            " constraints/classic.txt"
+        )
+
+
 def _group(item: pytest.Item) -> str:
     return "hadoop" if item.get_closest_marker("hadoop") else str(item.path)
 

@@ -116,9 +116,9 @@ def test_heavy_libraries_have_one_home(library: str) -> None:
 
 def test_importing_the_package_is_light() -> None:
     code = (
-        "import sys, time; began = time.perf_counter(); import cerebro_spark as cs; took = time.perf_counter() - began;"
-        "heavy = {'pyspark', 'tensorflow', 'keras', 'torch', 'petastorm', 'hyperopt'} & set(sys.modules);"
-        "assert not heavy, heavy; assert took < 0.5, took; cs.SimulatedBackend"
+        "import sys; import cerebro_spark as cs;"
+        "heavy = {'pyspark', 'tensorflow', 'keras', 'torch', 'petastorm', 'hyperopt', 'pandas', 'pyarrow', 'numpy'};"
+        "loaded = heavy & set(sys.modules); assert not loaded, loaded; cs.SimulatedBackend"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=ROOT)
 

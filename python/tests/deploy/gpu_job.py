@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,14 @@ from pyspark.sql import SparkSession
 
 import cerebro_spark as cs
 from cerebro_spark import hp
+from cerebro_spark.backend import cluster
 
 
 def main(folder: Path) -> None:
     spark = SparkSession.builder.getOrCreate()
     spark.sparkContext.parallelize([0], 1).collect()  # from here on its executor is there
-    began = time.monotonic()
     backend = cs.SparkBackend(spark)
-    print("seconds", time.monotonic() - began)
+    print("expected", cluster.expected_slots(spark.sparkContext))
     print("workers", backend.num_workers)
     print("driver", os.getpid())
     seen = str(folder / "seen")

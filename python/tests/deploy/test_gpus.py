@@ -56,7 +56,7 @@ def test_each_worker_sees_its_own_gpu(script: Path, tmp_path: Path) -> None:
     path = f"{script.parent / 'bin'}:{gateway.path}"
     told = gateway.run(f"spark-submit {JOB} {tmp_path}", PATH=path, PYSPARK_PYTHON=gateway.python)
     assert told.line("workers") == "2", "GPUs are fewer than cores"
-    assert float(told.line("seconds")) < 15, "there is nobody more to wait for"
+    assert told.line("expected") == "2", "there is nobody more to wait for"
     assert told.line("trials") == "3"
     pairs = {tuple(line.split()) for line in (tmp_path / "seen").read_text().splitlines()}
     seen = [gpus for process, gpus in pairs if process != told.line("driver")]
