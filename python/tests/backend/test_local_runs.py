@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
-import time
+import socket
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,8 @@ from small_search import keras_model_fn, small_dataset, torch_model_fn
 
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.local import LocalBackend
+from cerebro_spark.backend.wire import WireError
+from cerebro_spark.backend.worker import Posting, packed, serve
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.engine import Engine
 from cerebro_spark.errors import BackendError, PreflightFailed
@@ -111,7 +116,8 @@ class Killer:
 @pytest.mark.parametrize(("how", "most"), [(signal.SIGKILL, 2), (signal.SIGSTOP, 1)], ids=["dead", "stalled"])
 def test_lost_workers_are_replaced_and_nothing_is_lost(tmp_path: Path, how: signal.Signals, most: int) -> None:
     dataset = small_dataset(tmp_path, partitions=3)
-    backend = LocalBackend(num_workers=2, threads=1, heartbeat=4.0)
+    # Where somebody stalls, the test waits as long; nobody else may seem to, on however busy a machine.
+    backend = LocalBackend(num_workers=2, threads=1, heartbeat=10.0)
     killer = Killer(backend, how, every=9, most=most)
     search = Recording(CONFIGURATIONS, 3)
     engine = run(dataset, torch_model_fn, search, backend, [killer])
@@ -187,30 +193,39 @@ def test_while_one_worker_tries_a_batch_the_others_build_the_same(tmp_path: Path
     assert len(list(tmp_path.glob("built by *"))) == 2
 
 
-class SlowToLoad:
-    """A `model_fn` that takes longer to unpack than a worker may be silent, as one does whose module is large."""
+class LoadedAfter:
+    """A `model_fn` that is unpacked only once `event` is set, as one takes its time whose module is large."""
+
+    event = threading.Event()
 
     def __reduce__(self) -> Any:
-        return _loaded_slowly, ()
+        return LoadedAfter._unpacked, ()
 
-    def __call__(self, params: Mapping[str, Any]) -> Any:
-        return torch_model_fn(params)
-
-
-def _loaded_slowly() -> SlowToLoad:
-    time.sleep(4.0)
-    return SlowToLoad()
+    @staticmethod
+    def _unpacked() -> Any:
+        assert LoadedAfter.event.wait(60)
+        return torch_model_fn
 
 
-def test_functions_may_take_longer_to_load_than_a_worker_may_be_silent(tmp_path: Path) -> None:
+def test_functions_are_loaded_before_the_driver_is_dialled_who_takes_silence_for_death(tmp_path: Path) -> None:
     dataset = small_dataset(tmp_path)
-    backend = LocalBackend(num_workers=1, threads=1, heartbeat=2.0, max_restarts=0)
-    backend.bind(Job("r1", dataset.store, dataset, Hooks(SlowToLoad()), framework="torch"))
-    backend.start(dataset.partitions)
-    try:
-        assert backend.rehearse({"lr": 0.01}) is None
-    finally:
-        backend.close()
+    job = packed(Job("r1", dataset.store, dataset, Hooks(LoadedAfter()), framework="torch"), "w0")
+    with socket.create_server(("127.0.0.1", 0)) as driver:
+        posting = Posting(driver.getsockname(), b"secret", "w0", job)
+        worker = threading.Thread(target=refused, args=(posting,), daemon=True)
+        worker.start()
+        assert select.select([driver], [], [], 0.5)[0] == [], "nobody dials while functions are loaded"
+        LoadedAfter.event.set()
+        assert select.select([driver], [], [], 60)[0], "and then they do"
+        driver.accept()[0].close()
+        worker.join(60)
+    assert not worker.is_alive()
+
+
+def refused(posting: Posting) -> None:
+    """Serve a driver that hangs up at once."""
+    with contextlib.suppress(OSError, WireError):
+        serve(posting)
 
 
 def test_a_model_fn_that_kills_its_worker_is_told_by_its_last_words(tmp_path: Path) -> None:
