@@ -1,7 +1,7 @@
 # Every target works on a fresh machine that has Python 3.11, Java 17 and Maven. Nothing is installed outside .venv*.
 PYTHON ?= python3.11
 BIN := .venv/bin
-EXTRAS := spark,petastorm,keras,torch,hyperopt,optuna,trackers,hdfs,s3,images,plot,examples,docs,dev
+EXTRAS := spark,petastorm,keras,torch,hyperopt,optuna,trackers,hdfs,s3,images,plot,examples,docs,zoo,dev
 READY := .venv/.ready
 FAST := not jvm and not hadoop and not slow
 # Two processes: most tests wait for a JVM, a daemon or a worker to start, and two cores have time for both.
