@@ -50,7 +50,7 @@ class EventLog:
         self._store = store
         self._run = run
         self._folder = paths.log_folder(run)
-        self._writer = f"process {os.getpid()} on {socket.gethostname()}, {uuid.uuid4().hex[:12]}"
+        self._writer = signature()
         self._next: int | None = None
         self._segments: list[tuple[str, bytes]] = []
         """What this driver wrote and nobody has joined yet: it is small, and need not be read again."""
@@ -194,6 +194,11 @@ class DiscardingLog(EventLog):
 
     def read(self) -> Iterator[Event]:
         return iter(())
+
+
+def signature() -> str:
+    """Who writes, for people, with a token that makes it unlike every other."""
+    return f"process {os.getpid()} on {socket.gethostname()}, {uuid.uuid4().hex[:12]}"
 
 
 def _numbered(number: int, event: Event) -> str:
