@@ -28,18 +28,23 @@ def encode(event: Event) -> str:
 
 
 def decode(line: str) -> Event:
-    """The event that `encode` made this line from.
+    """The event that `encode` made this line from. Raises EventLogError for any other line, whatever it holds.
 
     >>> decode('{"event":"WorkerLost","at":1.5,"worker":"w1","reason":"killed","blames_unit":true,"running":null}')
     WorkerLost(at=1.5, worker='w1', reason='killed', blames_unit=True, running=None)
     """
-    body = json.loads(line)
-    if not isinstance(body, dict) or body.get("event") not in EVENTS:
-        raise EventLogError(f"{line[:80]!r} is not an event that this version knows")
-    kind = EVENTS[body.pop("event")]
-    body.pop("n", None)
-    body.pop("by", None)
-    event: Event = from_plain(kind, body)
+    try:
+        body = json.loads(line)
+        name = body.pop("event")
+        kind = EVENTS[name]
+        body.pop("n", None)
+        body.pop("by", None)
+        event: Event = from_plain(kind, body)
+    except EventLogError:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        said = f"{type(error).__name__}: {error}"
+        raise EventLogError(f"{line[:80]!r} is not an event that this version knows ({said})") from error
     return event
 
 
@@ -99,6 +104,8 @@ def from_plain(kind: Any, value: Any) -> Any:
     """Give plain JSON the type that an annotation says."""
     if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")):
         hints = _hints(kind)
+        if not isinstance(value, dict):
+            raise EventLogError(f"{value!r:.80} is no {kind.__name__}: the log is foreign, or from another version")
         unknown = set(value) - set(hints)
         if unknown:
             raise EventLogError(f"{kind.__name__} has no field {sorted(unknown)[0]!r}: the log is from another version")
@@ -108,8 +115,21 @@ def from_plain(kind: Any, value: Any) -> Any:
         return None if value is None else from_plain(next(a for a in get_args(kind) if a is not type(None)), value)
     if origin is tuple:
         return tuple(from_plain(get_args(kind)[0], item) for item in value["$tuple"])
-    if kind is float and isinstance(value, int):
-        return float(value)
-    if origin is Literal or isinstance(kind, NewType) or kind in (str, int, bool):
-        return value
+    if origin is Literal:
+        return _checked(value, value in get_args(kind), kind)
+    if isinstance(kind, NewType) or kind is str:
+        return _checked(value, isinstance(value, str), kind)
+    if kind is bool:
+        return _checked(value, isinstance(value, bool), kind)
+    if kind is int:
+        return _checked(value, isinstance(value, (int, float)), kind)
+    if kind is float:
+        number = float(value) if isinstance(value, int) else _restore(value)
+        return _checked(number, isinstance(number, float), kind)
     return _restore(value)
+
+
+def _checked(value: Any, fits: bool, kind: Any) -> Any:
+    if not fits:
+        raise EventLogError(f"{value!r:.80} is no {getattr(kind, '__name__', kind)}: the log is foreign, or damaged")
+    return value

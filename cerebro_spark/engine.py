@@ -9,7 +9,7 @@ from typing import Any
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.codec import encode
 from cerebro_spark.errors import BackendError, EventLogError, PreflightFailed, RunStalled
-from cerebro_spark.eventlog import EventLog
+from cerebro_spark.eventlog import EventLog, taken_from_log
 from cerebro_spark.events import (
     Action,
     Event,
@@ -188,7 +188,9 @@ class Engine:
                         f"the search now says {said}, but the log has {event}:"
                         " resume with the search, space and seed of that run"
                     )
-            self.scheduler.check_logged(event)
+            with taken_from_log(event):
+                self.scheduler.check_logged(event)
+                actions = self.scheduler.handle(event)
             # In the order in which `_decide` takes them.
-            answers.extendleft(reversed(self._answers(self.scheduler.handle(event))))
+            answers.extendleft(reversed(self._answers(actions)))
         return list(answers)

@@ -20,9 +20,10 @@ import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 
 from cerebro_spark.codec import decode, encode
-from cerebro_spark.errors import AlreadyInStore, EventLogError, NotFoundInStore
+from cerebro_spark.errors import AlreadyInStore, CerebroError, EventLogError, NotFoundInStore
 from cerebro_spark.events import Event
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
@@ -50,7 +51,7 @@ class EventLog:
         self._store = store
         self._run = run
         self._folder = paths.log_folder(run)
-        self._writer = f"process {os.getpid()} on {socket.gethostname()}, {uuid.uuid4().hex[:12]}"
+        self._writer = signature()
         self._next: int | None = None
         self._segments: list[tuple[str, bytes]] = []
         """What this driver wrote and nobody has joined yet: it is small, and need not be read again."""
@@ -86,8 +87,9 @@ class EventLog:
         """
         count = 0
         for line in self._lines():
+            event = self._decoded(count, line)
             count += 1
-            yield decode(line)
+            yield event
         if self._next is None:
             self._next = count
 
@@ -104,6 +106,12 @@ class EventLog:
             _log.warning("segments of the log %s are not tidied up after %g s; nothing is lost", self._folder, seconds)
         pool.shutdown(wait=False, cancel_futures=True)
         self._joins, self._hurry = [], threading.Event()
+
+    def _decoded(self, number: int, line: str) -> Event:
+        try:
+            return decode(line)
+        except EventLogError as error:
+            raise EventLogError(f"event {number} of the log {self._folder} cannot be read: {error}") from error
 
     def _lines(self) -> Iterator[str]:
         """All whole lines in order. A segment that vanishes while others are read was joined to others: look again.
@@ -196,6 +204,28 @@ class DiscardingLog(EventLog):
         return iter(())
 
 
+@contextmanager
+def taken_from_log(event: Event) -> Iterator[None]:
+    """Around what a scheduler makes of a logged event: one that it cannot make sense of is the log's fault.
+
+    Logs are written by other versions too, and edited by hand; a bare KeyError would say nothing of that.
+    """
+    try:
+        yield
+    except CerebroError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError) as error:
+        raise EventLogError(
+            f"the log has {event}, which does not follow from what it has before ({type(error).__name__}: {error}): it"
+            " is damaged, foreign, or from another version"
+        ) from error
+
+
+def signature() -> str:
+    """Who writes, for people, with a token that makes it unlike every other."""
+    return f"process {os.getpid()} on {socket.gethostname()}, {uuid.uuid4().hex[:12]}"
+
+
 def _numbered(number: int, event: Event) -> str:
     return f'{{"n":{number},{encode(event)[1:]}\n'
 
@@ -215,8 +245,8 @@ def _author(segment: bytes) -> str:
 def _number(raw: bytes) -> int | None:
     """The number of a whole line; None for an empty or cut one."""
     try:
-        body = json.loads(raw)
-    except (ValueError, UnicodeDecodeError):
+        body = json.loads(raw.decode())
+    except (ValueError, RecursionError):
         return None
     return body["n"] if isinstance(body, dict) and isinstance(body.get("n"), int) else None
 

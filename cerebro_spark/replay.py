@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from cerebro_spark.codec import to_plain
 from cerebro_spark.errors import ConfigurationError, EventLogError, ReplayDiverged
+from cerebro_spark.eventlog import taken_from_log
 from cerebro_spark.events import (
     Course,
     Event,
@@ -77,9 +78,11 @@ class Script:
         first = next(iterator, None)
         if not isinstance(first, RunStarted):
             raise EventLogError("the log does not begin with the start of a run: there is nothing to replay")
-        reader = _Reader(first)
+        with taken_from_log(first):
+            reader = _Reader(first)
         for event in iterator:
-            reader.read(event)
+            with taken_from_log(event):
+                reader.read(event)
         return reader.script()
 
     def settings_like(self, settings: Settings) -> Settings:

@@ -6,6 +6,7 @@ Whatever ends a run early (an interrupt, a lost store, a dead driver), its log i
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import os
 import secrets
@@ -27,7 +28,7 @@ from cerebro_spark.errors import (
     StoreError,
     StoreForbidden,
 )
-from cerebro_spark.eventlog import EventLog
+from cerebro_spark.eventlog import EventLog, signature
 from cerebro_spark.events import Event, RunStarted, Settings, WorkerJoined
 from cerebro_spark.progress import Progress
 from cerebro_spark.recipe import Recipe
@@ -265,12 +266,13 @@ def check_free(store: Store, run: str) -> None:
 
 
 def _claim(store: Store, run: str, data: bytes) -> None:
-    """Take an id for a new run: its recipe is the first thing in its folder, and written once."""
+    """Take an id for a new run: whoever writes the claim has it. Recipes may be alike, signatures are not."""
     check_free(store, run)
     try:
-        store.write(paths.functions(run), data)
+        store.write(paths.claim(run), json.dumps({"by": signature()}).encode())
     except AlreadyInStore as error:
         raise _taken(store, run) from error
+    store.write(paths.functions(run), data)
 
 
 def _taken(store: Store, run: str) -> ConfigurationError:

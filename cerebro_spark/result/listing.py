@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from cerebro_spark.errors import CerebroError, StoreError
+from cerebro_spark.errors import CerebroError
 from cerebro_spark.result.record import Record, read_record
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
@@ -34,16 +34,19 @@ def listed(store: Store) -> Iterator[RunLine]:
     """
     names = store.list(paths.RUNS)
     for run in paths.run_ids(names):
+        yield _line(store, run, names)
+
+
+def _line(store: Store, run: str, names: Iterable[str]) -> RunLine:
+    when = "?"
+    try:
         when = _when(store, run, names)
-        try:
-            record = read_record(store, run)
-        except StoreError:
-            raise
-        except CerebroError as error:
-            yield RunLine(run, when, "?", "?", f"damaged: {error}".splitlines()[0])
-            continue
+        record = read_record(store, run)
         state = "finished" if record.scheduler.finished else "not finished"
-        yield RunLine(run, when, str(len(record.trials)), _best(record), state)
+        return RunLine(run, when, str(len(record.trials)), _best(record), state)
+    except Exception as error:  # whatever is wrong with this run, the others are to be seen
+        said = str(error) if isinstance(error, CerebroError) else f"{type(error).__name__}: {error}"
+        return RunLine(run, when, "?", "?", f"unreadable: {' '.join(said.split())}")
 
 
 def as_text(lines: Iterable[RunLine]) -> str:
@@ -67,7 +70,7 @@ def _when(store: Store, run: str, names: Iterable[str]) -> str:
         return f"{found[1]}-{found[2]}-{found[3]} {found[4]}:{found[5]}"
     first = min(name for name in names if name.startswith(f"{paths.log_folder(run)}/"))
     path = store.local_path(first)
-    if path is None:
+    if path is None or not path.exists():  # meanwhile it may have been joined to others
         return "?"
     return time.strftime("%Y-%m-%d %H:%M", time.gmtime(path.stat().st_mtime))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from cerebro_spark.errors import EventLogError, NotFoundInStore
-from cerebro_spark.eventlog import EventLog
+from cerebro_spark.eventlog import EventLog, taken_from_log
 from cerebro_spark.events import Event, RunStarted, TellSearch, UnitFinished
 from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.scheduling.roster import TrialRecord
@@ -151,10 +151,12 @@ def replay(events: Iterable[Event]) -> Record:
     first = next(rest, None)
     if not isinstance(first, RunStarted):
         raise EventLogError(f"the log begins with {first}, but must begin with the start of a run: it is damaged")
-    record = Record(first.run, first.recipe, MopScheduler(first.settings), [])
-    record.take(first)
+    with taken_from_log(first):
+        record = Record(first.run, first.recipe, MopScheduler(first.settings), [])
+        record.take(first)
     for event in rest:
-        record.take(event)
+        with taken_from_log(event):
+            record.take(event)
     return record
 
 

@@ -92,7 +92,10 @@ def open_saved(path: str | os.PathLike[str] | Store) -> tuple[Store, str]:
 
 
 def _about(store: Store, run: str) -> dict[str, Any]:
-    about = json.loads(store.read(paths.result(run)))
+    try:
+        about = json.loads(store.read(paths.result(run)))
+    except ValueError:
+        return {}
     return about if isinstance(about, dict) else {}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import shutil
 import uuid
@@ -15,6 +16,7 @@ from typing import BinaryIO, Protocol
 
 from cerebro_spark.errors import AlreadyInStore, ConfigurationError
 from cerebro_spark.store.failures import already_in_store, not_in_store, store_errors
+from cerebro_spark.store.sameness import own_bytes_pass
 from cerebro_spark.store.streams import StagedFile
 
 STAGING = ".staging"
@@ -25,15 +27,18 @@ NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK}
 
 
 class Staged(Protocol):
-    """A blob on its way: bytes go into `file`; then either `commit` gives it its name, or `discard` forgets it."""
+    """A blob on its way: bytes go into `file`; `commit` gives it its name, `discard` forgets what is left."""
 
     file: BinaryIO
 
     def commit(self) -> None:
         """Make all bytes visible under the blob's name, or raise; FileExistsError when the name is taken."""
 
+    def staged(self) -> BinaryIO:
+        """What was written, open for reading: asked for when a commit failed."""
+
     def discard(self) -> None:
-        """Remove what was written so far. Called after a failed block or a failed commit."""
+        """Remove what is staged, whatever became of it."""
 
 
 class Store(ABC):
@@ -53,6 +58,9 @@ class Store(ABC):
         writer is killed;
       * a blob is never changed; writing a taken name raises AlreadyInStore, and of several concurrent writers of one
         name exactly one returns without an error (stores that have no conditional write say so in their docs);
+      * unless the name holds these very bytes: then they are written, and that is success. Clients and network file
+        systems send a request again whose answer was lost, and then find what they have written themselves. So whoever
+        claims a name must write what nobody else would;
       * after `write` returned, every process sees the blob in `exists`, `list` and `read`;
       * a failed call changes nothing that a reader can see.
 
@@ -67,7 +75,7 @@ class Store(ABC):
 
     def write(self, name: str, data: bytes | memoryview) -> None:
         """Create `name` with these bytes, all or nothing."""
-        with self.writer(name) as file:
+        with own_bytes_pass(self, name, lambda: io.BytesIO(data)), self.writer(name) as file:
             file.write(data)
 
     @contextmanager
@@ -75,7 +83,7 @@ class Store(ABC):
         """Open `name` for streaming: a context manager whose file becomes visible, whole, when the block ends well.
 
         The file can `write`, `flush` and `tell`, not seek. When the block raises, or one of its writes failed, nothing
-        becomes visible and nothing is left behind.
+        becomes visible and nothing is left behind. A name that is taken when the block begins is refused at once.
         """
         check_name(name)
         with self._errors(name):
@@ -86,13 +94,12 @@ class Store(ABC):
         try:
             yield file
             file.finish()
-            with self._errors(name):
+            with own_bytes_pass(self, name, staged.staged), self._errors(name):
                 staged.commit()
-        except BaseException:
-            # The first error is the one to hear of. What cannot be removed now is invisible, and `sweep` finds it.
+        finally:
+            # An error of the block is the one to hear of. What cannot be removed now is invisible: `sweep` finds it.
             with contextlib.suppress(Exception):
                 staged.discard()
-            raise
 
     @abstractmethod
     def read(self, name: str) -> bytes:

@@ -15,6 +15,7 @@ from cerebro_spark.store.base import STAGING, Store, check_name
 from cerebro_spark.store.connection import PerProcess
 from cerebro_spark.store.failures import already_in_store, store_errors
 from cerebro_spark.store.fsspec_puts import CONDITIONAL, has_folders, put_new
+from cerebro_spark.store.sameness import own_bytes_pass
 from cerebro_spark.store.spool import Spool
 from cerebro_spark.store.streams import guarded_reader
 
@@ -64,7 +65,7 @@ class FsspecStore(Store):
 
     def write(self, name: str, data: bytes | memoryview) -> None:
         check_name(name)
-        with self._errors(name):
+        with own_bytes_pass(self, name, lambda: io.BytesIO(data)), self._errors(name):
             if self._is_blob(name):
                 raise already_in_store(name, self.url)
             self._put_new(name, bytes(data))

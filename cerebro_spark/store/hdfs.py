@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import time
 import uuid
@@ -16,6 +17,7 @@ from cerebro_spark.store.connection import PerProcess
 from cerebro_spark.store.failures import already_in_store, store_errors
 from cerebro_spark.store.hdfs_clients import CLIENTS, Entry, HdfsClient, failure_kind
 from cerebro_spark.store.hdfs_puts import put_new
+from cerebro_spark.store.sameness import own_bytes_pass
 from cerebro_spark.store.spool import Spool
 from cerebro_spark.store.streams import guarded_reader
 
@@ -67,7 +69,7 @@ class HdfsStore(Store):
 
     def write(self, name: str, data: bytes | memoryview) -> None:
         check_name(name)
-        with self._errors(name):
+        with own_bytes_pass(self, name, lambda: io.BytesIO(data)), self._errors(name):
             if self._is_blob(name):
                 raise already_in_store(name, self.url)
             self._put_new(name, data)

@@ -133,7 +133,9 @@ class _StagedLocalFile:
         os.fsync(self.file.fileno())
         self.file.close()
         self._link()
-        self._staged.unlink()
+
+    def staged(self) -> BinaryIO:
+        return open(self._staged, "rb")
 
     def discard(self) -> None:
         self._staged.unlink(missing_ok=True)

@@ -1,6 +1,7 @@
 """Where each thing lies in a store: the only place that knows. It reads and writes nothing, it only names.
 
 runs/<run>/log/000000000064.jsonl       one commit of the event log, from event 64 on; ...000-...063.jsonl: joined ones
+runs/<run>/claim.json                   who took the run's id, the first thing in its folder
 runs/<run>/functions.pkl                the user's functions, the one pickle of a run
 runs/<run>/checkpoints/<trial>/...      a trial's state after a unit
 runs/<run>/result.json                  what the search returned
@@ -86,6 +87,15 @@ def segment_range(name: str) -> tuple[int, int] | None:
     """
     found = _SEGMENT.fullmatch(name.rpartition("/")[2])
     return (int(found[1]), int(found[2] or found[1])) if found else None
+
+
+def claim(run: str) -> str:
+    """Who took the id of a run: of several, only one can write it.
+
+    >>> claim("r1")
+    'runs/r1/claim.json'
+    """
+    return f"{run_folder(run)}/claim.json"
 
 
 def functions(run: str) -> str:

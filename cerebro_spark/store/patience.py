@@ -29,6 +29,7 @@ from cerebro_spark.errors import (
 from cerebro_spark.store.base import Store, check_name
 from cerebro_spark.store.connection import PerProcess
 from cerebro_spark.store.failures import gist
+from cerebro_spark.store.sameness import own_bytes_pass
 from cerebro_spark.store.spool import Spool
 
 if TYPE_CHECKING:
@@ -158,29 +159,11 @@ class Patient(Store):
     # -- patience
 
     def _put(self, name: str, put: Callable[[], None], source: Callable[[], BinaryIO]) -> None:
-        tries = 0
-
         def attempt() -> None:
-            nonlocal tries
-            tries += 1
-            try:
+            with own_bytes_pass(self.store, name, source):
                 put()
-            except AlreadyInStore:
-                if tries == 1 or not self._holds(name, source):
-                    raise
-                _log.info("%r is in the store %s after all: only the answer was lost", name, self.url)
 
         self._patiently("writing", name, attempt)
-
-    def _holds(self, name: str, source: Callable[[], BinaryIO]) -> bool:
-        """Whether the store holds exactly these bytes under the name."""
-        with source() as ours, self.store.reader(name) as theirs:
-            while True:
-                wanted = ours.read(_CHUNK)
-                if theirs.read(len(wanted) or 1) != wanted:
-                    return False
-                if not wanted:
-                    return True
 
     def _patiently(self, doing: str, name: str, act: Callable[[], T], tries: int | None = None) -> T:
         began, pause, tried = self.clock(), self.first, 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,10 +20,13 @@ class Spool:
         self.file: BinaryIO = open(handle, "wb")  # noqa: SIM115 (it outlives this call)
 
     def commit(self) -> None:
-        """Put the file in its place, then remove it."""
+        """Put the file in its place."""
         self.file.close()
         self._put(Path(self._path))
-        os.unlink(self._path)
+
+    def staged(self) -> BinaryIO:
+        """The whole file again."""
+        return open(self._path, "rb")
 
     def discard(self) -> None:
         """Remove the file."""

@@ -16,6 +16,7 @@ from cerebro_spark.cli import main
 from cerebro_spark.engine import Engine
 from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import Event, Settings, UnitFinished
+from cerebro_spark.result.listing import listed
 from cerebro_spark.search import FixedSearch
 from cerebro_spark.store import paths
 from cerebro_spark.store.local import LocalStore
@@ -144,8 +145,72 @@ def test_runs_lists_the_runs_of_a_store(capsys: pytest.CaptureFixture[str], tmp_
     assert lines[0].split() == ["run", "when", "(UTC)", "trials", "best", "state"]
     assert re.fullmatch(r"20261115-101112-0a1b2c  2026-11-15 10:11 +2 +none +not finished", lines[1])
     assert re.fullmatch(r"mine +20\d\d-\d\d-\d\d \d\d:\d\d +2 +val_loss \S+ \(t\d\) +finished", lines[2])
-    assert re.match(r"spoilt +20\d\d-.* \? +\? +damaged: ", lines[3])
+    assert re.match(r"spoilt +20\d\d-.* \? +\? +unreadable: ", lines[3])
     assert len(lines) == 4
+
+
+FOREIGN = {
+    "an old field": b'{"n":%d,"event":"WorkerLost","at":1.0,"worker":"w0","colour":"red"}\n',
+    "a lacking field": b'{"n":%d,"event":"WorkerLost","at":1.0}\n',
+    "another type": b'{"n":%d,"event":"WorkerLost","at":"soon","worker":"w0"}\n',
+    "another event": b'{"n":%d,"event":"Eclipse","at":1.0}\n',
+    "no event": b'{"n":%d,"hello":"world"}\n',
+}
+
+
+@pytest.mark.parametrize("line", FOREIGN.values(), ids=FOREIGN)
+def test_a_foreign_line_in_one_log_hides_no_other_run(
+    line: bytes, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    store = LocalStore(tmp_path)
+    make_run(store, "aaa")
+    make_run(store, "bbb", stop_after=3)
+    make_run(store, "ccc")
+    end = len(list(EventLog(store, "bbb").read()))
+    store.write(paths.log_segment("bbb", end), line % end)
+    code, out, err = run(capsys, "runs", str(tmp_path))
+    assert (code, err) == (0, "")
+    aaa, bbb, ccc = out.splitlines()[1:]
+    assert aaa.endswith("finished")
+    assert ccc.endswith("finished")
+    assert re.match(r"bbb .* \? +\? +unreadable: \S", bbb)
+    code, out, err = run(capsys, "show", str(tmp_path), "bbb")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "log" in err
+
+
+def test_whatever_else_is_wrong_with_a_run_hides_no_other(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    make_run(store, "mine")
+    store.write("runs/no id/log/000000000000.jsonl", b"{}")
+    store.write(paths.log_segment("utf16", 0), '{"n":0}'.encode("utf-16"))
+    store.write("runs/notes/log/notes.txt", b"hello")
+    (tmp_path / "runs/mine/log/000000000000.jsonl").rename(tmp_path / "runs/mine/log/gone.part")
+    make_run(store, "zzz")
+    code, out, _ = run(capsys, "runs", str(tmp_path))
+    assert code == 0
+    states = {line.split("  ")[0]: line for line in out.splitlines()[1:]}
+    assert sorted(states) == ["mine", "no id", "notes", "utf16", "zzz"]
+    assert states.pop("zzz").endswith(" finished")
+    assert all("unreadable: " in line for line in states.values())
+
+
+class Closed(LocalStore):
+    """One run belongs to somebody else, who keeps it to himself."""
+
+    def read(self, name: str) -> bytes:
+        if name.startswith(paths.run_folder("theirs")):
+            with self._errors(name):
+                raise PermissionError(13, "Permission denied")
+        return super().read(name)
+
+
+def test_a_run_that_one_may_not_read_hides_no_other(tmp_path: Path) -> None:
+    for name in ("mine", "theirs", "yours"):
+        make_run(LocalStore(tmp_path), name)
+    states = [line.state for line in listed(Closed(tmp_path))]
+    assert states[0] == states[2] == "finished"
+    assert states[1].startswith("unreadable: no permission")
 
 
 def test_runs_of_an_empty_store(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

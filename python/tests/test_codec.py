@@ -98,7 +98,27 @@ def test_what_cannot_be_logged_is_refused_by_its_path() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ['{"event":"Nonsense","at":1}', "[1]", '{"event":"WorkerLost","at":1,"worker":"w","x":1}']
+    "line",
+    [
+        '{"event":"Nonsense","at":1}',
+        "[1]",
+        "7",
+        "not json",
+        "[" * 100_000,
+        '{"at":1,"worker":"w"}',
+        '{"event":["WorkerLost"],"at":1}',
+        '{"event":"WorkerLost","at":1,"worker":"w","x":1}',
+        '{"event":"WorkerLost","at":1}',
+        '{"event":"WorkerLost","at":"soon","worker":"w"}',
+        '{"event":"WorkerLost","at":{"$float":"soon"},"worker":"w"}',
+        '{"event":"WorkerLost","at":null,"worker":"w"}',
+        '{"event":"WorkerLost","at":1,"worker":7}',
+        '{"event":"WorkerLost","at":1,"worker":"w","blames_unit":"yes"}',
+        '{"event":"WorkAdded","at":1,"work":["t0",{},1]}',
+        '{"event":"WorkAdded","at":1,"work":null}',
+        '{"event":"RunStarted","at":1,"run":"r","settings":{"partitions":["p0"],"workers":1}}',
+        '{"event":"UnitFailed","at":1,"worker":"w","unit":null,"attempt":1,"error":"x"}',
+    ],
 )
 def test_foreign_lines_are_refused(line: str) -> None:
     with pytest.raises(EventLogError):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 
 from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World
+from cerebro_spark.codec import decode, encode
 from cerebro_spark.engine import Engine
-from cerebro_spark.errors import EventLogError, RunStalled
-from cerebro_spark.eventlog import EventLog
+from cerebro_spark.errors import CerebroError, EventLogError, RunStalled
+from cerebro_spark.eventlog import DiscardingLog, EventLog
 from cerebro_spark.events import Event, RunStarted, Settings, TrialStopped, UnitFailed, UnitFinished, WorkAdded
 from cerebro_spark.replay import Script
 from cerebro_spark.result.record import replay
@@ -153,3 +155,38 @@ def test_half_a_character_in_an_error_does_not_stop_the_log(tmp_path: Path) -> N
     event = UnitFailed(1.0, "w0", Unit("t0", 1, "p0"), 1, "no file '\udc80x', caf\u00e9")
     log.append([event])
     assert list(EventLog(LocalStore(tmp_path), "r1").read()) == [event]
+
+
+STRANGE: list[Any] = [None, "x", -1, 10**9, 0.5, [], {}, {"$tuple": []}, {"$float": "x"}, True]
+
+
+def strangers(value: Any) -> Iterator[Any]:
+    """A JSON value with any one part of it lacking or exchanged for something strange."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield {other: kept for other, kept in value.items() if other != key}
+            yield from ({**value, key: changed} for changed in [*STRANGE, *strangers(item)])
+    elif isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from ([*value[:place], changed, *value[place + 1 :]] for changed in [*STRANGE, *strangers(item)])
+
+
+def test_a_log_with_any_part_of_any_event_exchanged_is_read_or_refused_in_words(tmp_path: Path) -> None:
+    """Nobody sees a KeyError for what another version, or a careless hand, wrote into a log."""
+    whole = logged(tmp_path, FixedSearch([{"cost": 1.0}], 1))
+    refused = 0
+    for place, event in enumerate(whole):
+        if event in whole[:place] or type(event) in {type(earlier) for earlier in whole[:place]}:
+            continue
+        for number, strange in enumerate(strangers(json.loads(encode(event)))):
+            reader: Callable[[list[Event]], Any] = [replay, Script.of, again][number % 3]
+            try:
+                reader([*whole[:place], decode(json.dumps(strange)), *whole[place + 1 :]])
+            except CerebroError:
+                refused += 1
+    assert refused > 100
+
+
+def again(events: list[Event]) -> None:
+    """As far as a resumed engine reads them."""
+    Engine(FixedSearch([{"cost": 1.0}], 1), SETTINGS, backend(), DiscardingLog())._repeat(events)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,39 @@ def test_an_id_is_taken_once(template: Dataset, tmp_path: Path) -> None:
     assert LocalStore(tmp_path).list() == before
     with pytest.raises(ConfigurationError, match=r"the run id is '\.\./x'"):
         runs.execute(small_recipe(template, 1), tmp_path, Untouchable(), "../x")
+
+
+class Meeting(LocalStore):
+    """All who want an id have seen that it is free before any of them takes it."""
+
+    def __init__(self, root: Path, barrier: threading.Barrier) -> None:
+        super().__init__(root)
+        self._barrier = barrier
+
+    def exists(self, name: str) -> bool:
+        found = super().exists(name)
+        if name == paths.run_folder("mine"):
+            self._barrier.wait(30)
+        return found
+
+
+def test_of_several_that_start_the_same_recipe_under_one_id_at_once_one_has_it(
+    template: Dataset, tmp_path: Path
+) -> None:
+    """Their recipes are the same bytes, which a store takes for one write that was sent twice."""
+    store = Meeting(tmp_path, threading.Barrier(4))
+
+    def start(_: int) -> str:
+        try:
+            return runs.execute(small_recipe(template, 1), store, simulated(), "mine", progress=False)
+        except ConfigurationError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(4) as pool:
+        said = sorted(pool.map(start, range(4)), key=len)
+    assert said[0] == "mine"
+    assert all("has a run 'mine' already" in other for other in said[1:])
+    assert judged(logged(LocalStore(tmp_path), "mine"))[0].finished
 
 
 class Untouchable(SimulatedBackend):

@@ -109,6 +109,26 @@ def test_a_name_taken_while_the_block_runs_is_refused_at_its_end(store: Store) -
     assert store.list() == ["a"]
 
 
+@pytest.mark.parametrize("data", [b"", b"hello", b"z" * 2_500_000], ids=["empty", "short", "long"])
+def test_writing_what_is_there_is_no_error(store: Store, data: bytes) -> None:
+    """A request that is sent again, because its answer was lost, finds its own bytes."""
+    store.write("a/b", data)
+    store.write("a/b", memoryview(data))
+    for other in (data + b"x", data[:-1] + b"y"):
+        with pytest.raises(AlreadyInStore):
+            store.write("a/b", other)
+    assert store.read("a/b") == data
+    assert store.list() == ["a/b"]
+
+
+def test_a_stream_that_finds_its_own_bytes_at_its_end_is_written(store: Store) -> None:
+    with store.writer("a") as file:
+        file.write(b"mine")
+        store.write("a", b"mine")
+    assert store.read("a") == b"mine"
+    assert store.list() == ["a"]
+
+
 def test_a_deleted_name_is_free_again(store: Store) -> None:
     store.write("a", b"1")
     store.delete("a")
