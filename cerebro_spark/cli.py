@@ -40,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_simulate(commands)
     _add_runs(commands)
     _add_show(commands)
+    _add_clean(commands)
     return parser
 
 
@@ -108,6 +109,30 @@ def _add_show(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.add_argument("run", metavar="RUN", help="the id of a run, as `cerebro-spark runs STORE` lists them")
     parser.add_argument("--plot", metavar="FILE.png", help="draw its curves, params and Gantt chart")
     parser.set_defaults(command=_show)
+
+
+def _add_clean(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "clean",
+        help="free what nobody uses any more",
+        description="Free what nobody uses of this host's cache, and what writers that died left in a store.",
+    )
+    parser.add_argument("--store", metavar="URL", help="look into this store too")
+    parser.add_argument(
+        "--older-than",
+        type=float,
+        metavar="DAYS",
+        help="of a store: a write unfinished for so long is dead (1; 7 of prepare)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only say what there is")
+    parser.set_defaults(command=_clean)
+
+
+def _clean(options: argparse.Namespace) -> None:
+    from cerebro_spark.cleaning import as_text, clean
+
+    found = clean(options.store, older_than=options.older_than, dry_run=options.dry_run)
+    print(as_text(found, options.dry_run))
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -41,6 +41,10 @@ class StoreUnavailable(StoreError):
     """The store failed for longer than anybody waits for it. A run that ends with this can be resumed."""
 
 
+class UntrustedCache(CerebroError, OSError):
+    """The folder for cached training data, or something in it, is another user's or open to others: it is not used."""
+
+
 class EventLogError(CerebroError):
     """An event log that is damaged before its end, foreign, or of another format version."""
 

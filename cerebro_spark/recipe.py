@@ -1,26 +1,25 @@
 """What makes a run what it is, kept beside its log so that another driver can go on with it. It runs nothing.
 
 The one pickle of a run: it holds the user's functions, so whoever may write the store may run code with it. The log
-has its digest, and a file with another one is not even opened.
+has its digest, and a file with another one is not even opened. Whoever may read the store may read it: stores are in it
+by their address alone, and credentials never are.
 """
 
 from __future__ import annotations
 
 import hashlib
-import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import cloudpickle
-
 from cerebro_spark.backend.job import Framework, Job
-from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.errors import ConfigurationError, EventLogError
+from cerebro_spark.data.dataset import Dataset, read_manifest
+from cerebro_spark.errors import CerebroError, ConfigurationError, EventLogError, NotFoundInStore
 from cerebro_spark.events import Settings
 from cerebro_spark.search import Search
-from cerebro_spark.store import paths
+from cerebro_spark.store import paths, references
 from cerebro_spark.store.base import Store
+from cerebro_spark.store.references import Resolve
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.resources import Resources
 from cerebro_spark.types import Objective
@@ -68,9 +67,13 @@ class Recipe:
         )
 
 
-def pack(recipe: Recipe) -> bytes:
-    """The recipe as bytes. Raises ConfigurationError where a function of the user cannot be sent anywhere."""
-    return _pickled(recipe)
+def pack(recipe: Recipe, home: Store | None = None) -> tuple[bytes, Resolve]:
+    """The recipe as bytes, for the store `home`; and what `unpack` needs to find its stores again in this process.
+
+    Raises ConfigurationError where a function of the user cannot be sent anywhere.
+    """
+    data, stores = _pickled(recipe, home)
+    return data, lambda reference: stores[reference.number]
 
 
 def check_functions(hooks: Hooks) -> None:
@@ -78,15 +81,14 @@ def check_functions(hooks: Hooks) -> None:
     _pickled(hooks)
 
 
-def _pickled(value: Recipe | Hooks) -> bytes:
+def _pickled(value: Recipe | Hooks, home: Store | None = None) -> tuple[bytes, list[Store]]:
     try:
-        data: bytes = cloudpickle.dumps(value)
+        return references.dumps(value, home)
     except Exception as error:
         raise ConfigurationError(
             f"the run's functions cannot be pickled: {type(error).__name__}: {error}. Let `model_fn` and the other"
             " functions make what they need (sessions, locks, open files) inside, instead of using it from outside"
         ) from error
-    return data
 
 
 def digest(data: bytes) -> str:
@@ -95,22 +97,25 @@ def digest(data: bytes) -> str:
 
 
 def read(store: Store, run: str, expected: str) -> Recipe:
-    """The recipe of a run in a store, if it is the one that the log speaks of. Only then is it unpickled."""
+    """The recipe of a run in a store, if it is the one that the log speaks of. Only then is it unpickled.
+
+    Stores in it are as they are now, as far as that can be known: see `references.found_again`, and `with_data`.
+    """
     data = store.read(paths.functions(run))
     if digest(data) != expected:
         raise EventLogError(
             f"{paths.functions(run)} is not what run {run} was started with: its digest differs from the one in the log"
         )
-    return unpack(data)
+    return unpack(data, references.found_again(store))
 
 
-def unpack(data: bytes) -> Recipe:
+def unpack(data: bytes, resolve: Resolve) -> Recipe:
     """The recipe that `pack` made these bytes from: a copy, which shares nothing with the original.
 
     They run code as they are unpacked: only bytes of one's own, or with the right digest.
     """
     try:
-        recipe = pickle.loads(data)
+        recipe = references.loads(data, resolve)
     except Exception as error:
         raise ConfigurationError(
             f"the run's functions cannot be unpickled here: {type(error).__name__}: {error}. Use the Python version of"
@@ -118,3 +123,36 @@ def unpack(data: bytes) -> Recipe:
         ) from error
     assert isinstance(recipe, Recipe)
     return recipe
+
+
+def with_data(recipe: Recipe, run: str, store: Store, data_store: Store | None = None) -> Recipe:
+    """The recipe with its data in a store that can be read now, or a StoreError that says what to give.
+
+    That is `data_store` if it is given; else the run's own store, as it is opened now and wherever it has moved, if the
+    data set lies in it; else the address that the data set had.
+    """
+    dataset = recipe.dataset
+    places = [data_store] if data_store is not None else [store, dataset.store]
+    trouble = ""
+    for place in places:
+        try:
+            if _holds(place, dataset, as_opened=place is dataset.store or place is data_store):
+                return replace(recipe, dataset=replace(dataset, store=place))
+        except CerebroError as error:
+            trouble = f" ({error})"
+    where = " or ".join(dict.fromkeys(place.url for place in places))
+    raise NotFoundInStore(
+        f"the data of run {run}, {dataset.folder or dataset.id!r}, cannot be read in {where}{trouble}: give the store"
+        f" that has it now, as in cs.resume(..., data_store=cs.open_store({dataset.store.url!r}, ...)), with the"
+        " credentials that it needs"
+    )
+
+
+def _holds(store: Store, dataset: Dataset, as_opened: bool) -> bool:
+    """Whether this very data set is in the store; files that `prepare` did not write are only looked for by name."""
+    if dataset.made.get("by") == "prepare":
+        try:
+            return read_manifest(store, dataset.folder).made.get("token") == dataset.made.get("token")
+        except NotFoundInStore:
+            return False
+    return as_opened and store.exists(dataset.partitions[0].files[0])

@@ -33,6 +33,7 @@ from cerebro_spark.events import Event, RunStarted, Settings, WorkerJoined
 from cerebro_spark.progress import Progress
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.replay import Checker, ReplaySearch, Script
+from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.search import Search
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
@@ -68,11 +69,11 @@ def execute(
     can resume its run.
     """
     place = open_store(store)
-    data = recipes.pack(dataclasses.replace(recipe, dataset=backend.located(recipe.dataset)))
+    data, stores = recipes.pack(dataclasses.replace(recipe, dataset=backend.located(recipe.dataset)), place)
     name = _new_id() if run is None else paths.check_id(run)
     check_writable(place)
     _claim(place, name, data)
-    copy = recipes.unpack(data)
+    copy = recipes.unpack(data, stores)
     if led_by is not None:
         copy = dataclasses.replace(copy, search=led_by)
     drive = _Drive(place, name, copy, backend, copy.settings(backend.num_workers), store_patience)
@@ -95,18 +96,22 @@ def resume(
     *,
     threads: int | None = None,
     store_patience: float = PATIENCE,
+    data_store: StoreLike | None = None,
 ) -> Recipe:
     """Go on with a run whose driver died or was stopped; no finished unit is trained again. Returns its recipe.
 
     Workers compute with as many threads as the log says, because results depend on it; `threads` says otherwise. A run
     that came to its end stays as it is. A run that somebody else goes on with is left to them: EventLogError.
+    Data that lies in the run's own store is read from `store`, whose address and credentials may be others than they
+    were; `data_store` is where it lies otherwise.
     """
     place = open_store(store)
     recipe, events = read(place, run)
+    recipe = _with_data(recipe, events, run, place, data_store)
     start = events[0]
     assert isinstance(start, RunStarted)
     check_writable(place)
-    copy = recipes.unpack(recipes.pack(recipe))
+    copy = recipes.unpack(*recipes.pack(recipe))
     copy = with_threads(copy, threads or recipe.resources.threads or _threads(events))
     drive = _Drive(place, run, copy, backend, start.settings, store_patience, events)
     drive(lambda engine: engine.resume(), start.recipe, observers, progress)
@@ -122,15 +127,19 @@ def replay(
     progress: bool | None = None,
     *,
     store_patience: float = PATIENCE,
+    data_store: StoreLike | None = None,
 ) -> str:
     """Train a run again as it was trained, from its log, its recipe and its partitions; returns the id of the new run.
 
-    Raises ReplayDiverged at the first unit that leaves other weights than it did then.
+    Raises ReplayDiverged at the first unit that leaves other weights than it did then. `data_store` is where the data
+    lies, if neither in `store` nor where it was.
     """
-    recipe, events = read(store, run)
+    place = open_store(store)
+    recipe, events = read(place, run)
+    recipe = _with_data(recipe, (), run, place, data_store)
     script = Script.of(events)
     again = with_threads(dataclasses.replace(recipe, search=ReplaySearch(script)), script.threads)
-    return execute(again, store, backend, new, observers, progress, store_patience=store_patience)
+    return execute(again, place, backend, new, observers, progress, store_patience=store_patience)
 
 
 def read(store: StoreLike, run: str) -> tuple[Recipe, list[Event]]:
@@ -257,6 +266,25 @@ class _Drive:
         note = f'run {self._run} can be resumed: cs.resume("{self._store.url}", "{self._run}", backend=...)'
         error.add_note(note)
         _log.warning("the run ended early (%s); %s", type(error).__name__, note)
+
+
+def _with_data(recipe: Recipe, events: Sequence[Event], run: str, store: Store, data_store: StoreLike | None) -> Recipe:
+    """The recipe with its data where it can be read now; a run that is over needs none."""
+    try:
+        return recipes.with_data(recipe, run, store, None if data_store is None else open_store(data_store))
+    except StoreError:
+        if data_store is None and _is_over(events):
+            return recipe
+        raise
+
+
+def _is_over(events: Sequence[Event]) -> bool:
+    if not events or not isinstance(events[0], RunStarted):
+        return False
+    scheduler = MopScheduler(events[0].settings)
+    for event in events:
+        scheduler.handle(event)
+    return scheduler.finished
 
 
 def check_free(store: Store, run: str) -> None:

@@ -219,6 +219,7 @@ class Worker:
         """Train and evaluate one batch of a trial that is none, so that what is broken shows before the run begins."""
         try:
             params = restored_params(given)
+            self._cache.enter()  # what speaks against its folder is said now, and not by the first load
             partition = self._job.dataset.train[0]
             size = batch_size_of(params)
             arrays = first_rows(self._job.dataset, partition, size)

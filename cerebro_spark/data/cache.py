@@ -2,7 +2,8 @@
 
 Each partition is a folder with a `.npy` file for each column, in shared memory while the budget lasts and on local disk
 beyond it. A lock a partition makes the first worker load and the others wait; a lock a root keeps the budget. Both
-lie in each root that is used, because one may be shared with processes that do not share the other."""
+lie in each root that is used, because one may be shared with processes that do not share the other. Roots are folders
+of this user alone (private.py); the last worker to leave one takes everything along (cache_root.py)."""
 
 from __future__ import annotations
 
@@ -12,10 +13,9 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -23,15 +23,27 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cerebro_spark.data.cache_root import (
+    DISK_VARIABLE,
+    ENTRY,
+    FETCHED,
+    MEMORY_VARIABLE,
+    SHARED_MEMORY,
+    STAGED,
+    CacheRoot,
+    disk_folder,
+    shared_memory_folder,
+)
+from cerebro_spark.data.columns import Column, is_array_name
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.load import ReaderName, fill
-from cerebro_spark.errors import StoreFull
+from cerebro_spark.data.private import PrivateFolder, open_private
+from cerebro_spark.errors import DataError, StoreFull, UntrustedCache
+from cerebro_spark.store.paths import check_id
 from cerebro_spark.types import Partition
 
-_SHARED_MEMORY = Path("/dev/shm")
-_ENTRY = "entry.json"
-_STAGED, _FETCHED = ".staged", ".fetched"
 _CHECKSUM_STEP = 8 << 20
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError)
 
 Arrays = Mapping[str, NDArray[Any]]
 _Signature = tuple[tuple[int, int, int], ...]
@@ -49,7 +61,8 @@ class Cache:
     """The partitions of this host. Safe to use from several processes at once; one Cache belongs to one thread.
 
     `memory_budget` bounds what all workers of this host together keep in shared memory, in bytes: half of the machine's
-    memory if not given, nothing if there is no shared memory. `folder` is where the rest goes.
+    memory if not given, nothing if there is no shared memory. `folder` is where the rest goes. Both are folders of this
+    user alone, else UntrustedCache. Who uses a Cache closes it: the last to do so on this host leaves nothing behind.
 
     >>> import tempfile
     >>> from cerebro_spark.data.prepare import prepare
@@ -69,9 +82,8 @@ class Cache:
         memory_folder: str | os.PathLike[str] | None = None,
         reader: ReaderName = "auto",
     ) -> None:
-        private = f"cerebro-spark-{os.getuid()}"
-        self.disk = Path(folder) if folder is not None else Path(tempfile.gettempdir()) / private
-        self.memory = Path(memory_folder) if memory_folder is not None else _SHARED_MEMORY / private
+        self._disk = CacheRoot(Path(folder) if folder is not None else disk_folder())
+        self._memory = CacheRoot(Path(memory_folder) if memory_folder is not None else shared_memory_folder())
         self.memory_budget = _default_budget() if memory_budget is None else memory_budget
         self.reader = reader
         self._held: dict[str, _Held] = {}
@@ -82,6 +94,11 @@ class Cache:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def enter(self) -> None:
+        """Be a user of this host's cache from now on; UntrustedCache, with the fix, if others have a hand in it."""
+        for root in self._roots():
+            root.enter()
+
     def load(self, dataset: Dataset, partition: Partition) -> Arrays:
         """The partition's arrays, read-only, from this process, this host or the store, whichever is nearest."""
         key = _key(dataset, partition)
@@ -89,14 +106,16 @@ class Cache:
         if held is not None and held.signature == _signature(held.folder, list(held.arrays)):
             return held.arrays
         self.release(dataset, partition)
+        self.enter()
+        self._tidy_up(dataset)
         with ExitStack() as locks:
             for root in self._roots():
-                locks.enter_context(self._locked(root, f"{key}.lock"))
+                locks.enter_context(root.locked(f"{key}.lock"))
             for root in self._roots():
-                found = self._open(root / key, dataset, partition, verify=True)
+                found = self._open(root.place / key, dataset, partition, verify=True)
                 if found is not None:
                     break
-                self._remove(root, root / key)
+                root.remove(key)
             else:
                 found = self._create(key, dataset, partition)
         self._held[key] = found
@@ -104,7 +123,7 @@ class Cache:
 
     def holds(self, dataset: Dataset, partition: Partition) -> bool:
         """Whether this host has the partition, whole or not: a hint for placing work, not a promise."""
-        return any((root / _key(dataset, partition) / _ENTRY).exists() for root in self._roots())
+        return any((root.path / _key(dataset, partition) / ENTRY).exists() for root in self._roots())
 
     def release(self, dataset: Dataset, partition: Partition) -> None:
         """Let go of a partition: this host may then drop it. Arrays already handed out stay valid."""
@@ -113,57 +132,69 @@ class Cache:
             held.lock.close()
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Let go of everything; the last user of this host leaves no partition behind."""
         for held in self._held.values():
             held.lock.close()
         self._held.clear()
+        for root in self._roots():
+            root.leave()
 
     def clear(self) -> None:
         """Remove every partition of this host that no worker holds."""
         for root in self._roots():
-            if root.exists():
-                with self._locked(root, "root.lock"):
-                    self._evict(root, wanted=None)
+            if root.path.exists():
+                root.enter()
+                with root.locked():
+                    root.evict(None)
 
-    def _roots(self) -> list[Path]:
-        return [self.memory, self.disk] if self.memory_budget > 0 else [self.disk]
+    def _roots(self) -> list[CacheRoot]:
+        return [self._memory, self._disk] if self.memory_budget > 0 else [self._disk]
+
+    def _tidy_up(self, dataset: Dataset) -> None:
+        """Whoever comes first removes what the dead have left, unless it is of the same data and saves a load."""
+        for root in self._roots():
+            if root.was_empty:
+                root.was_empty = False
+                with root.locked():
+                    root.evict(None, keep={_key(dataset, each) for each in dataset.partitions})
 
     def _create(self, key: str, dataset: Dataset, partition: Partition) -> _Held:
         size = partition.rows * sum(column.row_bytes for column in dataset.columns)
-        self._sweep(self.disk)
+        self._disk.sweep()
         root, staged = self._reserve(key, dataset, partition, size)
-        fetched = self.disk / f"{key}{_FETCHED}"
+        fetched = self._disk.place / f"{key}{FETCHED}"
         try:
             shutil.rmtree(fetched, ignore_errors=True)
-            fetched.mkdir()
-            arrays = {c.name: np.load(staged / f"{c.name}.npy", mmap_mode="r+") for c in dataset.columns}
+            fetched.mkdir(mode=0o700)
+            arrays = {c.name: np.load(staged / _file_name(c), mmap_mode="r+") for c in dataset.columns}
             fill(dataset, partition, arrays, staging=fetched, reader=self.reader)
             # No sync to disk: a cache that a crash damages is noticed by its checksum and loaded again.
             entry = {"bytes": size, "checksums": {name: _checksum(array) for name, array in arrays.items()}}
             del arrays
             # Nobody counts or evicts while a folder becomes an entry, and until it is held.
-            with self._locked(root, "root.lock"):
-                (staged / _ENTRY).write_text(json.dumps(entry))
-                os.rename(staged, root / key)
-                found = self._open(root / key, dataset, partition, verify=False)
+            with root.locked():
+                with open_private(staged / ENTRY, "xb") as file:
+                    file.write(json.dumps(entry).encode())
+                os.rename(staged, root.place / key)
+                found = self._open(root.place / key, dataset, partition, verify=False)
         except BaseException:
-            self._remove(root, staged)
+            root.remove(staged.name)
             raise
         finally:
             shutil.rmtree(fetched, ignore_errors=True)
         if found is None:
-            raise StoreFull(f"the cache lost {root / key} as soon as it was written: is somebody emptying {root}?")
+            raise StoreFull(f"the cache lost {key} as soon as it was written: is somebody emptying {root.path}?")
         return found
 
-    def _reserve(self, key: str, dataset: Dataset, partition: Partition, size: int) -> tuple[Path, Path]:
+    def _reserve(self, key: str, dataset: Dataset, partition: Partition, size: int) -> tuple[CacheRoot, Path]:
         """Make the files at their full size, in shared memory if they fit its budget, else on disk."""
         for root in self._roots():
-            with self._locked(root, "root.lock"):
-                if root == self.disk and _free(root) <= size:
-                    self._evict(root, wanted=None)
-                elif root == self.memory and not self._evict(root, size):
+            with root.locked():
+                if root is self._disk and root.free() <= size:
+                    root.evict(None)
+                elif root is self._memory and not root.evict(self.memory_budget, size):
                     continue
-                staged = root / f"{key}{_STAGED}"
+                staged = root.place / f"{key}{STAGED}"
                 try:
                     _allocate(staged, dataset, partition)
                     return root, staged
@@ -172,88 +203,53 @@ class Cache:
                     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                         raise
         raise StoreFull(
-            f"{partition.id} needs {size} bytes in the cache {self.disk}, which has {_free(self.disk)} left:"
-            " free some space, or give Cache another folder"
+            f"{partition.id} needs {size} bytes in the cache {self._disk.path}, which has {self._disk.free()} left:"
+            f" free some space, or name another folder in {DISK_VARIABLE}"
         )
 
     def _open(self, folder: Path, dataset: Dataset, partition: Partition, *, verify: bool) -> _Held | None:
-        """Map an entry and mark it as held, or None if it is missing or damaged."""
+        """Map an entry and mark it as held, or None if it is missing or damaged; UntrustedCache if it is not ours."""
         try:
-            lock = open(folder / _ENTRY, "rb")  # noqa: SIM115 (held as long as the arrays are)
-        except OSError:
+            with PrivateFolder(folder, make=False, within=True) as entry:
+                lock = entry.open(ENTRY)
+        except FileNotFoundError:
             return None
         try:
             fcntl.flock(lock, fcntl.LOCK_SH)
-            entry = json.loads(lock.read())
+            checksums = json.loads(lock.read())["checksums"]
             arrays: dict[str, NDArray[Any]] = {}
             for column in dataset.columns:
-                array = np.load(folder / f"{column.name}.npy", mmap_mode="r")
+                array = _mapped(folder / _file_name(column))
                 if array.shape != (partition.rows, *column.shape) or array.dtype != np.dtype(column.dtype):
                     raise ValueError(f"{column.name} is {array.dtype} {array.shape}")
-                if verify and _checksum(array) != entry["checksums"][column.name]:
+                if verify and _checksum(array) != checksums[column.name]:
                     raise ValueError(f"{column.name} has another checksum")
                 # The base class: what NumPy's memmap adds only slows every gather down.
                 arrays[column.name] = array.view(np.ndarray)
-            os.utime(folder / _ENTRY)
+            os.utime(folder / ENTRY)
             return _Held(arrays, _signature(folder, list(arrays)), folder, lock)
-        except (OSError, ValueError, KeyError, EOFError):
+        except BaseException as error:
             lock.close()
+            if isinstance(error, UntrustedCache) or not isinstance(error, _DAMAGE):
+                raise
             return None
-
-    def _evict(self, root: Path, wanted: int | None) -> bool:
-        """Drop what nobody holds, longest unused first, until `wanted` bytes fit (None: drop all of it)."""
-        entries = sorted(
-            (path for path in root.iterdir() if path.is_dir() and (path / _ENTRY).exists()),
-            key=lambda path: (path / _ENTRY).stat().st_mtime_ns,
-        )
-        self._sweep(root)
-        for path in entries:
-            if wanted is not None and self._fits(root, wanted):
-                break
-            with open(path / _ENTRY, "rb") as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    continue
-                shutil.rmtree(path)
-        return wanted is None or self._fits(root, wanted)
-
-    def _fits(self, root: Path, wanted: int) -> bool:
-        used = sum(file.stat().st_size for file in root.glob("*/*.npy"))
-        return used + wanted <= self.memory_budget and wanted < _free(root)
-
-    def _sweep(self, root: Path) -> None:
-        """Remove what a killed loader left: its lock is free, since locks die with their process."""
-        for left in (*root.glob(f"*{_STAGED}"), *root.glob(f"*{_FETCHED}")):
-            with open(root / f"{left.stem}.lock", "ab") as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    continue
-                shutil.rmtree(left, ignore_errors=True)
-
-    def _remove(self, root: Path, folder: Path) -> None:
-        """Remove a folder while nobody counts what is there."""
-        if folder.exists():
-            with self._locked(root, "root.lock"):
-                shutil.rmtree(folder, ignore_errors=True)
-
-    @contextmanager
-    def _locked(self, root: Path, name: str) -> Iterator[None]:
-        root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with open(root / name, "ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
 
 def _key(dataset: Dataset, partition: Partition) -> str:
-    """The name of an entry: whatever can change the arrays is in it."""
+    """The name of an entry: whatever can change the arrays is in it. As a path it leads nowhere else."""
+    check_id(partition.id, "partition id")
     columns = [column.to_json() for column in dataset.columns]
     versions = [dataset.version(name) for name in partition.files]
     text = json.dumps(
         [dataset.store.url, dataset.id, partition.files, versions, partition.rows, columns], sort_keys=True
     )
     return f"{partition.id}-{hashlib.blake2b(text.encode(), digest_size=10).hexdigest()}"
+
+
+def _file_name(column: Column) -> str:
+    if not is_array_name(column.name):
+        raise DataError(f"{column.name!r} cannot name an array of a batch, so no file of the cache is named by it")
+    return f"{column.name}.npy"
 
 
 def _signature(folder: Path, names: list[str]) -> _Signature:
@@ -263,6 +259,13 @@ def _signature(folder: Path, names: list[str]) -> _Signature:
     except OSError:
         return ()
     return tuple((stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats)
+
+
+def _mapped(file: Path) -> NDArray[Any]:
+    # Looked at first, then opened by its name: in a folder of ours nobody else can put another one there.
+    open_private(file).close()
+    array: NDArray[Any] = np.load(file, mmap_mode="r")
+    return array
 
 
 def _checksum(array: NDArray[Any]) -> int:
@@ -276,19 +279,16 @@ def _checksum(array: NDArray[Any]) -> int:
 def _allocate(folder: Path, dataset: Dataset, partition: Partition) -> None:
     """Empty arrays of the right size, with their space taken: a mapped file that lacks it later kills the process."""
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
+    folder.mkdir(mode=0o700)
     for column in dataset.columns:
-        file, shape = folder / f"{column.name}.npy", (partition.rows, *column.shape)
+        file, shape = folder / _file_name(column), (partition.rows, *column.shape)
+        open_private(file, "xb").close()
         np.lib.format.open_memmap(file, mode="w+", dtype=np.dtype(column.dtype), shape=shape)  # type: ignore[no-untyped-call]
         with open(file, "r+b") as raw:
             os.posix_fallocate(raw.fileno(), 0, file.stat().st_size)
 
 
-def _free(root: Path) -> int:
-    return shutil.disk_usage(root).free
-
-
 def _default_budget() -> int:
-    if not os.access(_SHARED_MEMORY, os.W_OK):
+    if MEMORY_VARIABLE not in os.environ and not os.access(SHARED_MEMORY, os.W_OK):
         return 0
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

@@ -18,6 +18,9 @@ from cerebro_spark.errors import DataError
 # An Arrow array, or a NumPy array whose first axis is the rows.
 Cells = Any
 _SHAPES_KEPT = 16
+_COUNTS = ("nulls", "nans", "infinities", "negatives", "broken", "overflows", "rounded")
+EXACT = 1 << 24
+"""float32 has all whole numbers up to this one"""
 
 
 @dataclass
@@ -25,28 +28,35 @@ class Tally:
     """What was found in a source column: types with their row counts, and the rows that are in the way."""
 
     role: Role
+    floats: bool = False
+    """whole numbers of this column become float32 when it is stored, in a matrix of columns"""
+    allow_nan: bool = True
+    """of a feature; labels and weights are always finite"""
     nulls: int = 0
     nans: int = 0
     infinities: int = 0
     negatives: int = 0
     broken: int = 0
     overflows: int = 0
+    rounded: int = 0
     reason: str = ""
     types: Counter[SourceType] = field(default_factory=Counter)
 
     @property
     def clean(self) -> bool:
         return len(self.types) <= 1 and not (
-            self.nulls or self.nans or self.infinities or self.negatives or self.broken or self.overflows
+            self.nulls
+            or self.nans
+            or self.infinities
+            or self.negatives
+            or self.broken
+            or self.overflows
+            or self.rounded
         )
 
     def add(self, other: Tally) -> None:
-        self.nulls += other.nulls
-        self.nans += other.nans
-        self.infinities += other.infinities
-        self.negatives += other.negatives
-        self.broken += other.broken
-        self.overflows += other.overflows
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         self.reason = self.reason or other.reason
         self.types += other.types
 
@@ -54,8 +64,7 @@ class Tally:
         types = [
             [kind.dtype, list(kind.shape), kind.codec, rows] for kind, rows in self.types.most_common(_SHAPES_KEPT)
         ]
-        counts = ("nulls", "nans", "infinities", "negatives", "broken", "overflows")
-        numbers = {name: getattr(self, name) for name in counts}
+        numbers = {name: getattr(self, name) for name in _COUNTS}
         return {"role": self.role, "reason": self.reason, "types": types, **numbers}
 
     @staticmethod
@@ -71,10 +80,17 @@ class Tally:
             yield f"column {name!r} has {self.broken} rows that are {self.reason}"
         if self.overflows:
             yield overflow_problem(name, self.overflows)
+        if self.rounded:
+            yield rounding_problem(name, self.rounded)
         if self.nans:
-            yield f"column {name!r} is a {self.role} and has {self.nans} NaN rows: fill them or drop them"
+            yield (
+                f"column {name!r} is a {self.role} and has {self.nans} NaN rows: fill them or drop them{self._way_out}"
+            )
         if self.infinities:
-            yield f"column {name!r} is a {self.role} and has {self.infinities} infinite rows: clip them or drop them"
+            yield (
+                f"column {name!r} is a {self.role} and has {self.infinities} infinite rows: clip them or drop"
+                f" them{self._way_out}"
+            )
         if self.negatives:
             yield f"column {name!r} is a weight and has {self.negatives} negative rows: use weights of zero or more"
         if len(self.types) > 1:
@@ -85,6 +101,40 @@ class Tally:
                 f"column {name!r} is ragged: most rows are {usual.dtype} of shape {usual.shape}, {odd} rows differ"
                 f" ({shown}): pad or crop them to one shape"
             )
+
+    @property
+    def _way_out(self) -> str:
+        return ALLOW_NAN if self.role == "feature" else ""
+
+
+ALLOW_NAN = ", or say allow_nan=True if the model knows what to do with them"
+
+
+def rounding_problem(name: str, rows: int) -> str:
+    """What is said of whole numbers that would become others once stored."""
+    return (
+        f"column {name!r} has {rows} rows with whole numbers beyond 16777216 (2**24) that would be rounded to float32,"
+        " as which a matrix of columns is stored: make it an input of its own, which keeps whole numbers, as in"
+        f" features={{'x': [...], 'id': {name!r}}}, or cast it to double if it may be rounded"
+    )
+
+
+def rounded_rows(values: NDArray[Any]) -> int:
+    """How many rows hold a whole number that float32 cannot.
+
+    >>> rounded_rows(np.array([1 << 24, (1 << 24) + 1, -(1 << 24) - 1, 1 << 40]))
+    2
+    """
+    if values.dtype.kind not in "iu" or values.dtype.itemsize < 4 or not values.size:
+        return 0
+    if int(values.min()) >= -EXACT and int(values.max()) <= EXACT:
+        return 0
+    bits = values.astype(np.uint64)
+    size = np.where(values < 0, ~bits + np.uint64(1), bits)
+    # A number is one of float32 if no more than 24 bits are between its first and its last one that is set.
+    last = np.maximum(size & (~size + np.uint64(1)), np.uint64(1))
+    lost = size // last >= np.uint64(EXACT)
+    return int(lost.reshape(len(values), -1).any(axis=1).sum())
 
 
 def overflow_problem(name: str, rows: int) -> str:
@@ -150,7 +200,11 @@ def _read_numpy(name: str, values: NDArray[Any], tally: Tally) -> NDArray[Any] |
         except FloatingPointError:
             bad = overflowing(values)
             tally.overflows += bad
-    if tally.role == "feature" or not len(values):
+    if tally.floats and values.ndim <= 2:
+        rounded = rounded_rows(values)
+        tally.rounded += rounded
+        bad += rounded
+    if (tally.role == "feature" and tally.allow_nan) or not len(values):
         return None if bad else values
     rows = values.reshape(len(values), -1)
     if values.dtype.kind == "f":

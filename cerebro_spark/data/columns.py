@@ -18,6 +18,7 @@ Role = Literal["feature", "label", "weight"]
 Codec = Literal["image", "ndarray", "compressed_ndarray"]
 ColumnNames = str | Sequence[str] | Mapping[str, str | Sequence[str]]
 
+_LONGEST_NAME = 200  # with an ending it is the name of a file, which may have 255
 _REMEDIES: tuple[tuple[str, str], ...] = (
     ("string", "turn it into numbers first, for example with StringIndexer or pandas.factorize"),
     ("timestamp", "turn it into numbers first, for example with unix_timestamp or .astype('int64')"),
@@ -132,6 +133,21 @@ def _check_label_apart(inputs: Sequence[Input]) -> None:
                 )
 
 
+def is_array_name(name: object) -> bool:
+    """Whether an array of a batch can be called so: a plain identifier, which is also a good name of a file.
+
+    >>> is_array_name("x1"), is_array_name("../x1")
+    (True, False)
+    """
+    return (
+        isinstance(name, str)
+        and name.isidentifier()
+        and not name.startswith("_")
+        and not keyword.iskeyword(name)
+        and len(name.encode()) <= _LONGEST_NAME
+    )
+
+
 def source_names(inputs: Iterable[Input]) -> tuple[str, ...]:
     """Every source column once, in the order of first use."""
     return tuple(dict.fromkeys(source for given in inputs for source in given.sources))
@@ -223,9 +239,10 @@ def _parse_role(argument: str, role: Role, given: ColumnNames) -> list[Input]:
 
 
 def _parse_input(argument: str, role: Role, name: str, columns: str | Sequence[str]) -> Input:
-    if not isinstance(name, str) or not name.isidentifier() or name.startswith("_") or keyword.iskeyword(name):
+    if not is_array_name(name):
         raise ConfigurationError(
-            f"{argument} has the key {name!r}, but an array of a batch needs a plain identifier such as 'x1'"
+            f"{argument} has the key {name!r}, but an array of a batch needs a plain identifier such as 'x1', of at"
+            f" most {_LONGEST_NAME} bytes"
         )
     if isinstance(columns, str):
         return Input(name, role, (_one_name(argument, columns),), matrix=False)

@@ -9,6 +9,7 @@ from typing import Any
 
 from cerebro_spark.data.arrow import PartitionFile
 from cerebro_spark.data.columns import Column
+from cerebro_spark.data.validity import check_manifest
 from cerebro_spark.errors import ConfigurationError, DataError, NotFoundInStore
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.paths import DATASETS, dataset_folder, dataset_ids
@@ -157,18 +158,19 @@ def read_manifest(store: Store, folder: str) -> Dataset:
             )
         columns = tuple(Column.from_json(column) for column in manifest["columns"])
         partitions = [_partition(folder, entry) for entry in manifest["partitions"]]
-    except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        check_manifest(where, manifest["id"], columns, partitions)
+        return Dataset(
+            store=store,
+            folder=folder,
+            id=manifest["id"],
+            columns=columns,
+            train=tuple(partition for partition in partitions if partition.split == "train"),
+            validation=tuple(partition for partition in partitions if partition.split == "validation"),
+            seed=manifest["seed"],
+            made=dict(manifest["made"]),
+        )
+    except (KeyError, TypeError, AttributeError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{where} is no manifest of a data set ({error!r}): prepare the data again") from error
-    return Dataset(
-        store=store,
-        folder=folder,
-        id=manifest["id"],
-        columns=columns,
-        train=tuple(partition for partition in partitions if partition.split == "train"),
-        validation=tuple(partition for partition in partitions if partition.split == "validation"),
-        seed=manifest["seed"],
-        made=manifest["made"],
-    )
 
 
 def _partition(folder: str, entry: Mapping[str, Any]) -> Partition:

@@ -7,14 +7,14 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cerebro_spark.data.cells import Tally, raise_problems, read_cells
+from cerebro_spark.data.cells import EXACT, Tally, raise_problems, read_cells
 from cerebro_spark.data.columns import (
     Column,
     ColumnNames,
@@ -28,6 +28,7 @@ from cerebro_spark.data.columns import (
     stored_dtype,
 )
 from cerebro_spark.data.dataset import COMMON_METADATA, MANIFEST, Dataset, partition_id, read_manifest
+from cerebro_spark.data.order import check_allow_nan
 from cerebro_spark.data.unischema import UNISCHEMA_KEY, Unischema, codec_of, load_unischema
 from cerebro_spark.errors import ConfigurationError, DataError, NotFoundInStore
 from cerebro_spark.store.base import Store
@@ -42,12 +43,14 @@ def open_dataset(
     label: ColumnNames | None = None,
     weight: str | None = None,
     validation: str | None = None,
+    allow_nan: bool = False,
 ) -> Dataset:
     """Open what `prepare` wrote (its folder, or a store that holds one), a Petastorm data set, or a folder of Parquet.
 
     For data prepared elsewhere each file is a partition, so files should be of about the same size and shuffled;
     `features`, `label` and `weight` say which columns to take, as in `prepare`, and `validation` names the folder under
-    `url` whose files are for validation.
+    `url` whose files are for validation. Whole numbers in a matrix that float32 rounds raise DataError, here where a
+    file's footer gives them away, else when its rows are read; so do NaN and infinite features, unless `allow_nan`.
 
     >>> import pandas, tempfile
     >>> folder = tempfile.mkdtemp()
@@ -66,7 +69,8 @@ def open_dataset(
         raise ConfigurationError(
             f"{store.url} was not written by prepare: say which columns to take with features= and label="
         )
-    return _open_foreign(store, parse_inputs(features, label, weight), validation)
+    check_allow_nan(allow_nan)
+    return _open_foreign(store, parse_inputs(features, label, weight), validation, allow_nan)
 
 
 def _checked(dataset: Dataset, features: Any, label: Any, weight: str | None) -> Dataset:
@@ -80,7 +84,7 @@ def _checked(dataset: Dataset, features: Any, label: Any, weight: str | None) ->
     return dataset
 
 
-def _open_foreign(store: Store, inputs: Sequence[Input], validation: str | None) -> Dataset:
+def _open_foreign(store: Store, inputs: Sequence[Input], validation: str | None, allow_nan: bool) -> Dataset:
     names = [name for name in store.list() if _is_data(name)]
     if not names:
         raise NotFoundInStore(f"{store.url} holds no Parquet files (*.parquet): is the path right?")
@@ -97,6 +101,7 @@ def _open_foreign(store: Store, inputs: Sequence[Input], validation: str | None)
     _check_alike(store, sources, footers)
     _check_nulls(sources, footers)
     columns = resolve_columns(inputs, _source_types(store, first, sources))
+    _check_rounding(store, columns, footers)
     inside = f"{validation.strip('/')}/" if validation else None
     held_out = [name for name in footers if inside and name.startswith(inside)]
     if inside and not held_out:
@@ -110,6 +115,7 @@ def _open_foreign(store: Store, inputs: Sequence[Input], validation: str | None)
         validation=_partitions("validation", held_out, footers, columns),
         made={
             "by": "elsewhere",
+            "allow_nan": allow_nan,
             "columns": {given.name: list(given.sources) for given in inputs},
             "versions": {name: _version(store, name, footer) for name, footer in footers.items()},
         },
@@ -198,6 +204,34 @@ def _check_nulls(sources: Sequence[str], footers: Mapping[str, pq.FileMetaData])
                 if tally is not None and chunk.is_stats_set and chunk.statistics.has_null_count:
                     tally.nulls += chunk.statistics.null_count
     raise_problems(tallies)
+
+
+def _check_rounding(store: Store, columns: Sequence[Column], footers: Mapping[str, pq.FileMetaData]) -> None:
+    """Whole numbers that a matrix of floats would round: row groups whose footer speaks of large ones are counted."""
+    wanted = {source for column in columns if column.dtype == "float32" for source in column.sources}
+    tallies = {source: Tally("feature", floats=True) for source in wanted}
+    for name, footer in footers.items():
+        suspect = [
+            (group, number)
+            for group in range(footer.num_row_groups)
+            for number in range(footer.num_columns)
+            if _has_large_integers(footer.row_group(group).column(number), wanted)
+        ]
+        if not suspect:
+            continue
+        with store.reader(name) as file, pq.ParquetFile(file) as parquet:
+            for group, number in suspect:
+                source = footer.row_group(group).column(number).path_in_schema.split(".")[0]
+                read_cells(source, parquet.read_row_group(group, columns=[source]).column(source), tallies[source])
+    rounded = {name: tally for name, tally in tallies.items() if tally.rounded}
+    raise_problems(rounded)
+
+
+def _has_large_integers(chunk: Any, wanted: Collection[str]) -> bool:
+    if chunk.path_in_schema.split(".")[0] not in wanted or not chunk.is_stats_set or not chunk.statistics.has_min_max:
+        return False
+    low, high = chunk.statistics.min, chunk.statistics.max
+    return isinstance(low, int) and isinstance(high, int) and max(-low, high) > EXACT
 
 
 def _source_types(store: Store, name: str, sources: Sequence[str]) -> dict[str, SourceType]:

@@ -46,20 +46,28 @@ def began(token: str) -> float | None:
 
 
 def sweep(store: Store, older_than: float = WEEK) -> int:
-    """Remove the folders of writers that began more than `older_than` seconds ago and never became a data set.
+    """Remove what `abandoned` finds, and return how many folders it were. `prepare` does this when it has finished."""
+    found = abandoned(store, older_than)
+    for folder in found:
+        store.delete(folder)
+    return len(found)
 
-    Returns how many there were. `prepare` does this whenever it has finished.
+
+def abandoned(store: Store, older_than: float = WEEK) -> dict[str, list[str]]:
+    """The folders of writers that began more than `older_than` seconds ago and never became a data set, each with the
+    names of what lies in it.
     """
     limit = time.time() - older_than
-    parts = (name.split("/") for name in store.list(DATASETS))
-    folders = sorted({(part[1], part[2]) for part in parts if len(part) > 3})
-    count = 0
-    for id, token in folders:
-        at = began(token)
-        if at is not None and at <= limit and not _is_kept(store, id, token):
-            store.delete(f"{DATASETS}/{id}/{token}")
-            count += 1
-    return count
+    folders: dict[tuple[str, str], list[str]] = {}
+    for name in store.list(DATASETS):
+        part = name.split("/")
+        if len(part) > 3:
+            folders.setdefault((part[1], part[2]), []).append(name)
+    return {
+        f"{DATASETS}/{id}/{token}": names
+        for (id, token), names in sorted(folders.items())
+        if (began(token) or limit + 1) <= limit and not _is_kept(store, id, token)
+    }
 
 
 def _is_kept(store: Store, id: str, token: str) -> bool:

@@ -17,6 +17,7 @@ from cerebro_spark.data import arrow, petastorm
 from cerebro_spark.data.cells import overflow_problem, overflowing
 from cerebro_spark.data.columns import Column
 from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.findings import Findings
 from cerebro_spark.data.images import decode
 from cerebro_spark.errors import CerebroError, DataError
 from cerebro_spark.store.base import Store
@@ -40,13 +41,14 @@ def fill(
         paths = [_local(dataset.store, name, staging, stack) for name in partition.files]
         read = _choose(reader, paths[0], names)
         at = 0
+        findings = Findings(dataset, partition)
         for batch in _guarded(read(paths, names), dataset, partition):
             rows = len(batch[names[0]])
             if at + rows > partition.rows:
                 raise _wrong_rows(dataset, partition, f"more than {partition.rows}")
             for column in dataset.columns:
                 try:
-                    _fill_column(column, partition, at, batch, arrays[column.name][at : at + rows])
+                    _fill_column(column, findings, at, batch, arrays[column.name][at : at + rows])
                 except ValueError as error:
                     if isinstance(error, CerebroError):
                         raise
@@ -59,6 +61,7 @@ def fill(
             del batch
     if at != partition.rows:
         raise _wrong_rows(dataset, partition, str(at))
+    findings.check()
 
 
 def load_arrays(dataset: Dataset, partition: Partition, *, reader: ReaderName = "auto") -> dict[str, NDArray[Any]]:
@@ -95,9 +98,12 @@ def first_rows(dataset: Dataset, partition: Partition, rows: int) -> dict[str, N
         batch = {name: values[:rows] for name, values in next(batches).items()}
         count = len(batch[names[0]])
         arrays = {column.name: np.empty((count, *column.shape), np.dtype(column.dtype)) for column in dataset.columns}
+        findings = Findings(dataset, partition)
         for column in dataset.columns:
-            _fill_column(column, partition, 0, batch, arrays[column.name])
+            _fill_column(column, findings, 0, batch, arrays[column.name])
         batches.close()  # type: ignore[attr-defined]
+    if findings:
+        load_arrays(dataset, partition)  # says how many there are in all
     return arrays
 
 
@@ -126,7 +132,8 @@ def _local(store: Store, name: str, staging: Path | None, stack: ExitStack) -> P
     return store.fetch(name, Path(folder) / "part.parquet")
 
 
-def _fill_column(column: Column, partition: Partition, at: int, batch: Mapping[str, Any], target: NDArray[Any]) -> None:
+def _fill_column(column: Column, findings: Findings, at: int, batch: Mapping[str, Any], target: NDArray[Any]) -> None:
+    partition = findings.partition
     if column.codec is not None:
         for row, data in enumerate(batch[column.sources[0]]):
             try:
@@ -135,12 +142,14 @@ def _fill_column(column: Column, partition: Partition, at: int, batch: Mapping[s
                 raise DataError(
                     f"column {column.sources[0]!r}, row {at + row} of {partition.id}: {error}; drop or mend that row"
                 ) from error
-        _check_values(column.sources[0], column, partition, target)
+        findings.note_finite(column.sources[0], column, target)
         return
     offset = 0
     for source in column.sources:
         values = np.asarray(batch[source])
-        _check_values(source, column, partition, values)
+        _check_nulls(source, column, partition, values)
+        findings.note_finite(source, column, values)
+        findings.note_rounded(source, values, target)
         if len(column.sources) == 1:
             _assign(source, partition, values, target)
             return
@@ -174,18 +183,11 @@ def _assign(source: str, partition: Partition, values: NDArray[Any], target: NDA
         raise DataError(f"{overflow_problem(source, overflowing(values))} ({partition.id})") from error
 
 
-def _check_values(source: str, column: Column, partition: Partition, values: NDArray[Any]) -> None:
+def _check_nulls(source: str, column: Column, partition: Partition, values: NDArray[Any]) -> None:
     """Nulls come as objects, or as NaN among integers; `prepare` lets none through, other writers may."""
     kept = np.dtype(column.dtype).kind
     if values.dtype.kind == "O" or (values.dtype.kind == "f" and kept != "f"):
         raise DataError(f"column {source!r} has null rows in {partition.id}: fill them (fillna) or drop them (dropna)")
-    if column.role != "feature" and values.dtype.kind == "f":
-        bad = int((~np.isfinite(values).all(axis=tuple(range(1, values.ndim)))).sum())
-        if bad:
-            raise DataError(
-                f"column {source!r} is a {column.role} and has {bad} NaN or infinite rows in {partition.id}:"
-                " fill them or drop them"
-            )
 
 
 def _wrong_rows(dataset: Dataset, partition: Partition, found: str) -> DataError:

@@ -31,13 +31,20 @@ class Order:
 
     @staticmethod
     def of(
-        features: ColumnNames, label: ColumnNames, weight: str | None, validation: Any, partitions: Any, seed: Any
+        features: ColumnNames,
+        label: ColumnNames,
+        weight: str | None,
+        validation: Any,
+        partitions: Any,
+        seed: Any,
+        allow_nan: Any = False,
     ) -> Order:
         inputs = parse_inputs(features, label, weight)
         if partitions is not None and (not _is_number(partitions, Integral) or partitions < 1):
             raise ConfigurationError(f"partitions is {partitions!r}, but must be a whole number of at least 1")
         if not _is_number(seed, Integral):
             raise ConfigurationError(f"seed is {seed!r}, but must be a whole number")
+        check_allow_nan(allow_nan)
         fraction = 0.0
         flag = str(validation) if isinstance(validation, str) else None
         described: Any = "rows of its own" if is_frame(validation) else flag
@@ -54,8 +61,15 @@ class Order:
             "version": __version__,
             "columns": {given.name: list(given.sources) for given in inputs},
             "validation": described,
+            "allow_nan": allow_nan,
         }
         return Order(inputs, fraction, flag, None if partitions is None else int(partitions), int(seed), made)
+
+
+def check_allow_nan(value: Any) -> None:
+    """Raise ConfigurationError if this is neither yes nor no."""
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"allow_nan is {value!r}, but must be True or False")
 
 
 def is_spark(df: Any) -> bool:

@@ -71,6 +71,7 @@ def prepare(
     seed: int = 0,
     weight: str | None = None,
     name: str | None = None,
+    allow_nan: bool = False,
 ) -> Dataset:
     """Write the rows of `df` as equal, shuffled partitions, and return the Dataset they make.
 
@@ -80,13 +81,17 @@ def prepare(
     `partitions` defaults to the cluster's slots. The same rows in the same input splits with the same `seed` give the
     same partitions (a split above 128 MB must also come in the same order).
 
+    What would be stored otherwise than it is raises DataError with the column and the number of rows: whole numbers in
+    a matrix that float32 rounds, numbers beyond float32, and NaN or infinite numbers. `allow_nan` lets the latter two
+    through among the features, for models that know what to do with them.
+
     >>> import tempfile
     >>> data = {"a": [1.0, 2.0, 3.0, 4.0], "b": [0, 1, 0, 1], "y": [0, 0, 1, 1]}
     >>> dataset = prepare(data, store=tempfile.mkdtemp(), features=["a", "b"], label="y", partitions=2)
     >>> [(partition.id, partition.rows) for partition in dataset.train]
     [('train-00000', 2), ('train-00001', 2)]
     """
-    order = Order.of(features, label, weight, validation, partitions, seed)
+    order = Order.of(features, label, weight, validation, partitions, seed, allow_nan)
     target = as_store(store)
     source = open_source(df, order.inputs, order.flag)
     held_out = _open_held_out(validation, order.inputs) if is_frame(validation) else None
@@ -187,7 +192,8 @@ def _write(order: Order, place: _Place, source: Source, held_out: Source | None)
     # Rows that executors stage are reached through the store alone, by this process as well.
     stager = held_out if isinstance(held_out, SparkSource) else source
     with stager.staging(store, place.folder) as (staging, folder):
-        task = StageSplit(order.inputs, order.flag, staging, f"{folder}/train", order.seed)
+        allow_nan = order.made["allow_nan"]
+        task = StageSplit(order.inputs, order.flag, staging, f"{folder}/train", order.seed, allow_nan=allow_nan)
         reports = source.stage(task)
         others = [] if held_out is None else held_out.stage(replace(task, flag=None, folder=f"{folder}/validation"))
         columns = agree(reports, others)

@@ -48,13 +48,16 @@ class RowEncoder:
     After the first bad row it only counts on, so that the error can say how many there are in all.
     """
 
-    def __init__(self, inputs: Sequence[Input], flag: str | None = None) -> None:
+    def __init__(self, inputs: Sequence[Input], flag: str | None = None, allow_nan: bool = False) -> None:
         self.inputs = tuple(inputs)
         self.flag = flag
         self.columns: tuple[Column, ...] = ()
         # Features come first and are asked least: of a column that is several things, the strictest counts.
         roles = {source: given.role for given in self.inputs for source in given.sources}
-        self.tallies = {source: Tally(roles[source]) for source in source_names(self.inputs)}
+        matrices = {source for given in self.inputs if given.matrix for source in given.sources}
+        self.tallies = {
+            source: Tally(roles[source], source in matrices, allow_nan) for source in source_names(self.inputs)
+        }
         self.flag_tally = Tally("feature")
 
     def encode(self, batch: Mapping[str, Cells]) -> Encoded | None:

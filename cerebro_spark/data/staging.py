@@ -83,9 +83,10 @@ class StageSplit:
     folder: str
     seed: int
     chunk_bytes: int = CHUNK_BYTES
+    allow_nan: bool = False
 
     def __call__(self, split: int, batches: Iterable[Mapping[str, Cells]]) -> SplitReport:
-        encoder = RowEncoder(self.inputs, self.flag)
+        encoder = RowEncoder(self.inputs, self.flag, self.allow_nan)
         # A task may run twice: each attempt has a blob of its own, and only that of the reported one is used.
         blob = f"{self.folder}/split-{split:05d}-{uuid.uuid4().hex[:8]}"
         chunks: list[Chunk] = []

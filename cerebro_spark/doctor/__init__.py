@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from cerebro_spark.doctor.lines import Line, fix, ok
-from cerebro_spark.doctor.machine import installed, java_line, java_version, python_line
+from cerebro_spark.doctor.machine import cache_lines, installed, java_line, java_version, python_line
 from cerebro_spark.doctor.versions import judged
 from cerebro_spark.errors import CerebroError
 from cerebro_spark.runs import check_writable
@@ -24,6 +24,7 @@ def examine(
     if not any(line.verdict == "FIX" and line.text.startswith("java ") for line in lines):
         yield java_line(java, needed=master is not None or "pyspark" in versions)
     yield from lines
+    yield from cache_lines()
     place = None
     if store is not None:
         line, place = _store(store)

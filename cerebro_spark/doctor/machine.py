@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from cerebro_spark.doctor.lines import Line, fix, note, ok
@@ -39,6 +40,29 @@ def python_line() -> Line:
     if sys.version_info[:2] >= _OLDEST_PYTHON:
         return ok(text)
     return fix(text, "use Python 3.11 or later")
+
+
+def cache_lines() -> Iterator[Line]:
+    """Whether training data can be cached here, and what of it nobody uses."""
+    from cerebro_spark.data.cache_root import CacheRoot, disk_folder, shared_memory_folder
+
+    for folder in (shared_memory_folder(), disk_folder()):
+        if not folder.exists():
+            continue
+        root = CacheRoot(folder)
+        try:
+            root.enter()
+        except OSError as error:
+            yield Line("FIX", str(error))
+            continue
+        unused = sum(each.bytes for each in root.unused())
+        root.leave(tidy=not root.was_empty)
+        if unused:
+            yield note(
+                f"the cache {folder} holds {unused / 1e6:,.1f} MB that nobody uses: `cerebro-spark clean` frees them"
+            )
+        else:
+            yield ok(f"the cache {folder} is this user's alone")
 
 
 def java_command() -> str | None:

@@ -51,7 +51,8 @@ class Store(ABC):
 
     Who calls it: the driver, and every worker through a pickled copy, from any thread. Every method may be called
     concurrently, also by several processes on one name. A store is cheap to pickle, opens its connections when they are
-    first used, and opens them anew in a forked child.
+    first used, and opens them anew in a forked child. Its pickle has the credentials that it was opened with, for the
+    workers need them: it is sent to them, and kept nowhere (what is kept has references, see references.py).
 
     What holds for every implementation, and is tested by one suite for all of them:
       * a name is either absent or holds all the bytes of exactly one writer: readers never see half a blob, whenever a
@@ -71,7 +72,7 @@ class Store(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """The address that `open_store` takes to open the same store again."""
+        """The address that `open_store` takes to open the same store again; secrets are never part of it."""
 
     def write(self, name: str, data: bytes | memoryview) -> None:
         """Create `name` with these bytes, all or nothing."""
@@ -152,6 +153,21 @@ class Store(ABC):
         """
         del older_than
         return 0
+
+    def beside(self, url: str) -> Store:
+        """The store at another address of the same server, opened with what this one was opened with."""
+        from cerebro_spark.store.opening import reopened
+
+        return reopened(url)
+
+    def below(self, folder: str) -> Store:
+        """The store in a folder of this one, opened with what this one was opened with."""
+        return self.beside(f"{self.url.rstrip('/')}/{folder}")
+
+    def unfinished(self, older_than: float = 86_400.0) -> dict[str, int]:
+        """What `sweep` would remove: names below the store's root that are no blobs, each with its bytes."""
+        del older_than
+        return {}
 
     def local_path(self, name: str) -> Path | None:
         """Where the blob lies on this machine's own disk, if it does: readers may then open it in place."""

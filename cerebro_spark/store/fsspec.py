@@ -16,6 +16,7 @@ from cerebro_spark.store.connection import PerProcess
 from cerebro_spark.store.failures import already_in_store, store_errors
 from cerebro_spark.store.fsspec_puts import CONDITIONAL, has_folders, put_new
 from cerebro_spark.store.sameness import own_bytes_pass
+from cerebro_spark.store.secrets import with_secrets_of, without_secrets
 from cerebro_spark.store.spool import Spool
 from cerebro_spark.store.streams import guarded_reader
 
@@ -49,7 +50,8 @@ class FsspecStore(Store):
                 f"{url!r} is no address of a store: write 'protocol://folder', such as 's3://bucket/me'"
             )
         self._protocol = protocol
-        self._url = url.rstrip("/") if path.strip("/") else url
+        self._address = url.rstrip("/") if path.strip("/") else url
+        self._url = without_secrets(self._address)
         self._options = options
         self._connection: PerProcess[tuple[Any, str]] = PerProcess(self._connect)
 
@@ -61,7 +63,7 @@ class FsspecStore(Store):
         return f"FsspecStore({self.url!r})"
 
     def __reduce__(self) -> tuple[Any, tuple[str, dict[str, Any]]]:
-        return _reopened, (self._url, self._options)
+        return _reopened, (self._address, self._options)
 
     def write(self, name: str, data: bytes | memoryview) -> None:
         check_name(name)
@@ -118,6 +120,16 @@ class FsspecStore(Store):
                 self._remove(path)
         return len(old)
 
+    def beside(self, url: str) -> FsspecStore:
+        return FsspecStore(with_secrets_of(url, self._address), **self._options)
+
+    def unfinished(self, older_than: float = 86_400.0) -> dict[str, int]:
+        limit = time.time() - older_than
+        with self._errors(STAGING):
+            found = self._find(self._staging_folder).items()
+            cut = len(self._root) + 1
+            return {path[cut:]: int(info["size"]) for path, info in sorted(found) if _modified(info) <= limit}
+
     def connect(self) -> None:
         """Load the client now, so that a missing library or a wrong address is heard of before anything is written."""
         self._connection.get()
@@ -142,7 +154,7 @@ class FsspecStore(Store):
         # A listing that the client kept from before does not show what others wrote since.
         options = {"use_listings_cache": False, **self._options} if self._protocol in CONDITIONAL else self._options
         try:
-            fs, root = url_to_fs(self._url, **options)
+            fs, root = url_to_fs(self._address, **options)
         except ImportError as error:
             raise MissingDependency(
                 f"{self.url} needs a client library: {_remedy(self._protocol)} ({error})"

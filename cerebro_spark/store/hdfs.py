@@ -126,6 +126,15 @@ class HdfsStore(Store):
                 self._client.delete(entry.path)
         return len(old)
 
+    def beside(self, url: str) -> HdfsStore:
+        return HdfsStore(url, self._client_name, self._options)
+
+    def unfinished(self, older_than: float = 86_400.0) -> dict[str, int]:
+        limit = time.time() - older_than
+        with self._errors(STAGING):
+            found = list(self._client.entries(f"{self._root}/{STAGING}"))
+            return {each.path[len(self._root) + 1 :]: each.size for each in found if each.modified <= limit}
+
     @property
     def _client(self) -> HdfsClient:
         return self._connection.get()

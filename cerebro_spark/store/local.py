@@ -91,6 +91,14 @@ class LocalStore(Store):
                     count += 1
         return count
 
+    def unfinished(self, older_than: float = 86_400.0) -> dict[str, int]:
+        limit = time.time() - older_than
+        with self._errors(STAGING), suppress(FileNotFoundError):
+            entries = sorted(os.scandir(self.root / STAGING), key=lambda entry: entry.name)
+            old = [entry for entry in entries if entry.stat(follow_symlinks=False).st_mtime <= limit]
+            return {f"{STAGING}/{entry.name}": _size(Path(entry.path)) for entry in old}
+        return {}
+
     def local_path(self, name: str) -> Path | None:
         path = self._path(name)
         return path if path.exists() else None
@@ -177,6 +185,10 @@ def _remove(doomed: Path) -> None:
         shutil.rmtree(doomed, ignore_errors=True)
     else:
         doomed.unlink()
+
+
+def _size(path: Path) -> int:
+    return sum(each.lstat().st_size for each in (path, *path.rglob("*")) if not each.is_dir())
 
 
 def _raise_unless_gone(error: OSError) -> None:

@@ -48,6 +48,16 @@ def open_store(url: str | os.PathLike[str] | Store, **options: Any) -> Store:
     return _open_fsspec(address, options)
 
 
+def reopened(url: str) -> Store:
+    """The store at an address that a run remembers, without a look at it: it may be wanted by nobody."""
+    scheme = url.partition("://")[0]
+    if scheme in ("file", "hdfs"):
+        return open_store(url)
+    from cerebro_spark.store.fsspec import FsspecStore
+
+    return FsspecStore(url)
+
+
 def _local_path(url: str) -> str:
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost"):

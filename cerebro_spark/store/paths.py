@@ -20,6 +20,7 @@ from cerebro_spark.types import Checkpoint, PartitionId, Split
 RUNS = "runs"
 DATASETS = "datasets"
 
+_LONGEST_ID = 200  # with what is added it is the name of a file, which may have 255
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _CHECKPOINT = re.compile(r"e\d{4,}-s\d{5,}-a\d+\.safetensors")
 _SEGMENT = re.compile(r"(\d{12,})(?:-(\d{12,}))?\.jsonl")
@@ -31,9 +32,10 @@ def check_id(identifier: str, what: str = "run id") -> str:
     >>> check_id("2026-11-15-churn")
     '2026-11-15-churn'
     """
-    if not isinstance(identifier, str) or not _ID.fullmatch(identifier):
+    if not isinstance(identifier, str) or not _ID.fullmatch(identifier) or len(identifier) > _LONGEST_ID:
         raise ConfigurationError(
-            f"the {what} is {identifier!r}, but must be letters, digits, '.', '_' and '-', with a letter or digit first"
+            f"the {what} is {identifier!r}, but must be letters, digits, '.', '_' and '-', with a letter or digit"
+            f" first, and at most {_LONGEST_ID} of them"
         )
     return identifier
 

@@ -126,6 +126,12 @@ class Patient(Store):
     def sweep(self, older_than: float = 86_400.0) -> int:
         return self.store.sweep(older_than)
 
+    def beside(self, url: str) -> Store:
+        return self.store.beside(url)
+
+    def unfinished(self, older_than: float = 86_400.0) -> dict[str, int]:
+        return self.store.unfinished(older_than)
+
     def local_path(self, name: str) -> Path | None:
         return self.store.local_path(name)
 

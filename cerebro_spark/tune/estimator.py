@@ -52,6 +52,7 @@ class Options(TypedDict, total=False):
     weight: str | None
     validation: Any
     partitions: int | None
+    allow_nan: bool
     mode: str | None
     seed: int
     replicas: int
@@ -76,7 +77,8 @@ class ModelSearch(_Estimator):
     "val_auc"; `mode`, "min" or "max", is inferred for the usual ones.
 
     - `backend`: where units run; the active Spark session's cluster, or two processes of this machine if there is none.
-    - `features`, `label`, `weight`, `validation`, `partitions`: how a DataFrame becomes a data set; see `cs.prepare`.
+    - `features`, `label`, `weight`, `validation`, `partitions`, `allow_nan`: how a DataFrame becomes a data set; see
+      `cs.prepare`.
     - `replicas`: how many workers hold each partition. `max_concurrent`: how many trials are under way at a time.
     - `time_budget` (seconds), `patience` (epochs without a new best), `target` (a value of the metric): when to stop.
     - `input_fn`, `train_fn`, `eval_fn`: the user's other functions. `framework`: "keras" or "torch", where the code of
@@ -122,8 +124,9 @@ class ModelSearch(_Estimator):
         """Run the search on a DataFrame (Spark, pandas, dict of arrays) or a Dataset, and return its Result.
 
         `replay` trains a run of the same store again in its visit order: on a CPU the weights come out the same, bit
-        for bit. `run_id` names the run; it gets a name of its own if not given. `params` is what a Spark pipeline
-        hands over; a search has none of that kind.
+        for bit. A Dataset given beside it says in which store that run's data lies, if it has moved. `run_id` names the
+        run; it gets a name of its own if not given. `params` is what a Spark pipeline hands over; a search has none of
+        that kind.
         """
         if params:
             raise ConfigurationError("a search has no Spark params to set: make another search with other arguments")
@@ -134,7 +137,8 @@ class ModelSearch(_Estimator):
         with Tracking(self._options.get("trackers", ()), self.objective) as tracking:
             progress = self._options.get("progress")
             if replay is not None:
-                run = runs.replay(store, replay, backend, run_id, [tracking], progress)
+                data_store = dataset.store if isinstance(dataset, Dataset) else None
+                run = runs.replay(store, replay, backend, run_id, [tracking], progress, data_store=data_store)
             else:
                 recipe = self._recipe(dataset, store, backend)
                 run = runs.execute(recipe, store, backend, run_id, [tracking], progress)
@@ -184,6 +188,7 @@ class ModelSearch(_Estimator):
             partitions=options.get("partitions") or backend.num_workers,
             seed=options.get("seed", 0),
             weight=options.get("weight"),
+            allow_nan=options.get("allow_nan", False),
         )
 
     def _check_data(self, data: Any) -> None:
@@ -221,10 +226,22 @@ class ModelSearch(_Estimator):
         return Stopping(algorithm, self.objective, **limits)  # type: ignore[arg-type]
 
 
-def resume(store: Store | str, run_id: str, *, backend: Backend | None = None, progress: bool | None = None) -> Result:
-    """Go on with a run whose driver died, or that was stopped, and return its Result. A finished run stays as it is."""
+def resume(
+    store: Store | str,
+    run_id: str,
+    *,
+    backend: Backend | None = None,
+    progress: bool | None = None,
+    data_store: Store | str | None = None,
+) -> Result:
+    """Go on with a run whose driver died, or that was stopped, and return its Result. A finished run stays as it is.
+
+    `store` may have moved since, and may need other credentials than it did: the run, and its data if that lies in the
+    same store, are read as it is opened now. Data in another store is looked for where it was, with the credentials of
+    the environment; `data_store` says where it is, and is opened with the credentials that it needs.
+    """
     place = open_store(store)
-    runs.resume(place, run_id, backend or default_backend(), progress=progress)
+    runs.resume(place, run_id, backend or default_backend(), progress=progress, data_store=data_store)
     return fitted(place, run_id)
 
 

@@ -28,7 +28,7 @@ LAYERS = [
     {"runs"},
     {"result"},
     {"tune"},
-    {"doctor"},
+    {"doctor", "cleaning"},
     {"cli"},
 ]
 HOMES = {

@@ -186,6 +186,8 @@ def test_processes_of_one_host_load_once_and_share_the_pages(dataset: Dataset, r
 def test_damage_is_noticed_and_mended(
     dataset: Dataset, roots: dict[str, Any], loads: list[str], harm: str, budget: int
 ) -> None:
+    neighbour = Cache(**roots, memory_budget=budget)
+    neighbour.enter()
     with Cache(**roots, memory_budget=budget) as cache:
         cache.load(dataset, dataset.train[0])
     root = roots["folder"] if budget == 0 else roots["memory_folder"]
@@ -207,6 +209,7 @@ def test_damage_is_noticed_and_mended(
     with Cache(**roots, memory_budget=budget) as cache:
         check(cache.load(dataset, dataset.train[0]))
     assert loads == ["train-00000"] * 2
+    neighbour.close()
 
 
 @pytest.mark.parametrize("harm", ["evicted", "touched"])
@@ -254,9 +257,9 @@ def test_what_nobody_holds_makes_room_longest_unused_first(
         cache.load(dataset, four)
         check(kept)
         assert loads == ["train-00000", "train-00001", "train-00002", "train-00003"]
-    with Cache(**roots) as cache:
+        cache.release(dataset, four)
         cache.clear()
-        assert not any(cache.holds(dataset, partition) for partition in dataset.train)
+        assert [cache.holds(dataset, partition) for partition in dataset.train] == [True, False, True, False]
 
 
 def test_an_eviction_never_breaks_who_still_reads(dataset: Dataset, roots: dict[str, Any]) -> None:
@@ -375,8 +378,8 @@ def test_shared_memory_that_is_full_before_its_budget_is_no_matter(
     monkeypatch.setattr(os, "posix_fallocate", full_at_first)
     with Cache(**roots) as cache:
         check(cache.load(dataset, dataset.train[0]))
-    assert len(list(roots["folder"].glob("*/entry.json"))) == 1
-    assert not list(roots["memory_folder"].glob("*.staged"))
+        assert len(list(roots["folder"].glob("*/entry.json"))) == 1
+        assert not list(roots["memory_folder"].glob("*.staged"))
 
 
 def test_data_sets_with_the_same_partition_ids_do_not_meet(store: LocalStore, roots: dict[str, Any]) -> None:

@@ -43,6 +43,15 @@ BAD: list[tuple[str, list[Any], str, str, str]] = [
     ("label beyond float32", [1.0, 1e300, 0.0, 1.0], "double", "y", "'y' has 1 rows with numbers beyond .*scale"),
     ("beyond float32", [1.0, 1e300, -1e39, 1.0], "double", "x", "'x' has 2 rows with numbers beyond .*scale"),
     ("array beyond float32", [[1e300, NAN, 1e300]] * 4, "array<double>", "x", "'x' has 4 rows with numbers beyond"),
+    ("NaN feature", [1.0, NAN, NAN, 2.0], "double", "x", "'x' is a feature and has 2 NaN rows: .*allow_nan=True"),
+    (
+        "infinite feature",
+        [1.0, INF, 0.0, -INF],
+        "double",
+        "x",
+        "'x' is a feature and has 2 infinite rows: clip .*allow",
+    ),
+    ("NaN in an array", [[1.0, NAN]] * 3 + [[1.0, 2.0]], "array<double>", "x", "'x' is a feature and has 3 NaN rows"),
     ("NaN in an array label", [[1.0, NAN]] * 4, "array<double>", "y", "'y' is a label and has 4 NaN rows"),
     ("NaN weight", [1.0, NAN, 1.0, 1.0], "double", "w", "'w' is a weight and has 1 NaN rows"),
     ("negative weight", [1.0, -1.0, -2.0, 1.0], "double", "w", "'w' is a weight and has 2 negative rows"),
@@ -120,15 +129,15 @@ def test_categories_are_refused_with_their_remedy(store: LocalStore) -> None:
         prepare(frame, store=store, features=["x"], label="y", partitions=1)
 
 
-def test_nan_features_are_let_through(store: LocalStore) -> None:
-    dataset = prepare({"x": [1.0, NAN], "y": [0, 1]}, store=store, features=["x"], label="y", partitions=1)
-    assert dataset.rows == 2
-
-
-def test_infinite_features_are_let_through(store: LocalStore) -> None:
-    data = {"x": [3e38, INF, -INF], "y": [0, 1, 1]}
-    dataset = prepare(data, store=store, features=["x"], label="y", partitions=1)
-    assert np.isinf(load_arrays(dataset, dataset.train[0])["features"]).sum() == 2
+def test_features_that_are_not_finite_are_let_through_if_one_says_so(store: LocalStore) -> None:
+    data = {"x": [3e38, INF, -INF, NAN], "y": [0, 1, 1, 0]}
+    dataset = prepare(data, store=store, features=["x"], label="y", partitions=1, allow_nan=True)
+    loaded = load_arrays(dataset, dataset.train[0])["features"]
+    assert (np.isinf(loaded).sum(), np.isnan(loaded).sum()) == (2, 1)
+    with pytest.raises(DataError, match="'y' is a label and has 1 NaN"):
+        prepare({**data, "y": data["x"]}, store=store, features=["x"], label="y", partitions=1, allow_nan=True)
+    with pytest.raises(ConfigurationError, match="allow_nan is 'yes'"):
+        prepare(data, store=store, features=["x"], label="y", partitions=1, allow_nan="yes")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,165 @@
+"""A folder that is this user's alone, held open. What others made, or may read or write, is never used: it is refused.
+
+Shared memory and the temporary folder belong to everybody, and names there can be guessed. So a folder is not trusted
+by its name: it is opened once, without following a link, and looked at by its handle; whatever is done then happens in
+that folder and in no other, whoever renames or replaces it meanwhile.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import pwd
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Literal
+
+from cerebro_spark.errors import UntrustedCache
+
+_HANDLES = Path("/proc/self/fd")
+_OTHERS, _WRITERS = 0o077, 0o022
+
+
+class PrivateFolder:
+    """The folder at `path`, made if it is not there: owned by this user, with no rights for others, and no link.
+
+    UntrustedCache says what is wrong with it and what to do. `place` is a path that leads into this very folder as
+    long as it is open, whatever becomes of its name (on Linux; elsewhere it is the name). `within` is for a folder
+    inside of a private one, which others cannot reach to read it.
+
+    >>> import tempfile
+    >>> with PrivateFolder(Path(tempfile.mkdtemp()) / "mine") as folder:
+    ...     oct(folder.place.stat().st_mode)
+    '0o40700'
+    """
+
+    def __init__(self, path: Path, *, make: bool = True, within: bool = False) -> None:
+        self.path = path
+        self._handle = _opened(path, make)
+        try:
+            _check(os.fstat(self._handle), path, _WRITERS if within else _OTHERS)
+        except BaseException:
+            os.close(self._handle)
+            raise
+
+    @property
+    def place(self) -> Path:
+        handle = _HANDLES / str(self._handle)
+        return handle if handle.exists() else self.path
+
+    def __enter__(self) -> PrivateFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the folder; `place` leads nowhere then."""
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the folder still has its name: who tidies up may have removed it."""
+        try:
+            return os.path.samestat(os.fstat(self._handle), os.lstat(self.path))
+        except FileNotFoundError:
+            return False
+
+    def open(self, name: str, mode: Literal["rb", "r+b", "xb", "ab"] = "rb") -> IO[bytes]:
+        """Open a file in this folder, or in a folder of it: a plain file of this user's that nobody else may touch."""
+        return open_private(self.place / name, mode)
+
+    @contextmanager
+    def locked(self, name: str) -> Iterator[None]:
+        """Keep everybody else who locks that name out while the block lasts."""
+        with self.open(name, "ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def open_private(path: Path, mode: Literal["rb", "r+b", "xb", "ab"] = "rb") -> IO[bytes]:
+    """Open a file of a private folder; UntrustedCache if it is a link, another user's, or no plain file.
+
+    A file that is made here is for this user alone. One that others could read, if they could reach it, is let pass.
+    """
+    flags = {
+        "rb": os.O_RDONLY,
+        "r+b": os.O_RDWR,
+        "xb": os.O_RDWR | os.O_CREAT | os.O_EXCL,
+        "ab": os.O_WRONLY | os.O_CREAT | os.O_APPEND,
+    }[mode]
+    try:
+        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK):
+            raise _refusal(path, "is a link") from error
+        raise
+    try:
+        _check_file(handle, path)
+    except BaseException:
+        os.close(handle)
+        raise
+    # A file that was made here is read as well as written, to be mapped.
+    return os.fdopen(handle, "w+b" if mode == "xb" else mode)
+
+
+def _opened(path: Path, make: bool) -> int:
+    if make:
+        _make(path)
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENOTDIR) and os.path.lexists(path):
+            raise _refusal(path, "is a link" if path.is_symlink() else "is no folder") from error
+        if error.errno == errno.EACCES:
+            raise _refusal(path, f"belongs to {_user(os.lstat(path).st_uid)}") from error
+        raise
+
+
+def _make(path: Path) -> None:
+    """Make the folder and those above it, each for this user alone, whatever the umask adds or takes away."""
+    for folder in (*reversed(path.parents), path):
+        with suppress(FileExistsError):
+            if not folder.is_dir():
+                folder.mkdir(mode=0o700)
+
+
+def _check_file(handle: int, path: Path) -> None:
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode):
+        raise _refusal(path, "is no plain file")
+    if found.st_nlink > 1:
+        raise _refusal(path, f"has {found.st_nlink} names, of which others may hold one")
+    _check(found, path, _WRITERS)
+
+
+def _check(found: os.stat_result, path: Path, forbidden: int) -> None:
+    if found.st_uid != os.geteuid():
+        raise _refusal(path, f"belongs to {_user(found.st_uid)}")
+    if found.st_mode & forbidden:
+        raise _refusal(path, f"has the mode {stat.S_IMODE(found.st_mode):04o}, which lets others in")
+
+
+def _refusal(path: Path, wrong: str) -> UntrustedCache:
+    """The error, with the name that a person can look at."""
+    if path.is_relative_to(_HANDLES) and len(path.parts) > 4:
+        with suppress(OSError):
+            path = Path(os.readlink(Path(*path.parts[:5])), *path.parts[5:])
+    return UntrustedCache(
+        f"{path} {wrong}, so training data is not kept there: a cache must be a folder of {_user(os.geteuid())} with"
+        " the mode 0700, for whoever else can write there can change what models learn. Remove it (its owner or an"
+        " administrator can), or name another folder in CEREBRO_SPARK_CACHE (on disk) or CEREBRO_SPARK_CACHE_MEMORY"
+        " (in shared memory)"
+    )
+
+
+def _user(uid: int) -> str:
+    try:
+        return f"user {pwd.getpwuid(uid).pw_name} ({uid})"
+    except KeyError:
+        return f"user {uid}"

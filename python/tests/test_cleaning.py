@@ -1,0 +1,140 @@
+"""`cerebro-spark clean`: what nobody uses goes, with its size said; what somebody uses stays."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from small_search import small_dataset
+
+from cerebro_spark.cleaning import DAY, clean
+from cerebro_spark.cli import main
+from cerebro_spark.data import leftovers
+from cerebro_spark.data.cache import Cache
+from cerebro_spark.data.cache_root import DISK_VARIABLE, MEMORY_VARIABLE, CacheRoot
+from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.doctor.machine import cache_lines
+from cerebro_spark.errors import ConfigurationError, UntrustedCache
+from cerebro_spark.store.fsspec import FsspecStore
+from cerebro_spark.store.local import LocalStore
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """The caches of this host, for this test alone."""
+    named = {DISK_VARIABLE: tmp_path / "disk", MEMORY_VARIABLE: tmp_path / "memory"}
+    for variable, folder in named.items():
+        monkeypatch.setenv(variable, str(folder))
+    return named
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Dataset:
+    return small_dataset(tmp_path, rows=64)
+
+
+def die_with_a_cache(dataset: Dataset) -> None:
+    """Leave what a killed worker leaves: entries, and no locks."""
+    cache = Cache()
+    cache.load(dataset, dataset.train[0])
+    for held in cache._held.values():
+        held.lock.close()
+    for root in cache._roots():
+        root._close()
+
+
+def test_what_a_dead_worker_left_is_listed_and_freed(
+    dataset: Dataset, folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    die_with_a_cache(dataset)
+    (entry,) = folders[MEMORY_VARIABLE].glob("*/entry.json")
+    size = sum(file.stat().st_size for file in entry.parent.iterdir())
+    assert main(["clean", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert str(entry.parent) in said
+    assert entry.exists()
+    found = clean()
+    assert [(left.place, left.bytes) for left in found] == [(str(entry.parent), size)]
+    assert not folders[MEMORY_VARIABLE].exists()
+    assert main(["clean"]) == 0
+    assert capsys.readouterr().out == "there is nothing that nobody uses\n"
+
+
+def test_what_somebody_uses_stays(dataset: Dataset) -> None:
+    one, two = dataset.train
+    with Cache() as cache:
+        arrays = cache.load(dataset, one)
+        cache.load(dataset, two)
+        cache.release(dataset, two)
+        assert [Path(left.place).name.startswith("train-00001") for left in clean()] == [True]
+        assert cache.load(dataset, one) is arrays
+        assert not cache.holds(dataset, two)
+
+
+def test_a_look_does_not_keep_the_last_user_from_clearing(dataset: Dataset, folders: dict[str, Path]) -> None:
+    """Who leaves while somebody looks is not the last: then whoever looks is."""
+    worker = Cache()
+    worker.load(dataset, dataset.train[0])
+    look = CacheRoot(folders[MEMORY_VARIABLE])
+    look.enter()
+    worker.close()
+    assert list(folders[MEMORY_VARIABLE].glob("*/entry.json"))
+    look.leave(tidy=not look.was_empty)
+    assert not folders[MEMORY_VARIABLE].exists()
+
+
+@pytest.mark.parametrize("kind", ["local", "memory"])
+def test_what_died_writers_left_in_a_store_is_listed_and_freed(
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = LocalStore(tmp_path / "s") if kind == "local" else FsspecStore(f"memory://clean{tmp_path}")
+    old = f"datasets/d/{leftovers.new_token(time.time() - 8 * DAY)}/train/a.parquet"
+    young = f"datasets/d/{leftovers.new_token(time.time() - 6 * DAY)}/train/a.parquet"
+    for name in (old, young, "runs/r1/functions.pkl"):
+        store.write(name, b"12345")
+    if isinstance(store, LocalStore):
+        (store.root / ".staging").mkdir(exist_ok=True)
+        for name, age in (("old", 2 * DAY), ("young", 0.0)):
+            (store.root / ".staging" / name).write_bytes(b"123")
+            os.utime(store.root / ".staging" / name, (time.time() - age,) * 2)
+    expected = [f"{store.url}/{old.rpartition('/train')[0]}"]
+    if kind == "local":
+        expected.insert(0, f"{store.url}/.staging/old")
+    before = store.list()
+    assert [left.place for left in clean(store, dry_run=True)] == expected
+    assert store.list() == before
+    assert sum(left.bytes for left in clean(store)) == (8 if kind == "local" else 5)
+    assert store.list() == sorted([young, "runs/r1/functions.pkl"])
+    assert [left.bytes for left in clean(store, older_than=0)][-1] == 5
+    assert store.list() == ["runs/r1/functions.pkl"]
+    assert clean(store, older_than=0) == []
+
+
+def test_a_data_set_is_never_taken_for_a_leftover(dataset: Dataset) -> None:
+    before = dataset.store.list()
+    assert clean(dataset.store, older_than=0) == []
+    assert dataset.store.list() == before
+
+
+def test_what_cannot_be_cleaned_is_said(folders: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigurationError, match="`older-than` is -1"):
+        clean(older_than=-1)
+    folders[DISK_VARIABLE].mkdir()
+    os.chmod(folders[DISK_VARIABLE], 0o755)
+    with pytest.raises(UntrustedCache, match="has the mode 0755"):
+        clean()
+    assert main(["clean"]) == 2
+    assert "has the mode 0755" in capsys.readouterr().err
+    assert [line.verdict for line in cache_lines()] == ["FIX"]
+
+
+def test_the_doctor_says_what_nobody_uses(dataset: Dataset, folders: dict[str, Path]) -> None:
+    assert list(cache_lines()) == []
+    die_with_a_cache(dataset)
+    verdicts = {line.verdict: line.text for line in cache_lines()}
+    assert "`cerebro-spark clean` frees them" in verdicts["note"]
+    assert list(folders[MEMORY_VARIABLE].glob("*/entry.json"))
+    clean()
+    assert list(cache_lines()) == []
