@@ -74,7 +74,11 @@ class ReplayDiverged(CerebroError):
 
 
 class CheckpointError(CerebroError):
-    """A checkpoint file that is missing, truncated, foreign or of another format version."""
+    """A trial's state that no checkpoint can hold, or a checkpoint that does not fit the model; see also below."""
+
+
+class CheckpointUnreadable(CheckpointError):
+    """A checkpoint file that is missing, truncated, damaged, foreign or of another format version."""
 
 
 class MissingDependency(CerebroError, ImportError):

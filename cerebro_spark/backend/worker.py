@@ -34,6 +34,8 @@ from cerebro_spark.data.load import first_rows
 from cerebro_spark.errors import (
     BackendError,
     CerebroError,
+    CheckpointError,
+    CheckpointUnreadable,
     ConfigurationError,
     StoreForbidden,
     StoreFull,
@@ -256,7 +258,9 @@ class Worker:
                 self._save(unit, message, seconds, metrics, values)
             else:
                 self._line.send(finished(message, seconds, self._waited, metrics, values))
-        except (TrialFailed, ConfigurationError, MemoryError) as error:
+        except CheckpointUnreadable as error:
+            self._fail(message, error, "worker")  # the file, or the way to it: elsewhere, or later, it may be whole
+        except (TrialFailed, ConfigurationError, CheckpointError, MemoryError) as error:
             self._fail(message, error, "trial")
         except StoreUnavailable as error:
             self._fail(message, error, "store")

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
-from cerebro_spark.errors import CheckpointError
+from cerebro_spark.errors import CheckpointError, CheckpointUnreadable
 
 FORMAT = "cerebro-spark checkpoint"
 VERSION = 1
@@ -188,21 +188,29 @@ def _header(entries: Sequence[Entry], meta: Any) -> bytes:
 def open_checkpoint(source: Path | BinaryIO | bytes, *, digest: str = "") -> Iterator[Reader]:
     """Open a checkpoint: a path, a seekable binary file, or its bytes.
 
-    With a `digest`, leaving the block checks that what was read is what was written. Raises CheckpointError with the
-    file's name for anything that is not a whole checkpoint of this format version.
+    With a `digest`, leaving the block checks that what was read is what was written: of a file that is not, it does not
+    count that it fits no model. Raises CheckpointUnreadable with the file's name for anything that is not a whole
+    checkpoint of this format version.
     """
     if isinstance(source, Path):
         try:
-            with open(source, "rb", buffering=0) as file:
-                reader = Reader(file, str(source), digest)
+            with open(source, "rb", buffering=0) as file, _checked(Reader(file, str(source), digest)) as reader:
                 yield reader
-                reader.check_digest()
         except OSError as error:
-            raise CheckpointError(f"the checkpoint {source} cannot be read: {error}") from error
+            raise CheckpointUnreadable(f"the checkpoint {source} cannot be read: {error}") from error
         return
     stream: BinaryIO = io.BytesIO(source) if isinstance(source, bytes) else source
-    reader = Reader(stream, str(getattr(source, "name", "the checkpoint in memory")), digest)
-    yield reader
+    with _checked(Reader(stream, str(getattr(source, "name", "the checkpoint in memory")), digest)) as reader:
+        yield reader
+
+
+@contextmanager
+def _checked(reader: Reader) -> Iterator[Reader]:
+    try:
+        yield reader
+    except CheckpointError:
+        reader.check_digest()
+        raise
     reader.check_digest()
 
 
@@ -251,7 +259,7 @@ class Reader:
         while filled < len(view):
             count = self._file.readinto(view[filled:])  # type: ignore[attr-defined]
             if not count:
-                raise CheckpointError(f"{self.label} ends inside {name!r}: the file is truncated")
+                raise CheckpointUnreadable(f"{self.label} ends inside {name!r}: the file is truncated")
             filled += count
         if self._digest is not None:
             self._digest.add(name, dtype, shape, view)
@@ -265,7 +273,7 @@ class Reader:
                 self.read(name)
         found = self._digest.hexdigest()
         if found != self._expected:
-            raise CheckpointError(
+            raise CheckpointUnreadable(
                 f"{self.label} has digest {found}, but {self._expected} was written: the file is damaged or another's"
             )
 
@@ -282,7 +290,7 @@ class Reader:
             raise self._foreign("it does not begin as a safetensors file does")
         text = self._file.read(length)
         if len(text) < length:
-            raise CheckpointError(f"{self.label} ends inside its header: the file is truncated")
+            raise CheckpointUnreadable(f"{self.label} ends inside its header: the file is truncated")
         try:
             header = json.loads(text)
         except ValueError:
@@ -295,7 +303,7 @@ class Reader:
         if not isinstance(metadata, Mapping) or metadata.get("format") != FORMAT:
             raise self._foreign("it is a safetensors file that something else wrote")
         if metadata.get("version") != str(VERSION):
-            raise CheckpointError(
+            raise CheckpointUnreadable(
                 f"{self.label} has checkpoint format version {metadata.get('version')}, but this release reads version"
                 f" {VERSION}: use the release that wrote it"
             )
@@ -311,7 +319,9 @@ class Reader:
         except (KeyError, TypeError, ValueError):
             sound = False
         if not sound:
-            raise CheckpointError(f"{self.label} describes {name!r} as {spec!r}, which makes no sense: it is damaged")
+            raise CheckpointUnreadable(
+                f"{self.label} describes {name!r} as {spec!r}, which makes no sense: it is damaged"
+            )
         return dtype, shape, begin, end
 
     def _check_size(self) -> None:
@@ -319,10 +329,12 @@ class Reader:
         found = self._file.seek(0, os.SEEK_END)
         if found != expected:
             kind = "truncated" if found < expected else "damaged"
-            raise CheckpointError(f"{self.label} has {found} bytes, but its header says {expected}: the file is {kind}")
+            raise CheckpointUnreadable(
+                f"{self.label} has {found} bytes, but its header says {expected}: the file is {kind}"
+            )
 
-    def _foreign(self, why: str) -> CheckpointError:
-        return CheckpointError(f"{self.label} is not a checkpoint of cerebro-spark: {why}")
+    def _foreign(self, why: str) -> CheckpointUnreadable:
+        return CheckpointUnreadable(f"{self.label} is not a checkpoint of cerebro-spark: {why}")
 
 
 class MemorySource:
