@@ -186,6 +186,10 @@ class Store(ABC):
     def _fetch_blob(self, name: str, path: Path) -> None:
         """Copy the bytes of the blob to a new local file."""
 
+    def _settle(self, name: str) -> None:
+        """See that a blob which was found in its place lasts, where that takes more than being there."""
+        del name
+
     def _errors(self, name: str) -> AbstractContextManager[None]:
         """The block in which this store's client may fail: whatever it raises comes out as a StoreError."""
         return store_errors(name, self.url)

@@ -15,9 +15,18 @@ from typing import BinaryIO
 from cerebro_spark.errors import ConfigurationError, StoreError
 from cerebro_spark.store.base import NO_LINKS, STAGING, Store, check_name
 
+_NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
+"""What `os.fsync` of a folder says where the file system has no such thing, and writes names down by itself."""
+
+_LASTING: set[tuple[str, int]] = set()
+"""Folders of which this process knows that their names are on disk."""
+
 
 class LocalStore(Store):
     """Blobs as files under one folder, each written under a staging name, synced, then linked to its own.
+
+    A blob that was written outlives a power cut: its bytes are on disk before its name is, and its name, with the
+    folders above it, before `write` returns.
 
     The link is what makes a name appear at once, and only where there was none; a file system without hard links (some
     FUSE mounts) is refused with an error that says so.
@@ -110,7 +119,10 @@ class LocalStore(Store):
         return self._path(name).is_file()
 
     def _stage(self, name: str) -> _StagedLocalFile:
-        return _StagedLocalFile(self._staging_path(), self._path(name), self.url)
+        return _StagedLocalFile(self._staging_path(), self._path(name), self.root, self.url)
+
+    def _settle(self, name: str) -> None:
+        _sync_folders(self._path(name).parent, self.root)
 
     def _fetch_blob(self, name: str, path: Path) -> None:
         shutil.copyfile(self._path(name), path)
@@ -123,16 +135,22 @@ class LocalStore(Store):
 
     def _staging_path(self) -> Path:
         staging = self.root / STAGING
-        staging.mkdir(parents=True, exist_ok=True)
+        if not staging.is_dir():
+            staging.mkdir(parents=True, exist_ok=True)
+            # The store's own folder, and those above it, may be new as well; they need not be ours to open.
+            for folder in staging.parents:
+                with suppress(PermissionError):
+                    _sync(folder)
         return staging / uuid.uuid4().hex
 
 
 class _StagedLocalFile:
-    """A file under a staging name, linked to its own when it is whole and on disk."""
+    """A file under a staging name, linked to its own when it is whole and on disk; then the name is put on disk too."""
 
-    def __init__(self, staged: Path, target: Path, url: str) -> None:
+    def __init__(self, staged: Path, target: Path, root: Path, url: str) -> None:
         self._staged = staged
         self._target = target
+        self._root = root
         self._url = url
         self.file: BinaryIO = open(staged, "xb")  # noqa: SIM115 (it outlives this call)
 
@@ -141,6 +159,7 @@ class _StagedLocalFile:
         os.fsync(self.file.fileno())
         self.file.close()
         self._link()
+        _sync_folders(self._target.parent, self._root)
 
     def staged(self) -> BinaryIO:
         return open(self._staged, "rb")
@@ -177,6 +196,37 @@ class _StagedLocalFile:
                 # It was there for `mkdir`, and gone when `mkdir` looked whether it is a folder.
                 raise FileNotFoundError(errno.ENOENT, "deleted meanwhile", str(folder)) from error
             raise
+
+
+def _sync_folders(folder: Path, root: Path) -> None:
+    """Put a new name on disk, with all folders between it and the store's root: any of them may be as new as it is.
+
+    Whoever made one may not have come so far as to do so. What this process has once put there, or seen put there, is
+    known by its inode and not done again: it costs a flush of the disk, also where nothing has changed.
+    """
+    _sync(folder)
+    for place in (folder, *folder.parents):
+        if place == root:
+            return
+        with suppress(FileNotFoundError):
+            entry = str(place), place.stat().st_ino
+            if entry not in _LASTING:
+                _sync(place.parent)
+                _LASTING.add(entry)
+
+
+def _sync(folder: Path) -> None:
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except (FileNotFoundError, NotADirectoryError):
+        return  # deleted meanwhile, and all in it
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
+    finally:
+        os.close(handle)
 
 
 def _remove(doomed: Path) -> None:

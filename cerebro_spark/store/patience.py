@@ -142,6 +142,10 @@ class Patient(Store):
 
         return self._patiently("looking for", name, look)
 
+    def _settle(self, name: str) -> None:
+        with self.store._errors(name):
+            self.store._settle(name)
+
     def _stage(self, name: str) -> Spool:
         """What was streamed is kept on local disk until it is in the store: only then can it be sent again."""
 

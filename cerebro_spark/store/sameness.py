@@ -23,6 +23,9 @@ class Readable(Protocol):
     def reader(self, name: str) -> AbstractContextManager[BinaryIO]:
         """Open `name` for reading."""
 
+    def _settle(self, name: str) -> None:
+        """See that a blob which was found in its place lasts."""
+
 
 @contextmanager
 def own_bytes_pass(store: Readable, name: str, source: Callable[[], BinaryIO]) -> Iterator[None]:
@@ -36,6 +39,7 @@ def own_bytes_pass(store: Readable, name: str, source: Callable[[], BinaryIO]) -
     except (AlreadyInStore, NotFoundInStore):
         if not holds(store, name, source):
             raise
+        store._settle(name)
         _log.info("%r is in the store %s after all: only the answer was lost", name, store.url)
 
 
