@@ -55,7 +55,7 @@ class PartitionFile:
 
 def parquet_schema(columns: Sequence[Column]) -> pa.Schema:
     """The schema of the files of these columns: scalars, flat lists, and bytes for encoded cells."""
-    return pa.schema([pa.field(column.name, _arrow_type(column), nullable=False) for column in columns])
+    return pa.schema([pa.field(column.stored_name, _arrow_type(column), nullable=False) for column in columns])
 
 
 def write_partition(
@@ -141,4 +141,4 @@ def _unischema_field(column: Column, image_format: str) -> UnischemaField:
         codec = CompressedImageCodec(image_format)
     elif column.codec is not None:
         codec = NdarrayCodec() if column.codec == "ndarray" else CompressedNdarrayCodec()
-    return UnischemaField(column.name, np.dtype(column.dtype).type, column.shape, codec, False)
+    return UnischemaField(column.stored_name, np.dtype(column.dtype).type, column.shape, codec, False)

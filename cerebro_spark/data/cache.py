@@ -143,9 +143,12 @@ class Cache:
         """Remove every partition of this host that no worker holds."""
         for root in self._roots():
             if root.path.exists():
+                guest = not root.entered
                 root.enter()
                 with root.locked():
                     root.evict(None)
+                if guest:
+                    root.leave()
 
     def _roots(self) -> list[CacheRoot]:
         return [self._memory, self._disk] if self.memory_budget > 0 else [self._disk]

@@ -73,6 +73,10 @@ class CacheRoot:
         assert self._folder is not None
         return self._folder.place
 
+    @property
+    def entered(self) -> bool:
+        return self._folder is not None
+
     def enter(self) -> None:
         """Be one of the users, if not yet; `was_empty` says whether there was no other. UntrustedCache: not ours."""
         if self._folder is not None and self._folder.is_there:

@@ -6,7 +6,7 @@ import difflib
 import keyword
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -60,7 +60,7 @@ class SourceType:
 class Column:
     """One array of the batches: its type and the shape of one row of it.
 
-    `sources` are the columns of the Parquet files it is read from: itself in data that `prepare` wrote.
+    `sources` are the columns of the Parquet files it is read from: one of its own in data that `prepare` wrote.
 
     >>> Column("features", "feature", "float32", (64,), ("features",)).row_bytes
     256
@@ -72,6 +72,11 @@ class Column:
     shape: tuple[int, ...] = ()
     sources: tuple[str, ...] = ()
     codec: Codec | None = None
+
+    @property
+    def stored_name(self) -> str:
+        """What it is called in the files that `prepare` writes."""
+        return self.sources[0] if len(self.sources) == 1 else self.name
 
     @property
     def row_bytes(self) -> int:
@@ -202,6 +207,30 @@ def stored_dtype(dtype: np.dtype[Any]) -> str:
 def resolve_columns(inputs: Iterable[Input], types: Mapping[str, SourceType]) -> tuple[Column, ...]:
     """Give each Input the type and shape that its sources turned out to have."""
     return tuple(_resolve(given, [types[source] for source in given.sources]) for given in inputs)
+
+
+def stored_columns(inputs: Sequence[Input], columns: Sequence[Column]) -> tuple[Column, ...]:
+    """The columns with the names that they get in files: the user's own name where an array is one column of theirs.
+
+    A matrix of several columns is one column, and called as the array is. So is what has a name that Petastorm cannot
+    read, or that is taken.
+
+    >>> given = parse_inputs({"x": ["a", "b"], "day": "weekday"}, "y")
+    >>> made = [Column(i.name, i.role, "float32") for i in given]
+    >>> [column.stored_name for column in stored_columns(given, made)]
+    ['x', 'weekday', 'y']
+    """
+    wanted = [given.sources[0] if _has_own_name(given) else given.name for given in inputs]
+    counts = Counter(name.lower() for name in (*wanted, *(given.name for given in inputs)))
+    names = [
+        name if name == given.name or counts[name.lower()] == 1 else given.name
+        for name, given in zip(wanted, inputs, strict=True)
+    ]
+    return tuple(replace(column, sources=(name,)) for column, name in zip(columns, names, strict=True))
+
+
+def _has_own_name(given: Input) -> bool:
+    return len(given.sources) == 1 and is_array_name(given.sources[0])
 
 
 def _resolve(given: Input, types: Sequence[SourceType]) -> Column:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from cerebro_spark import errors
 from cerebro_spark.data import leftovers
 from cerebro_spark.data.arrow import PartitionFile, common_metadata
-from cerebro_spark.data.columns import ColumnNames, Input, check_present, check_type, source_names
+from cerebro_spark.data.columns import ColumnNames, Input, check_present, check_type, source_names, stored_columns
 from cerebro_spark.data.dataset import COMMON_METADATA, Dataset, partition_id, write_manifest
 from cerebro_spark.data.deal import validation_rows
 from cerebro_spark.data.frames import FrameSource, column_names
@@ -78,6 +78,7 @@ def prepare(
     `df` is a Spark DataFrame, a pandas DataFrame or a dict of arrays. `features` and `label`: a list of columns is one
     float32 matrix, a single name is that column with its own shape (floats become float32, integers and booleans stay),
     a dict names several of either. `validation` is a fraction, the name of a boolean column, or a second DataFrame.
+    In the files each of them is a column: called as yours is, where it is one of yours, else as the array.
     `partitions` defaults to the cluster's slots. The same rows in the same input splits with the same `seed` give the
     same partitions (a split above 128 MB must also come in the same order).
 
@@ -196,7 +197,7 @@ def _write(order: Order, place: _Place, source: Source, held_out: Source | None)
         task = StageSplit(order.inputs, order.flag, staging, f"{folder}/train", order.seed, allow_nan=allow_nan)
         reports = source.stage(task)
         others = [] if held_out is None else held_out.stage(replace(task, flag=None, folder=f"{folder}/validation"))
-        columns = agree(reports, others)
+        columns = stored_columns(order.inputs, agree(reports, others))
         partitions = order.partitions or _default_partitions(source, reports, order.fraction)
         hands = _plan(order, reports, None if held_out is None else others, partitions)
         names = {
@@ -204,7 +205,6 @@ def _write(order: Order, place: _Place, source: Source, held_out: Source | None)
             for (split, number), pieces in hands.items()
         }
         written = source.assemble(AssemblePartition(staging, store, columns, order.seed), names)
-    columns = tuple(replace(column, sources=(column.name,)) for column in columns)
     files = {partition_id(split, number): file for (split, number), file in zip(hands, written, strict=True)}
     made = tuple(_partition(split, number, files) for split, number in hands)
     dataset = Dataset(

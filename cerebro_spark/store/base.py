@@ -202,7 +202,7 @@ class Store(ABC):
         if not blobs:
             raise not_in_store(name, self.url)
         for blob in blobs:
-            path = staged / blob.removeprefix(name + "/")
+            path = staged / check_name(blob).removeprefix(name + "/")
             path.parent.mkdir(parents=True, exist_ok=True)
             self._fetch_blob(blob, path)
 

@@ -29,7 +29,9 @@ from cerebro_spark.data.unischema import (
 )
 from cerebro_spark.errors import DataError, MissingDependency
 from cerebro_spark.store.local import LocalStore
+from cerebro_spark.types import Partition
 
+# Readers without threads ("dummy"): Petastorm's pools may say that they are done before they are.
 quiet_petastorm = pytest.mark.filterwarnings(
     "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::UserWarning"
 )
@@ -56,13 +58,13 @@ def test_a_plain_batch_reader_opens_it(dataset: Dataset) -> None:
     from petastorm import make_batch_reader
 
     for split, rows in (("train", 240), ("validation", 60)):
-        with make_batch_reader(folder(dataset, split), shuffle_row_groups=False) as reader:
+        with make_batch_reader(folder(dataset, split), shuffle_row_groups=False, reader_pool_type="dummy") as reader:
             batches = list(reader)
-        assert sum(len(batch.label) for batch in batches) == rows
+        assert sum(len(batch.y) for batch in batches) == rows
         assert batches[0].x.shape[1:] == (3,)
         assert batches[0].grid.shape[1:] == (2, 3)
         assert batches[0].grid.dtype == np.int16
-        assert all((batch.x[:, 0] == batch.label).all() for batch in batches)
+        assert all((batch.x[:, 0] == batch.y).all() for batch in batches)
 
 
 @needs_petastorm
@@ -70,16 +72,83 @@ def test_a_plain_batch_reader_opens_it(dataset: Dataset) -> None:
 def test_the_row_reader_sees_the_schema(dataset: Dataset) -> None:
     from petastorm import make_reader
 
-    with make_reader(folder(dataset), shuffle_row_groups=False) as reader:
+    with make_reader(folder(dataset), shuffle_row_groups=False, reader_pool_type="dummy") as reader:
         fields = reader.schema.fields
         row = next(reader)
     assert {name: (field.numpy_dtype, field.shape) for name, field in fields.items()} == {
         "x": (np.float32, (3,)),
         "grid": (np.int16, (2, 3)),
-        "label": (np.int64, ()),
-        "weight": (np.float32, ()),
+        "y": (np.int64, ()),
+        "w": (np.float32, ()),
     }
-    assert row.x[0] == row.label
+    assert row.x[0] == row.y
+
+
+@pytest.mark.slow
+@needs_petastorm
+@quiet_petastorm
+@pytest.mark.parametrize("loader", ["torch", "tensorflow"])
+def test_loaders_over_a_batch_reader_give_the_declared_shapes(dataset: Dataset, loader: str) -> None:
+    """The row reader gives arrays of more than one dimension as flat as they are stored: the docs say so."""
+    from petastorm import make_batch_reader, make_reader
+
+    with make_reader(folder(dataset), shuffle_row_groups=False, reader_pool_type="dummy") as rows:
+        assert next(rows).grid.shape == (6,)
+    with make_batch_reader(folder(dataset), shuffle_row_groups=False, reader_pool_type="dummy") as reader:
+        if loader == "torch":
+            from petastorm.pytorch import DataLoader
+
+            batch = next(iter(DataLoader(reader, batch_size=4)))
+            shapes = {name: tuple(values.shape[1:]) for name, values in batch.items()}
+        else:
+            from petastorm.tf_utils import make_petastorm_dataset
+
+            first = next(iter(make_petastorm_dataset(reader)))
+            shapes = {name: tuple(values.shape[1:]) for name, values in first._asdict().items()}
+    assert shapes == {"x": (3,), "grid": (2, 3), "y": (), "w": ()}
+
+
+NAMES: list[tuple[Any, Any, list[str]]] = [
+    (["a", "b"], "y", ["features", "y"]),
+    ("a", "y", ["a", "y"]),
+    (["a"], ["y"], ["a", "y"]),
+    ({"x": ["a", "b"], "day": "c"}, {"left": "y"}, ["x", "c", "y"]),
+    ("a", "a", ["features", "label"]),
+    ("label", "y", ["features", "y"]),
+    ({"y": ["a", "b"]}, "y", ["y", "label"]),
+    ("my col", "_y", ["features", "label"]),
+    ("A", {"a": "y"}, ["features", "y"]),
+]
+
+
+@pytest.mark.parametrize(("features", "label", "names"), NAMES, ids=str)
+def test_columns_have_the_users_own_names(store: LocalStore, features: Any, label: Any, names: list[str]) -> None:
+    """Where one column of theirs is one of the file; a matrix has the name of its array."""
+    data = {
+        name: np.arange(4) + number for number, name in enumerate(("a", "A", "b", "c", "y", "_y", "my col", "label"))
+    }
+    dataset = prepare(data, store=store, features=features, label=label, partitions=1)
+    (file,) = dataset.train[0].files
+    assert pq.read_schema(store.local_path(file)).names == names
+    again = Dataset.open(store)
+    loaded = load_arrays(again, again.train[0])
+    for column, source in ((again.features[0], features), (again.labels[0], label)):
+        if isinstance(source, str):
+            assert sorted(loaded[column.name].tolist()) == data[source].tolist()
+
+
+def test_data_whose_files_have_the_names_of_the_arrays_is_read(store: LocalStore) -> None:
+    """As they were before columns had the names of the user."""
+    columns = (
+        Column("features", "feature", "float32", (2,), ("features",)),
+        Column("label", "label", "int64", (), ("label",)),
+    )
+    block = {"features": np.ones((3, 2), "float32"), "label": np.arange(3)}
+    written = arrow.write_partition(store, "p.parquet", columns, 3, 60, lambda rows: iter([block]))
+    assert pq.read_schema(store.local_path("p.parquet")).names == ["features", "label"]
+    partition = Partition("train-00000", rows=3, files=(written.name,))
+    dataset = Dataset(store, "", "d", columns, (partition,))
+    assert load_arrays(dataset, partition)["label"].tolist() == [0, 1, 2]
 
 
 @needs_petastorm
@@ -160,7 +229,7 @@ def test_rows_keep_their_order_over_many_row_groups(store: LocalStore, monkeypat
     dataset = prepare(numbered(3000), store=store, features="x", label="y", partitions=1)
     (name,) = dataset.train[0].files
     assert pq.read_metadata(store.local_path(name)).num_row_groups > 50
-    stored = pq.read_table(store.local_path(name)).column("label").to_pylist()
+    stored = pq.read_table(store.local_path(name)).column("y").to_pylist()
     assert load_arrays(dataset, dataset.train[0], reader="petastorm")["label"].tolist() == stored
 
 

@@ -124,6 +124,19 @@ def test_ids_stay_in_their_folder(value: Any) -> None:
         paths.checkpoint_folder("r", "" if value is None else value)
 
 
+class Hostile(LocalStore):
+    """Lists a key that object stores can have, and that is a way out of a folder."""
+
+    def list(self, folder: str = "") -> list[str]:
+        return [f"{folder}/../../../planted/x"]
+
+
+def test_a_folder_is_not_fetched_beyond_its_target(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"'a/\.\./\.\./\.\./planted/x' cannot name a blob"):
+        Hostile(tmp_path / "store").fetch("a", tmp_path / "b" / "c" / "target")
+    assert not list(tmp_path.rglob("planted"))
+
+
 def test_a_name_for_an_array_that_is_too_long_is_refused_when_it_is_given(store: LocalStore) -> None:
     with pytest.raises(ConfigurationError, match="at most 200 bytes"):
         prepare(numbered(8), store=store, features={"x" * 201: "x"}, label="y", partitions=1)

@@ -250,7 +250,7 @@ def test_saved_arrays_of_floats_are_kept_as_float32(store: LocalStore) -> None:
 def test_a_saved_array_without_a_number_is_no_label(store: LocalStore) -> None:
     data = {"x": [1.0, 2.0, 3.0], "y": [saved_array(1.0, np.nan), saved_array(3.0, 4.0), saved_array(np.nan, np.inf)]}
     dataset = prepare(data, store=store, features=["x"], label="y", partitions=1)
-    with pytest.raises(DataError, match="'label' is a label and has 2 NaN or infinite rows"):
+    with pytest.raises(DataError, match="'y' is a label and has 2 NaN or infinite rows"):
         load_arrays(dataset, dataset.train[0])
 
 

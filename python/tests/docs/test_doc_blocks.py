@@ -20,8 +20,11 @@ def run_here(page: Path) -> list[Block]:
 
 
 def marks(page: Path) -> list[Any]:
-    needs_spark = any("pyspark" in block.code for block in run_here(page))
-    return [pytest.mark.jvm] if needs_spark else []
+    code = "".join(block.code for block in run_here(page))
+    # Petastorm uses old interfaces of its libraries, and leaves it to the collector to close its files.
+    warned = ("FutureWarning", "DeprecationWarning", "ResourceWarning", "UserWarning")
+    quiet = [pytest.mark.filterwarnings(f"ignore::{kind}") for kind in warned] if "petastorm" in code else []
+    return [*([pytest.mark.jvm] if "pyspark" in code else []), *quiet]
 
 
 PAGES = [pytest.param(page, marks=marks(page), id=name_of(page)) for page in pages() if run_here(page)]
