@@ -94,7 +94,7 @@ class TorchTrainer(Trainer):
     def _train(self, resident: Resident, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:
         own = _own(resident)
         model = own.model
-        tally = Tally(model.metrics, carried, own.weigh, self.device)
+        tally = Tally(model.metrics, carried, own.loss.weigh, self.device)
         weight_name = self.columns.weight
         by_batch = model.scheduler_step == "batch" and model.lr_scheduler is not None
         for tensors in self._tensors(feed):
@@ -112,7 +112,7 @@ class TorchTrainer(Trainer):
     @torch.no_grad()
     def _evaluate(self, resident: Resident, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:
         own = _own(resident)
-        tally = Tally(own.model.metrics, carried, own.weigh, self.device)
+        tally = Tally(own.model.metrics, carried, own.loss.weigh, self.device)
         weight_name = self.columns.weight
         for tensors in self._tensors(feed):
             label = self._label(tensors)
@@ -135,7 +135,7 @@ class TorchTrainer(Trainer):
 
     def _finish(self, resident: Resident, metrics: Metrics) -> dict[str, float]:
         own = _own(resident)
-        return Tally(own.model.metrics, None, own.weigh, self.device).finish(metrics)
+        return Tally(own.model.metrics, None, own.loss.weigh, self.device).finish(metrics)
 
     def _forward(self, module: Any, tensors: Tensors) -> Any:
         names = self.columns.inputs
@@ -221,7 +221,7 @@ class TorchTrainer(Trainer):
 
 def batch_loss(own: TorchResident, output: Any, label: Any, weight: torch.Tensor | None) -> torch.Tensor:
     """The scalar loss of a batch: the mean over its rows, each times its sample weight."""
-    loss: torch.Tensor = own.model.loss(output, own.fit_label(output, label))
+    loss = own.loss(output, label)
     if weight is None:
         return loss if loss.ndim == 0 else loss.mean()
     if loss.ndim == 0:
