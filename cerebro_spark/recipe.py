@@ -22,6 +22,7 @@ from cerebro_spark.search import Search
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
 from cerebro_spark.trainer.base import Hooks
+from cerebro_spark.trainer.feed import SMALLEST_BATCH
 from cerebro_spark.trainer.resources import Resources
 from cerebro_spark.types import Objective
 
@@ -65,6 +66,7 @@ class Recipe:
             seed=self.seed,
             queue_ahead=1,
             objective=self.objective,
+            smallest_batch=SMALLEST_BATCH,
         )
 
 

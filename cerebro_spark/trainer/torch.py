@@ -161,7 +161,7 @@ class TorchTrainer(Trainer):
         if kept is not None:
             order = order.to(self.device)
         # An empty tensor splits into one empty part, whose mean loss would be NaN.
-        for rows in torch.split(order, feed.batch_size) if len(order) else ():
+        for rows in torch.split(order, feed.sizes) if len(order) else ():
             batch_ = {name: array.index_select(0, rows) for name, array in arrays.items()}
             if kept is None and self.device.type == "cuda":
                 batch_ = {n: t.pin_memory().to(self.device, non_blocking=True) for n, t in batch_.items()}
