@@ -59,7 +59,8 @@ class Course:
 class Settings:
     """What a scheduler is made from: a run's fixed facts, the first thing in its log.
 
-    With a `script` it lets every trial follow its course; without one it is free to choose.
+    A training unit's last batch of fewer rows than `smallest_batch` joins the one before it; runs of old, whose logs do
+    not say, kept it. With a `script` it lets every trial follow its course; without one it is free to choose.
     """
 
     partitions: tuple[Partition, ...]
@@ -73,6 +74,7 @@ class Settings:
     serial_evaluation: bool = False
     objective: Objective | None = None
     script: tuple[Course, ...] = ()
+    smallest_batch: int = 1
 
 
 @dataclass(frozen=True, slots=True)

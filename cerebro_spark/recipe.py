@@ -21,6 +21,7 @@ from cerebro_spark.store import paths, references
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.references import Resolve
 from cerebro_spark.trainer.base import Hooks
+from cerebro_spark.trainer.feed import SMALLEST_BATCH
 from cerebro_spark.trainer.resources import Resources
 from cerebro_spark.types import Objective
 
@@ -64,6 +65,7 @@ class Recipe:
             seed=self.seed,
             queue_ahead=1,
             objective=self.objective,
+            smallest_batch=SMALLEST_BATCH,
         )
 
 

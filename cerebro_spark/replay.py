@@ -93,7 +93,12 @@ class Script:
                 f"run {self.run} was trained on {len(mine)} partitions that are not the {len(other)} given:"
                 " replay it on its own data set"
             )
-        return dataclasses.replace(settings, policy="longest-first", script=self.courses)
+        return dataclasses.replace(
+            settings,
+            policy="longest-first",
+            script=self.courses,
+            smallest_batch=self.settings.smallest_batch,
+        )
 
 
 @dataclass(slots=True)

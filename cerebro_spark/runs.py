@@ -229,7 +229,7 @@ class _Drive:
     def _job(self) -> Job:
         job = self._recipe.job(self._run, self._store)
         data = dataclasses.replace(job.dataset, store=Patient(job.dataset.store, seconds=self._patience))
-        return dataclasses.replace(job, dataset=data)
+        return dataclasses.replace(job, dataset=data, smallest_batch=self._scripted().smallest_batch)
 
     def _scripted(self) -> Settings:
         """A run that repeats another follows its script; one that is resumed has it in its log already."""

@@ -283,7 +283,9 @@ class Worker:
         if unit.kind == "train":
             rows = len(next(iter(arrays.values())))
             order = row_order(rows, self._job.seed, unit.trial, unit.epoch, unit.partition)
-            metrics = trainer.train(unit, Feed(arrays, order, batch_size=size, key=unit.partition), carry)
+            smallest = self._job.smallest_batch
+            feed = Feed(arrays, order, batch_size=size, key=unit.partition, smallest=smallest)
+            metrics = trainer.train(unit, feed, carry)
         else:
             metrics = trainer.evaluate(unit, Feed(arrays, batch_size=size, key=unit.partition), carry)
         if not message["final"]:

@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 
 from cerebro_spark.data.deal import generator
 from cerebro_spark.errors import ConfigurationError, DataError
+from cerebro_spark.trainer.feed import batch_sizes
 
 
 class Batches:
-    """Iterates over arrays of equal length in batches; the last one may be short. Every iteration is the same.
+    """Iterates over arrays of equal length in batches. Every iteration is the same.
+
+    The last batch may be short; below `smallest` rows it joins the one before it, as in training units.
 
     The order is that of (seed, trial, epoch, partition), on every machine and in every process. With `shuffle=False`
     rows come as they are stored, and batches are views.
@@ -33,6 +36,7 @@ class Batches:
         epoch: int = 0,
         partition: str = "",
         shuffle: bool = True,
+        smallest: int = 1,
     ) -> None:
         if batch_size < 1:
             raise ConfigurationError(f"batch_size is {batch_size}, but must be at least 1")
@@ -43,26 +47,30 @@ class Batches:
         self.batch_size = batch_size
         self.rows = next(iter(lengths.values()))
         self.shuffle = shuffle
+        self.smallest = smallest
         self._key = (seed, trial, epoch, partition)
 
     def __len__(self) -> int:
-        return -(-self.rows // self.batch_size)
+        return len(self._sizes())
 
     def order(self) -> NDArray[np.int64]:
         """The order in which the rows come."""
         return row_order(self.rows, *self._key) if self.shuffle else np.arange(self.rows)
 
     def __iter__(self) -> Iterator[dict[str, NDArray[Any]]]:
-        size = self.batch_size
-        if not self.shuffle:
-            for start in range(0, self.rows, size):
-                yield {name: array[start : start + size] for name, array in self.arrays.items()}
-            return
-        order = self.order()
-        # With mode="raise" NumPy would check every index; ours are a permutation.
-        for start in range(0, self.rows, size):
-            rows = order[start : start + size]
+        order = self.order() if self.shuffle else None
+        start = 0
+        for size in self._sizes():
+            here, start = slice(start, start + size), start + size
+            if order is None:
+                yield {name: array[here] for name, array in self.arrays.items()}
+                continue
+            rows = order[here]
+            # With mode="raise" NumPy would check every index; ours are a permutation.
             yield {name: array.take(rows, axis=0, mode="clip") for name, array in self.arrays.items()}
+
+    def _sizes(self) -> list[int]:
+        return batch_sizes(self.rows, self.batch_size, self.smallest)
 
 
 def row_order(rows: int, seed: int, trial: str, epoch: int, partition: str) -> NDArray[np.int64]:

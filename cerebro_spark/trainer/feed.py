@@ -18,6 +18,10 @@ BATCH_SIZE = 32
 """The rows of a batch where nobody says how many, as in Keras."""
 
 
+SMALLEST_BATCH = 2
+"""A training unit's last batch of fewer rows joins the one before it: BatchNorm cannot learn of a single row."""
+
+
 class ColumnSpec(NamedTuple):
     """The dtype of a column and the shape of one row of it."""
 
@@ -62,10 +66,24 @@ def batch_size_of(params: Mapping[str, Any]) -> int:
     return int(size)
 
 
+def batch_sizes(rows: int, size: int, smallest: int = 1) -> list[int]:
+    """The rows of each batch: `size`, and what is left at the end, which joins the one before it if below `smallest`.
+
+    >>> batch_sizes(9, 4), batch_sizes(9, 4, smallest=2), batch_sizes(1, 4, smallest=2), batch_sizes(3, 1, smallest=2)
+    ([4, 4, 1], [4, 5], [1], [1, 1, 1])
+    """
+    whole, left = divmod(rows, size)
+    if not left:
+        return [size] * whole
+    joins = whole > 0 and left < smallest
+    return [size] * (whole - 1) + [size + left] if joins else [size] * whole + [left]
+
+
 class Feed:
     """One pass over a partition: whole arrays, the order of their rows, and the batch size.
 
-    Iterating gathers batches; the last short one is kept. A trainer that can gather for itself (on a GPU, inside a
+    Iterating gathers batches; the last short one is kept, but joins the one before it if it has fewer rows than
+    `smallest`. A trainer that can gather for itself (on a GPU, inside a
     graph) takes `arrays` and `order` instead. Feeds with the same `key` have the same arrays, so that a trainer may
     keep them on its device.
 
@@ -75,7 +93,13 @@ class Feed:
     """
 
     def __init__(
-        self, arrays: Mapping[str, Array], order: Array | None = None, *, batch_size: int = BATCH_SIZE, key: str = ""
+        self,
+        arrays: Mapping[str, Array],
+        order: Array | None = None,
+        *,
+        batch_size: int = BATCH_SIZE,
+        key: str = "",
+        smallest: int = 1,
     ) -> None:
         size = batch_size_of({"batch_size": batch_size})
         self.arrays = arrays
@@ -83,12 +107,20 @@ class Feed:
         self.order = np.arange(self.rows) if order is None else np.asarray(order, dtype=np.int64)
         self.batch_size = size
         self.key = key
+        self.smallest = smallest
+
+    @property
+    def sizes(self) -> list[int]:
+        """The rows of each batch."""
+        return batch_sizes(len(self.order), self.batch_size, self.smallest)
 
     @property
     def nbytes(self) -> int:
         return sum(array.nbytes for array in self.arrays.values())
 
     def __iter__(self) -> Iterator[Batch]:
-        for start in range(0, len(self.order), self.batch_size):
-            rows = self.order[start : start + self.batch_size]
+        start = 0
+        for size in self.sizes:
+            rows = self.order[start : start + size]
+            start += size
             yield {name: np.take(array, rows, axis=0) for name, array in self.arrays.items()}

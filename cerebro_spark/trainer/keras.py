@@ -132,8 +132,8 @@ class KerasTrainer(Trainer):
             self._run_torch(own, kind, feed)
         elif isinstance(feed, Feed) and not own.model.run_eagerly:
             arrays = self._tensors(feed)
-            size = tf.constant(feed.batch_size, tf.int64)
-            self._graph(own, f"{kind} unit", arrays)(arrays, tf.constant(feed.order), size)
+            cut = tf.constant([feed.batch_size, min(feed.smallest, feed.batch_size)], tf.int64)
+            self._graph(own, f"{kind} unit", arrays)(arrays, tf.constant(feed.order), cut)
         else:
             for batch in feed:
                 tensors = {name: tf.convert_to_tensor(batch[name]) for name in self.columns.names}
@@ -173,20 +173,22 @@ class KerasTrainer(Trainer):
         """Gather and step, batch after batch, without coming back to Python: a third of the time of `fit`."""
         step = self._step(own, kind)
 
-        def unit(arrays: dict[str, Any], order: Any, batch_size: Any) -> None:
+        def unit(arrays: dict[str, Any], order: Any, cut: Any) -> None:
             self.traces += 1
             rows = tf.shape(order, out_type=tf.int64)[0]
 
             def body(start: Any) -> Any:
-                chosen = order[start : start + batch_size]
+                stop = start + cut[0]
+                stop = tf.where(rows - stop < cut[1], rows, stop)  # as `batch_sizes` has it
+                chosen = order[start:stop]
                 own.rows = tf.shape(chosen)[0]
                 step(own.pack({name: tf.gather(array, chosen) for name, array in arrays.items()}))
-                return start + batch_size
+                return stop
 
             tf.while_loop(lambda start: start < rows, body, [tf.constant(0, tf.int64)], parallel_iterations=1)
             own.rows = None
 
-        signature = [specs, tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int64)]
+        signature = [specs, tf.TensorSpec([None], tf.int64), tf.TensorSpec([2], tf.int64)]
         return tf.function(unit, input_signature=signature, autograph=False)
 
     def _batch_graph(self, own: KerasResident, kind: str, specs: dict[str, Any]) -> Any:

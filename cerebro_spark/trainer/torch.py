@@ -94,7 +94,7 @@ class TorchTrainer(Trainer):
     def _train(self, resident: Resident, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:
         own = _own(resident)
         model = own.model
-        tally = Tally(model.metrics, carried, own.weigh, self.device)
+        tally = Tally(model.metrics, carried, own.loss.weigh, self.device)
         weight_name = self.columns.weight
         by_batch = model.scheduler_step == "batch" and model.lr_scheduler is not None
         for tensors in self._tensors(feed):
@@ -112,7 +112,7 @@ class TorchTrainer(Trainer):
     @torch.no_grad()
     def _evaluate(self, resident: Resident, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:
         own = _own(resident)
-        tally = Tally(own.model.metrics, carried, own.weigh, self.device)
+        tally = Tally(own.model.metrics, carried, own.loss.weigh, self.device)
         weight_name = self.columns.weight
         for tensors in self._tensors(feed):
             label = self._label(tensors)
@@ -135,7 +135,7 @@ class TorchTrainer(Trainer):
 
     def _finish(self, resident: Resident, metrics: Metrics) -> dict[str, float]:
         own = _own(resident)
-        return Tally(own.model.metrics, None, own.weigh, self.device).finish(metrics)
+        return Tally(own.model.metrics, None, own.loss.weigh, self.device).finish(metrics)
 
     def _forward(self, module: Any, tensors: Tensors) -> Any:
         names = self.columns.inputs
@@ -161,7 +161,7 @@ class TorchTrainer(Trainer):
         if kept is not None:
             order = order.to(self.device)
         # An empty tensor splits into one empty part, whose mean loss would be NaN.
-        for rows in torch.split(order, feed.batch_size) if len(order) else ():
+        for rows in torch.split(order, feed.sizes) if len(order) else ():
             batch_ = {name: array.index_select(0, rows) for name, array in arrays.items()}
             if kept is None and self.device.type == "cuda":
                 batch_ = {n: t.pin_memory().to(self.device, non_blocking=True) for n, t in batch_.items()}
@@ -221,7 +221,7 @@ class TorchTrainer(Trainer):
 
 def batch_loss(own: TorchResident, output: Any, label: Any, weight: torch.Tensor | None) -> torch.Tensor:
     """The scalar loss of a batch: the mean over its rows, each times its sample weight."""
-    loss: torch.Tensor = own.model.loss(output, own.fit_label(output, label))
+    loss = own.loss(output, label)
     if weight is None:
         return loss if loss.ndim == 0 else loss.mean()
     if loss.ndim == 0:

@@ -8,14 +8,24 @@ from typing import Any
 import torch
 
 from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.trainer.torch_losses import known_loss
+from cerebro_spark.trainer.torch_metric_states import (
+    added_state,
+    adds_up,
+    check_hidden,
+    get_state,
+    hidden_state,
+    move_metric,
+    set_added_state,
+    set_state,
+)
 from cerebro_spark.trainer.torch_returns import is_metric_object
+from cerebro_spark.trainer.torch_shapes import check_same_shape, like_output, row_count, watched
 from cerebro_spark.types import Metrics
 
 Weigher = Callable[[Any, Any, int], Any]
 
 _FLUSH = 1024
-# No '$' in front: event logs keep such names for themselves.
-_TENSOR, _TUPLE, _ITEMS = "tensor", "tuple", "items"
 
 
 class Tally:
@@ -39,6 +49,7 @@ class Tally:
         self._sums = dict.fromkeys(["loss", *self._functions], 0.0)
         self._rows = 0
         self._weight = 0.0
+        self._watched = False
         for name, metric in self._objects.items():
             metric.reset()
             move_metric(metric, device)
@@ -48,7 +59,7 @@ class Tally:
     @torch.no_grad()
     def add(self, loss: torch.Tensor, output: Any, label: Any) -> None:
         """Count a batch in; nothing is waited for until `metrics`."""
-        rows = len(next(iter(label.values())) if isinstance(label, dict) else label)
+        rows = row_count(label)
         weight = self._weigh(output, label, rows)
         # A sum over rows is brought to the form of the others: their mean, counted for so many rows.
         self._pending.append(loss.double() / rows if weight is None else loss)
@@ -57,9 +68,10 @@ class Tally:
         if self._functions or self._objects:
             output = {k: v.detach() for k, v in output.items()} if isinstance(output, dict) else output.detach()
         for name, function in self._functions.items():
-            self._values[name].append(_row_sum(name, function(output, label), rows))
-        for metric in self._objects.values():
-            metric.update(output, label)
+            self._values[name].append(self._summed(name, function, output, label, rows))
+        for name, metric in self._objects.items():
+            self._update(name, metric, output, label)
+        self._watched = self._watched or rows > 1
         if len(self._pending) >= _FLUSH:
             self._flush()
 
@@ -69,8 +81,8 @@ class Tally:
         states: dict[str, tuple[float, ...]] = {}
         carried: dict[str, Any] = {}
         for name, metric in self._objects.items():
-            if _adds_up(metric):
-                states[name] = _added_state(metric)
+            if adds_up(metric):
+                states[name] = added_state(metric)
             else:
                 carried[name] = get_state(metric)
         weights = {**dict.fromkeys(self._sums, float(self._rows)), "loss": self._weight}
@@ -81,13 +93,33 @@ class Tally:
         values: dict[str, float] = {}
         for name, metric in self._objects.items():
             if name in metrics.states:
-                _set_added_state(metric, metrics.states[name])
+                set_added_state(metric, metrics.states[name])
             elif name in metrics.carried:
                 set_state(metric, metrics.carried[name], self._device)
             else:
                 continue
             values[name] = _number(name, metric.compute())
         return values
+
+    def _summed(self, name: str, function: Any, output: Any, label: Any, rows: int) -> torch.Tensor:
+        what, known = f"metric {name!r}", known_loss(function)
+        if known is not None:
+            label = known.fit(output, label)
+            if known.own and known.kind != "class numbers":
+                check_same_shape(what, output, label)
+        if self._watched or (known is not None and known.own):
+            return _row_sum(name, function(output, label), label, rows)
+        return _row_sum(name, watched(what, function, output, label), label, rows)
+
+    def _update(self, name: str, metric: Any, output: Any, label: Any) -> None:
+        before = {} if self._watched else hidden_state(metric)
+        if fits_itself(metric):
+            metric.update(output, like_output(output, label))
+        elif self._watched:
+            metric.update(output, label)
+        else:
+            watched(f"metric {name!r}", metric.update, output, label)
+        check_hidden(name, before, metric)
 
     def _flush(self) -> None:
         if not self._pending:
@@ -110,15 +142,26 @@ def _stacked(weights: list[Any], device: torch.device) -> torch.Tensor:
     return torch.stack([torch.as_tensor(weight, dtype=torch.float64, device=device) for weight in weights])
 
 
-def _row_sum(name: str, values: Any, rows: int) -> torch.Tensor:
+def _row_sum(name: str, values: Any, label: Any, rows: int) -> torch.Tensor:
+    """The sum of a value a row; where each part of a row has one, as where the label is an image, of their means."""
     values = torch.as_tensor(values)
-    if values.ndim == 0 or len(values) != rows:
+    parts = isinstance(label, torch.Tensor) and values.shape == label.shape
+    if (values.numel() != rows and not parts) or (values.ndim > 0 and len(values) != rows):
         raise ConfigurationError(
             f"metric {name!r} returned shape {tuple(values.shape)} for {rows} rows, but must return a value a row"
-            " (they are averaged exactly over all rows), or be an object with update, compute and reset"
+            " (they are averaged exactly over all rows): leave out its mean, with reduction='none' if it is a loss, or"
+            " use an object with update, compute and reset"
         )
     total: torch.Tensor = values.sum(dtype=torch.float64)
-    return total if values.ndim == 1 else torch.mul(total, rows / values.numel())
+    return total if values.numel() == rows else torch.mul(total, rows / values.numel())
+
+
+def fits_itself(metric: Any) -> bool:
+    """Whether all of a metric object is torchmetrics' own, which wants output and label in one shape and says so."""
+    kinds: list[Any] = []
+    if isinstance(metric, torch.nn.Module):
+        kinds = [type(part) for part in metric.modules() if is_metric_object(part)]
+    return bool(kinds) and all(kind.update.__module__.startswith("torchmetrics.") for kind in kinds)
 
 
 def _number(name: str, value: Any) -> float:
@@ -130,90 +173,3 @@ def _number(name: str, value: Any) -> float:
         f"`compute` of metric {name!r} returned {value!r}, but must return one number: average it, or make a metric of"
         " each part"
     )
-
-
-def move_metric(metric: Any, device: torch.device) -> None:
-    """Put the tensors that a metric object keeps where the outputs are that it is updated with."""
-    if isinstance(metric, torch.nn.Module):
-        metric.to(device)
-    elif is_metric_object(metric):
-        for name, value in _states(metric).items():
-            if isinstance(value, torch.Tensor) and value.device != device:
-                setattr(metric, name, value.to(device))
-
-
-def _states(metric: Any) -> dict[str, Any]:
-    names = getattr(metric, "_defaults", None)
-    if isinstance(names, Mapping):
-        return {name: getattr(metric, name) for name in names}
-    return dict(vars(metric))
-
-
-def _adds_up(metric: Any) -> bool:
-    reductions = getattr(metric, "_reductions", None)
-    if not isinstance(reductions, Mapping) or not reductions:
-        return False
-    by_sum = all(getattr(fn, "__name__", "") in ("dim_zero_sum", "sum") for fn in reductions.values())
-    return by_sum and all(isinstance(value, torch.Tensor) for value in _states(metric).values())
-
-
-def _added_state(metric: Any) -> tuple[float, ...]:
-    return tuple(float(x) for value in _states(metric).values() for x in value.double().reshape(-1).tolist())
-
-
-def _set_added_state(metric: Any, state: tuple[float, ...]) -> None:
-    metric.reset()
-    rest = torch.tensor(state, dtype=torch.float64)
-    for name, value in _states(metric).items():
-        part, rest = rest[: value.numel()], rest[value.numel() :]
-        setattr(metric, name, part.reshape(value.shape).to(value))
-    _mark_updated(metric)
-
-
-def get_state(metric: Any) -> Any:
-    """A metric object's state as JSON."""
-    return {name: _encode(name, value) for name, value in _states(metric).items()}
-
-
-def set_state(metric: Any, state: Any, device: torch.device) -> None:
-    """Put a metric object into a state that `get_state` returned."""
-    for name, value in state.items():
-        setattr(metric, name, _decode(value, device))
-    _mark_updated(metric)
-
-
-def _mark_updated(metric: Any) -> None:
-    # torchmetrics warns when `compute` comes without an `update`, and keeps the last computed value.
-    if hasattr(metric, "_update_count"):
-        metric._update_count = max(1, metric._update_count)
-        metric._computed = None
-
-
-def _encode(name: str, value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        dtype = str(value.dtype).removeprefix("torch.")
-        return {_TENSOR: value.detach().cpu().reshape(-1).tolist(), "dtype": dtype, "shape": list(value.shape)}
-    if isinstance(value, tuple):
-        return {_TUPLE: [_encode(name, item) for item in value]}
-    if isinstance(value, list):
-        return [_encode(name, item) for item in value]
-    if isinstance(value, dict):
-        return {_ITEMS: [[_encode(name, key), _encode(name, item)] for key, item in value.items()]}
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise ConfigurationError(
-        f"a metric keeps {name!r} as a {type(value).__name__}, which cannot travel: keep tensors, numbers, lists"
-    )
-
-
-def _decode(value: Any, device: torch.device) -> Any:
-    if isinstance(value, list):
-        return [_decode(item, device) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if _TUPLE in value:
-        return tuple(_decode(item, device) for item in value[_TUPLE])
-    if _ITEMS in value:
-        return {_decode(key, device): _decode(item, device) for key, item in value[_ITEMS]}
-    dtype = getattr(torch, value["dtype"])
-    return torch.tensor(value[_TENSOR], dtype=dtype, device=device).reshape(value["shape"])

@@ -17,13 +17,15 @@ class TorchModel:
     then get dicts. The scheduler is stepped after every batch or when an epoch (all partitions) is over; gradients are
     clipped to `clip_norm` (of all parameters together) or `clip_value` before each step.
 
-    Labels reach PyTorch's own losses as they want them: class numbers as int64, everything else in the output's dtype
-    and, where the output is (rows, 1), in that shape. Any other loss gets the label as it is stored, integers as int64.
+    Labels reach PyTorch's own losses, as modules, functions or `functools.partial` of these, as they want them: class
+    numbers as int64, everything else in the output's dtype, and in its shape if only dimensions of 1 differ. Any other
+    loss or metric gets the label as it is stored, integers as int64, and is refused if it stretches output and label
+    over each other. A loss that is no scalar and no value a row is refused, as is a metric that is no value a row.
 
     The loss of an epoch is exact over partitions of any size if a batch's is a mean over its rows, as with PyTorch's
-    own losses. Known are also their reduction="sum" (reported a row), and, in CrossEntropyLoss and NLLLoss, class
-    weights and ignored labels (the mean is then by these weights). A loss of your own that divides by anything else is
-    averaged by rows, and so depends a little on how they are cut into batches. No metric may be named "loss".
+    own losses. Known are also their reduction="sum" (reported a row), and, of cross_entropy and nll_loss, class weights
+    and ignored labels (the mean is then by these weights). A loss of your own that divides by anything else is averaged
+    by rows, and so depends a little on how they are cut into batches. No metric may be named "loss".
 
     >>> def model_fn(params):
     ...     import torch

@@ -17,15 +17,15 @@ from torch.nn.modules import loss as torch_losses
 from cerebro_spark.trainer.checkpoint import Entry, Source
 from cerebro_spark.trainer.resident import Resident
 from cerebro_spark.trainer.state import TAG_NAMES, check_fact, check_names, check_same, unflatten
-from cerebro_spark.trainer.torch_losses import label_fitter, loss_weigher
-from cerebro_spark.trainer.torch_metrics import move_metric
+from cerebro_spark.trainer.torch_losses import BatchLoss
+from cerebro_spark.trainer.torch_metric_states import move_metric
 from cerebro_spark.trainer.torch_model import TorchModel
 
 _DTYPES = {getattr(torch, name): tag for tag, name in TAG_NAMES.items() if hasattr(torch, name)}
 
 
 class TorchResident(Resident):
-    """A TorchModel on its device, with what was worked out once: parameter lists, the label's form, the loss scaler."""
+    """A TorchModel on its device, with what was worked out once: parameter lists, the loss, its scaler."""
 
     def __init__(self, model: TorchModel, device: torch.device, precision: str | None) -> None:
         self.model = model
@@ -43,8 +43,7 @@ class TorchResident(Resident):
         scaled = dtype is torch.float16 and device.type == "cuda"
         self.scaler = GradScaler("cuda") if scaled else None
         self.parameters = [p for group in model.optimizer.param_groups for p in group["params"]]
-        self.fit_label = label_fitter(model.loss)
-        self.weigh = loss_weigher(model.loss)
+        self.loss = BatchLoss(model.loss)
 
     @property
     def nbytes(self) -> int:

@@ -17,6 +17,19 @@ RETURNS = (
     "    return cs.TorchModel(module, optimizer, torch.nn.BCEWithLogitsLoss())"
 )
 
+_SEVERAL = "gives several values: make a metric of each of them"
+# What of torchmetrics is not one value of all rows, however they are cut into partitions and batches.
+_NO_VALUE = {
+    "MetricCollection": "gives several values: pass its metrics by name, as metrics=dict(collection.items())",
+    "MultitaskWrapper": _SEVERAL,
+    "MultioutputWrapper": _SEVERAL,
+    "ClasswiseWrapper": _SEVERAL,
+    "MinMaxMetric": "goes by how often it is computed: use the metric inside; a result's history has every epoch",
+    "MetricTracker": "goes by how often it is computed: use the metric inside; a result's history has every epoch",
+    "BootStrapper": "draws rows at random in every batch: use the metric inside",
+    "Running": "goes by the last batches, not by rows: use the metric inside",
+}
+
 
 def check_model(made: Any) -> TorchModel:
     """Return what `model_fn` made if it can be trained, else raise ConfigurationError that shows what to return."""
@@ -61,6 +74,8 @@ def _check_loss(loss: Any) -> None:
 def _check_metrics(metrics: Any) -> None:
     example = "such as metrics={'accuracy': lambda output, label: output.argmax(1) == label}"
     if not isinstance(metrics, Mapping):
+        if type(metrics).__module__.startswith("torchmetrics."):
+            example = "as metrics=dict(collection.items()) of a MetricCollection"
         raise ConfigurationError(f"TorchModel.metrics is {_a(metrics)}, but must be a dict from names, {example}")
     for name, metric in metrics.items():
         if not isinstance(name, str) or name == "loss":
@@ -71,6 +86,34 @@ def _check_metrics(metrics: Any) -> None:
             raise ConfigurationError(
                 f"metric {name!r} is {_a(metric)}, but must be a function of (output, label), {example}, or an object"
                 " with update, compute and reset"
+            )
+    _check_objects({name: metric for name, metric in metrics.items() if is_metric_object(metric)})
+
+
+def _check_objects(metrics: Mapping[str, Any]) -> None:
+    """Refuse objects that are no one value of all rows, or are updated under two names."""
+    owners: dict[int, str] = {}
+    for name, metric in metrics.items():
+        parts = list(metric.modules()) if isinstance(metric, torch.nn.Module) else [metric]
+        for part in parts:
+            _check_part(name, part)
+            if is_metric_object(part) and owners.setdefault(id(part), name) != name:
+                raise ConfigurationError(
+                    f"metrics {owners[id(part)]!r} and {name!r} share one {type(part).__name__}, which would count"
+                    " every row twice: give each an object of its own"
+                )
+        if hasattr(metric, "_defaults") and not any(getattr(part, "_defaults", None) for part in parts):
+            raise ConfigurationError(
+                f"metric {name!r} ({type(metric).__name__}) has no state that could go from partition to partition:"
+                " register what `update` changes with `add_state`"
+            )
+
+
+def _check_part(name: str, part: Any) -> None:
+    for kind in type(part).__mro__:
+        if kind.__module__.startswith("torchmetrics.") and kind.__name__ in _NO_VALUE:
+            raise ConfigurationError(
+                f"metric {name!r} is, or is made of, a torchmetrics {kind.__name__}, which {_NO_VALUE[kind.__name__]}"
             )
 
 

@@ -41,7 +41,7 @@ def judged(events: Sequence[Event]) -> tuple[MopScheduler, dict[str, list[UnitFi
 
 
 def plain_torch_loop(
-    dataset: Dataset, params: Mapping[str, Any], order: Sequence[UnitFinished], seed: int
+    dataset: Dataset, params: Mapping[str, Any], order: Sequence[UnitFinished], seed: int, smallest: int
 ) -> dict[str, np.ndarray]:
     """It shares no code with the trainer."""
     import torch
@@ -53,7 +53,7 @@ def plain_torch_loop(
     for event in order:
         arrays = load_arrays(dataset, dataset.partition(event.unit.partition))
         key = {"trial": event.unit.trial, "epoch": event.unit.epoch, "partition": event.unit.partition}
-        for batch in Batches(arrays, params["batch_size"], seed=seed, **key):
+        for batch in Batches(arrays, params["batch_size"], seed=seed, smallest=smallest, **key):
             made.optimizer.zero_grad()
             loss = made.loss(made.module(torch.from_numpy(batch["features"])), torch.from_numpy(batch["label"]))
             loss.backward()
@@ -70,6 +70,8 @@ def stored_weights(store: Store, run: str, checkpoint: Checkpoint) -> list[np.nd
 def check_run(dataset: Dataset, run: str, trials: int, epochs: int, seed: int) -> list[Event]:
     """The run is finished; each unit counted once; the best epochs have the weights of a plain loop up to there."""
     events = logged(dataset.store, run)
+    start = events[0]
+    assert isinstance(start, RunStarted)
     scheduler, counted = judged(events)
     assert scheduler.finished
     units = [event.unit for order in counted.values() for event in order]
@@ -78,7 +80,7 @@ def check_run(dataset: Dataset, run: str, trials: int, epochs: int, seed: int) -
         record = scheduler.state.trials[trial]
         assert record.best is not None, record.error
         until = [event for event in order if event.unit.epoch <= record.best.epoch]
-        expected = plain_torch_loop(dataset, record.params, until, seed)
+        expected = plain_torch_loop(dataset, record.params, until, seed, start.settings.smallest_batch)
         found = stored_weights(dataset.store, run, record.best)
         assert {w.tobytes() for w in found} == {w.tobytes() for w in expected.values()}, trial
     return events

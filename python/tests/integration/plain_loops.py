@@ -54,8 +54,11 @@ def train_plainly(
 def _batches(course: Course, epoch: int, train: Mapping[str, Arrays]) -> Iterator[dict[str, np.ndarray]]:
     size = course.params["batch_size"]
     for partition, order in course.epochs[epoch]:
-        for start in range(0, len(order), size):
-            rows = order[start : start + size]
+        starts = list(range(0, len(order), size))
+        if len(order) > size > 1 and len(order) % size == 1:
+            starts.pop()  # a single row that is left over goes with the batch before it
+        for start, stop in zip(starts, [*starts[1:], len(order)], strict=True):
+            rows = order[start:stop]
             yield {name: array[rows] for name, array in train[partition].items()}
 
 

@@ -1,0 +1,152 @@
+"""Finds where output and label would be stretched over each other. It never changes what a user's function computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from cerebro_spark.errors import ConfigurationError
+
+Origins = frozenset[str]
+
+# What works element by element, and so stretches operands of different shapes over each other.
+_NAMES = """
+    add sub subtract mul multiply div divide true_divide truediv floordiv floor_divide remainder mod fmod pow
+    float_power eq ne lt le gt ge less less_equal greater greater_equal not_equal isclose maximum minimum fmax
+    fmin max min logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor and or xor where
+    masked_fill lerp addcmul addcdiv hypot atan2 arctan2 xlogy logaddexp logaddexp2 copysign heaviside
+    mse_loss l1_loss smooth_l1_loss huber_loss kl_div poisson_nll_loss soft_margin_loss
+    multilabel_soft_margin_loss gaussian_nll_loss hinge_embedding_loss binary_cross_entropy
+    binary_cross_entropy_with_logits cosine_similarity pairwise_distance dist
+"""
+_ELEMENTWISE = frozenset(_NAMES.split())
+
+
+def same_but_for_ones(one: torch.Size, other: torch.Size) -> bool:
+    """Whether two shapes with rows in front hold the same, but for dimensions of 1.
+
+    >>> same_but_for_ones(torch.Size([4, 1]), torch.Size([4])), same_but_for_ones(torch.Size([4, 2]), torch.Size([4]))
+    (True, False)
+    """
+    return one[:1] == other[:1] and [d for d in one[1:] if d != 1] == [d for d in other[1:] if d != 1]
+
+
+def like_output(output: Any, label: Any) -> Any:
+    """The label in the output's shape if they differ by dimensions of 1 only, else as it is; name by name.
+
+    >>> like_output(torch.zeros(4, 1), torch.zeros(4)).shape
+    torch.Size([4, 1])
+    """
+    if isinstance(output, dict) and isinstance(label, dict):
+        return {name: like_output(output[name], part) if name in output else part for name, part in label.items()}
+    if not isinstance(output, torch.Tensor) or not isinstance(label, torch.Tensor) or not output.ndim * label.ndim:
+        return label
+    return label.reshape(output.shape) if same_but_for_ones(output.shape, label.shape) else label
+
+
+def row_count(label: Any) -> int:
+    """The rows of a batch, from its label or labels."""
+    return len(next(iter(label.values())) if isinstance(label, dict) else label)
+
+
+def check_same_shape(what: str, output: Any, label: Any) -> None:
+    """Refuse what compares element by element, and is about to get two shapes."""
+    if isinstance(output, torch.Tensor) and isinstance(label, torch.Tensor) and output.shape != label.shape:
+        raise _stretched(what, output.shape, label.shape)
+
+
+def watched(what: str, function: Callable[[Any, Any], Any], output: Any, label: Any) -> Any:
+    """What `function(output, label)` returns; ConfigurationError if it stretches one of them over the other inside.
+
+    With an output of (rows, 1) and a label of (rows,), `output - label` is a matrix of every row with every other,
+    whose mean looks like a loss. Where each came from is followed through the function, so that what it squeezes, or
+    stretches by `[:, None]` or `expand_as`, is left to it.
+    """
+    if _is_closed(function):
+        _check_open(what, output, label)
+        return function(output, label)
+    with _Watch(what, list(_tensors(output)), list(_tensors(label))):
+        return function(output, label)
+
+
+class _Watch(TorchFunctionMode):
+    """Sees every call of PyTorch's functions, and which tensors have come of the output and which of the label."""
+
+    def __init__(self, what: str, outputs: list[torch.Tensor], labels: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._what = what
+        self._rows = max((len(tensor) for tensor in labels if tensor.ndim), default=0)
+        self._raw = {(one.shape, other.shape) for one in outputs for other in labels}
+        # Tensors are kept with their origin: an id is that of another once its tensor is gone.
+        self._origins: dict[int, tuple[torch.Tensor, Origins]] = {}
+        for tensors, origin in ((outputs, "output"), (labels, "label")):
+            for tensor in tensors:
+                self._note(tensor, frozenset([origin]))
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        operands = [tensor for tensor in _tensors((args, kwargs or {})) if id(tensor) in self._origins]
+        if _is_elementwise(func):
+            for index, one in enumerate(operands):
+                for other in operands[index + 1 :]:
+                    self._check(one, other)
+        result = func(*args, **(kwargs or {}))
+        origins: Origins = frozenset().union(*(self._origins[id(tensor)][1] for tensor in operands))
+        if origins:
+            for tensor in _tensors(result):
+                self._note(tensor, origins)
+        return result
+
+    def _note(self, tensor: torch.Tensor, origins: Origins) -> None:
+        before = self._origins.get(id(tensor), (tensor, frozenset()))[1]
+        self._origins[id(tensor)] = (tensor, before | origins)
+
+    def _check(self, one: torch.Tensor, other: torch.Tensor) -> None:
+        if one.shape == other.shape or self._origins[id(one)][1] == self._origins[id(other)][1]:
+            return
+        small, large = sorted((one, other), key=lambda tensor: tensor.ndim)
+        if small.numel() < 2 or not small.ndim:
+            return  # a number for all
+        rows_meet_columns = small.ndim < large.ndim and len(small) == self._rows
+        if rows_meet_columns or {(one.shape, other.shape), (other.shape, one.shape)} & self._raw:
+            raise _stretched(self._what, one.shape, other.shape)
+
+
+def _stretched(what: str, one: torch.Size, other: torch.Size) -> ConfigurationError:
+    return ConfigurationError(
+        f"{what} compares shapes {tuple(one)} and {tuple(other)} of output and label, which PyTorch would stretch over"
+        " each other, so that rows meet other rows: give both one shape, as by `.squeeze(-1)` at the module's end or"
+        " `label.view_as(output)`; where it is meant, write it out: `label[:, None]`, `label.expand_as(output)`"
+    )
+
+
+def _is_elementwise(func: Any) -> bool:
+    name = getattr(func, "__name__", "").strip("_")
+    return name in _ELEMENTWISE or (name[:1] in ("r", "i") and name[1:] in _ELEMENTWISE)
+
+
+def _is_closed(function: Any) -> bool:
+    """Whether it was compiled, so that nobody sees what it calls."""
+    scripted = isinstance(function, torch.jit.ScriptFunction | torch.jit.ScriptModule)
+    return scripted or hasattr(function, "_torchdynamo_orig_callable") or hasattr(function, "_orig_mod")
+
+
+def _check_open(what: str, output: Any, label: Any) -> None:
+    """Refuse shapes that a function which cannot be looked into may stretch."""
+    for one in _tensors(output):
+        for other in _tensors(label):
+            if one.shape != other.shape and same_but_for_ones(one.shape, other.shape):
+                raise _stretched(what, one.shape, other.shape)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
