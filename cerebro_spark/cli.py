@@ -255,6 +255,7 @@ def _as_table(scenario: Scenario, outcomes: Sequence[Outcome]) -> str:
         f"  ratio         {values['ratio']:.4f}",
         f"  utilisation   {values['utilisation']:.1%}",
         f"  units lost    {sum(outcome.units_lost for outcome in outcomes)}",
+        f"  trials failed {sum(outcome.trials_failed for outcome in outcomes)}",
         f"  units re-run  {values['units_rerun']:g}",
         f"  bytes hopped  {values['bytes_hopped'] / MEGABYTE:,.0f} MB",
     ]

@@ -24,6 +24,7 @@ from cerebro_spark.types import (
 )
 
 Blame = Literal["trial", "worker", "store"]
+KillRule = Literal["in a row", "hosts", "chance"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,11 @@ class Course:
 class Settings:
     """What a scheduler is made from: a run's fixed facts, the first thing in its log.
 
-    A training unit's last batch of fewer rows than `smallest_batch` joins the one before it; runs of old, whose logs do
-    not say, kept it. With a `script` it lets every trial follow its course; without one it is free to choose.
+    With a `script` it lets every trial follow its course; without one it is free to choose. What is not in the log of
+    an older run means what was done then (for today see `scheduling/rules.py`): `kill_rule` says when a unit is taken
+    for what kills its workers (see `scheduling/deaths.py`); workers that were let go for their failures were never
+    replaced, now they are after `quarantine` seconds; a training unit's last batch of fewer rows than `smallest_batch`
+    joins the one before it, which used to be kept.
     """
 
     partitions: tuple[Partition, ...]
@@ -75,6 +79,8 @@ class Settings:
     objective: Objective | None = None
     script: tuple[Course, ...] = ()
     smallest_batch: int = 1
+    quarantine: float | None = None
+    kill_rule: KillRule = "in a row"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +138,21 @@ class WorkerLost(Event):
     """A worker is given up for dead. It may not know, and still report: that comes too late.
 
     `running` is the attempt it was at, if that is known; else it is taken for the first it was given. `blames_unit` is
-    False where that cannot be the cause, as when the driver died.
+    False where that cannot be the cause, as when the driver died; where that shows later, LossExplained says it.
     """
 
     worker: WorkerId
     reason: str = ""
     blames_unit: bool = True
     running: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LossExplained(Event):
+    """A worker that was lost died of something else than its unit: its machine was taken away."""
+
+    worker: WorkerId
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,9 +265,10 @@ class RunUnit(Action):
 
 @dataclass(frozen=True, slots=True)
 class RetireWorker(Action):
-    """Worker: you are done, go."""
+    """Worker: you are done, go. Backend: have another take its place after so many seconds, if there are any."""
 
     worker: WorkerId
+    back_after: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +306,7 @@ EVENTS: dict[str, type[Event]] = {
         SearchEnded,
         WorkerJoined,
         WorkerLost,
+        LossExplained,
         WorkerRetiring,
         GatheringBegan,
         GatheringEnded,

@@ -7,6 +7,7 @@ by their address alone, and credentials never are.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from cerebro_spark.backend.job import Framework, Job
 from cerebro_spark.data.dataset import Dataset, read_manifest
 from cerebro_spark.errors import CerebroError, ConfigurationError, EventLogError, NotFoundInStore
 from cerebro_spark.events import Settings
+from cerebro_spark.scheduling.rules import with_todays_rules
 from cerebro_spark.search import Search
 from cerebro_spark.store import paths, references
 from cerebro_spark.store.base import Store
@@ -40,6 +42,7 @@ class Recipe:
     cache: Mapping[str, Any] = field(default_factory=dict)
     replicas: int = 1
     policy: str = "hopper"
+    max_kills: int | None = None
 
     def job(self, run: str, store: Store) -> Job:
         """The run as its workers see it; its checkpoints go to `store`."""
@@ -57,7 +60,7 @@ class Recipe:
 
     def settings(self, workers: int) -> Settings:
         """The run as its scheduler sees it, on so many workers."""
-        return Settings(
+        settings = Settings(
             self.dataset.partitions,
             workers,
             replicas=self.replicas,
@@ -67,6 +70,7 @@ class Recipe:
             objective=self.objective,
             smallest_batch=SMALLEST_BATCH,
         )
+        return with_todays_rules(settings, max_kills=self.max_kills)
 
 
 def pack(recipe: Recipe, home: Store | None = None) -> tuple[bytes, Resolve]:
@@ -124,6 +128,14 @@ def unpack(data: bytes, resolve: Resolve) -> Recipe:
             " the run, with the modules that its functions come from"
         ) from error
     assert isinstance(recipe, Recipe)
+    return _completed(recipe)
+
+
+def _completed(recipe: Recipe) -> Recipe:
+    """A recipe of an older version lacks the fields that came later: they are what they are if not given."""
+    for known in dataclasses.fields(recipe):
+        if not hasattr(recipe, known.name):
+            object.__setattr__(recipe, known.name, known.default)
     return recipe
 
 

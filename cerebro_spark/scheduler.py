@@ -8,7 +8,7 @@ always give the same actions, which is what makes a run replayable from its log.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from cerebro_spark.events import (
     FinishRun,
     GatheringBegan,
     GatheringEnded,
+    KillRule,
+    LossExplained,
     PartitionLoaded,
     PartitionLost,
     RunStarted,
@@ -74,6 +76,7 @@ class MopScheduler:
             SearchEnded: lambda event: self._trials.end_search(),
             WorkerJoined: self._crew.join,
             WorkerLost: self._crew.lose,
+            LossExplained: lambda event: self._trials.explain(lambda kill: kill.worker == event.worker),
             WorkerRetiring: lambda event: self._crew.retire(event.worker),
             GatheringBegan: lambda event: self.state.holdings.await_workers(event.workers),
             GatheringEnded: self._gathering_ended,
@@ -276,6 +279,10 @@ def check_settings(settings: Settings) -> None:
     for name, value, holds, least in rules:
         if not holds:
             raise ConfigurationError(f"`{name}` is {value}, but must be at least {least}")
+    if settings.quarantine is not None and not 0 < settings.quarantine < float("inf"):
+        raise ConfigurationError(f"`quarantine` is {settings.quarantine}, but must be a number of seconds above 0")
+    if settings.kill_rule not in get_args(KillRule):
+        raise ConfigurationError(f"`kill_rule` is {settings.kill_rule!r}, but must be one of {get_args(KillRule)}")
     policy_named(settings.policy)
     if settings.script and settings.policy not in GREEDY:
         raise ConfigurationError(

@@ -16,6 +16,8 @@ from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.eventlog import DiscardingLog
 from cerebro_spark.events import Action, Event, Settings
 from cerebro_spark.placement import Seat, place, shares
+from cerebro_spark.scheduler import MopScheduler
+from cerebro_spark.scheduling.rules import with_todays_rules
 from cerebro_spark.search import FixedSearch, trial_ids
 from cerebro_spark.timeline import Timeline
 from cerebro_spark.types import Partition, Unit, UnitKind
@@ -33,7 +35,6 @@ CNN_COSTS = (
     + (20000, 21000)
 )
 GPU_SPEEDS = (12.1, 5.6, 11.3, 18.7)
-MOST_DEATHS_IN_A_ROW = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Scenario:
     """A workload and a cluster.
 
     `known_costs` tells the scheduler trial costs and worker speeds beforehand. `deaths` maps a worker's number to
-    (dies at, returns at) pairs.
+    (dies at, returns at) pairs. `max_kills` is that of a search.
     """
 
     trials: int = 16
@@ -59,6 +60,7 @@ class Scenario:
     model_bytes: int = 0
     bandwidth: float = float("inf")
     queue_ahead: int = 0
+    max_kills: int | None = None
     deaths: Mapping[int, tuple[tuple[float, float], ...]] = field(default_factory=dict)
 
     @property
@@ -75,6 +77,7 @@ class Outcome:
     utilisation: float
     units_lost: int
     units_rerun: int
+    trials_failed: int
     traffic: Traffic
     scheduling_seconds: float
     timeline: Timeline
@@ -124,8 +127,9 @@ def simulate(scenario: Scenario, seed: int = 0, keep_bars: bool = False) -> Outc
         makespan=timeline.end,
         lower_bound=lower_bound(scenario, costs, speeds, seed, timeline),
         utilisation=timeline.utilisation(),
-        units_lost=_expected_units(scenario) - backend.traffic.units,
+        units_lost=_units_lost(scenario, engine.scheduler),
         units_rerun=engine.scheduler.units_given_up,
+        trials_failed=sum(trial.status == "failed" for trial in engine.scheduler.state.trials.values()),
         traffic=backend.traffic,
         scheduling_seconds=stopwatch.seconds,
         timeline=timeline,
@@ -202,8 +206,10 @@ def check(scenario: Scenario) -> None:
     policy_named(scenario.policy)
 
 
-def _expected_units(scenario: Scenario) -> int:
-    return scenario.trials * scenario.epochs * (scenario.columns + scenario.validation)
+def _units_lost(scenario: Scenario, scheduler: MopScheduler) -> int:
+    """How many units of trials that came to their end were not done, or done twice."""
+    whole = scenario.epochs * (scenario.columns + scenario.validation)
+    return sum(abs(whole - trial.finished) for trial in scheduler.state.trials.values() if trial.status != "failed")
 
 
 def _cost(params: Mapping[str, Any]) -> float:
@@ -214,15 +220,15 @@ def _settings(scenario: Scenario, seed: int) -> Settings:
     width = len(str(scenario.columns - 1))
     train = tuple(Partition(f"p{i:0{width}d}") for i in range(scenario.columns))
     validation = tuple(Partition(f"v{i:0{width}d}", "validation") for i in range(scenario.validation))
-    return Settings(
+    settings = Settings(
         train + validation,
         workers=scenario.workers,
         replicas=scenario.replicas,
         policy=scenario.policy,
         seed=seed,
         queue_ahead=scenario.queue_ahead,
-        max_kills=MOST_DEATHS_IN_A_ROW,
     )
+    return with_todays_rules(settings, max_kills=scenario.max_kills)
 
 
 def _unit_work(
@@ -251,7 +257,7 @@ def _time_for(work: float, speeds: Sequence[float], timeline: Timeline) -> float
     """When the workers present would have done so much work, had none of them ever been idle."""
     changes = [(0.0, sum(speeds))]
     for absence in timeline.absences:
-        speed = speeds[int(absence.worker[1:])]
+        speed = speeds[int(absence.worker[1:].partition(".")[0])]
         changes.append((absence.start, -speed))
         if absence.end is not None:
             changes.append((absence.end, speed))

@@ -20,8 +20,9 @@ class Hand:
     """A worker as the driver knows it: `peer` is its wire once it has said hello, `running` the attempt it is at.
 
     `leaving` is one that shall go after its unit, `dismissed` one that was told so. `tried` is one that was given a
-    trial to try, `useful` one that has done something. `ended` is set when nothing is left of its process. `launched`
-    is for the kind of backend that launched it.
+    trial to try, `useful` one that has done something. `kept_away` are the seconds for which its place was left empty
+    before it came, because too much had failed there. `cause` is what it died of, where that was not its unit. `ended`
+    is set when nothing is left of its process. `launched` is for the kind of backend that launched it.
     """
 
     name: WorkerId
@@ -33,6 +34,8 @@ class Hand:
     dismissed: bool = False
     tried: bool = False
     useful: bool = False
+    kept_away: float = 0.0
+    cause: str = ""
     launched: Any = None
     ended: threading.Event = field(default_factory=threading.Event)
     words: deque[str] = field(default_factory=lambda: deque(maxlen=40))

@@ -11,7 +11,7 @@ import hashlib
 import heapq
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -140,6 +140,8 @@ class SimulatedBackend(Backend):
             self._at(self._now + self._world.load_seconds, partial(self._load, seat, seat.life, action.partition))
         elif isinstance(action, RetireWorker):
             seat.up = False
+            if action.back_after is not None:
+                self._at(self._now + action.back_after, partial(self._join, self._successor(seat)))
 
     def events(self) -> list[Event]:
         while self._heap:
@@ -154,6 +156,14 @@ class SimulatedBackend(Backend):
 
     def close(self) -> None:
         self._heap.clear()
+
+    def _successor(self, seat: _Seat) -> _Seat:
+        """Somebody in the place of a worker that was let go, with a name of its own."""
+        place, _, life = seat.spec.id.partition(".")
+        host = seat.spec.host or seat.spec.id
+        heir = _Seat(replace(seat.spec, id=f"{place}.{int(life or 0) + 1}", host=host, deaths=()))
+        self._seats[heir.spec.id] = heir
+        return heir
 
     # -- what happens
 

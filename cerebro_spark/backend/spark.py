@@ -137,6 +137,8 @@ class SparkBackend(WiredBackend):
         except Exception as error:
             _log.debug("the job of worker %s ended: %s", hand.name, error)
             hand.words.extend(_short(error))
+            if taken_away(str(error)):
+                self._explain(hand, "its executor was taken away")
         finally:
             self._gone(hand)
 
@@ -195,6 +197,17 @@ class SparkBackend(WiredBackend):
         except Exception as error:
             # The session may be stopped already, and with it all its jobs.
             _log.debug("the job of worker %s could not be cancelled: %s", hand.name, error)
+
+
+def taken_away(error: str) -> bool:
+    """Whether Spark says that an executor was lost for a reason of its own: preempted, decommissioned, its node gone.
+
+    >>> taken_away("ExecutorLostFailure (executor 1 exited unrelated to the running tasks) Reason: preempted")
+    True
+    >>> taken_away("ExecutorLostFailure (executor 1 exited caused by one of the running tasks) Reason: out of memory")
+    False
+    """
+    return "ExecutorLostFailure" in error and "unrelated to the running tasks" in error
 
 
 def _active_session() -> Any:

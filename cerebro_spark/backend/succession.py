@@ -35,11 +35,22 @@ class Succession:
         Raises BackendError if nobody shall: too many were replaced, or several in this place did nothing but die. Who
         died of a trial that it tried is the trial's doing, not the place's.
         """
-        place, _, life = hand.name.partition(".")
+        place = hand.name.partition(".")[0]
         self._useless[place] = 0 if hand.useful or hand.tried else self._useless.get(place, 0) + 1
         if self._restarts_left == 0 or self._useless[place] >= _MOST_USELESS:
             why = "no restart is left" if self._restarts_left == 0 else "so did those before it, having done nothing"
             words = "\n".join(hand.words)
             raise BackendError(f"worker {hand.name} died, and {why}; its last words:\n{words}")
+        return self._next(hand)
+
+    def returning(self, hand: Hand) -> WorkerId | None:
+        """The name of who tries again, after a while, where this one had to leave; None if no restart is left.
+
+        The run can do without him, so that nothing he may do there can end it.
+        """
+        return self._next(hand) if self._restarts_left else None
+
+    def _next(self, hand: Hand) -> WorkerId:
+        place, _, life = hand.name.partition(".")
         self._restarts_left -= 1
         return f"{place}.{int(life or 0) + 1}"

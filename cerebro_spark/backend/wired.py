@@ -24,6 +24,7 @@ from cerebro_spark.backend.janitor import Janitor
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.limits import check_seconds, check_whole
 from cerebro_spark.backend.messages import fact, order
+from cerebro_spark.backend.returns import Returns
 from cerebro_spark.backend.succession import Succession
 from cerebro_spark.backend.wire import Message, WireError
 from cerebro_spark.backend.worker import Posting, packed
@@ -34,6 +35,7 @@ from cerebro_spark.events import (
     DeleteCheckpoint,
     Event,
     GatheringEnded,
+    LossExplained,
     PartitionLoaded,
     RetireWorker,
     RunUnit,
@@ -62,6 +64,7 @@ class WiredBackend(Backend):
     _names: dict[int, WorkerId]
     _rehearsed: dict[int, str | None]
     _practice: Message | None
+    _returns: Returns
     _failure: BackendError | None
 
     def __init__(self, num_workers: int, *, heartbeat: float, start_timeout: float, max_restarts: int) -> None:
@@ -147,10 +150,7 @@ class WiredBackend(Backend):
                 return
             if isinstance(action, RetireWorker):
                 hand.dismissed = True
-                if not hand.leaving:
-                    _log.warning(
-                        "worker %s on %s is let go: too much failed there and nowhere else", hand.name, hand.host
-                    )
+                self._let_go(hand, action)
             if isinstance(action, RunUnit):
                 self._janitor.ordered(action)
             self._hub.send(hand.peer, message)
@@ -171,6 +171,7 @@ class WiredBackend(Backend):
             return
         try:
             self._patience.cancel()
+            self._returns.cancel()
             for hand in hands:
                 if hand.peer is not None:
                     hub.send(hand.peer, {"type": "stop"})
@@ -262,6 +263,27 @@ class WiredBackend(Backend):
         with self._lock:
             return sorted(hand.name for hand in self._hands.values() if hand.peer is not None)
 
+    def _let_go(self, hand: Hand, action: RetireWorker) -> None:
+        """Say so of one that nobody asked to go, and see that somebody tries again in its place; the lock is held."""
+        if not hand.leaving:
+            again = "" if action.back_after is None else f"; another takes its place in {action.back_after:g} s"
+            _log.warning(
+                "worker %s on %s is let go: too much failed there and nowhere else%s", hand.name, hand.host, again
+            )
+        if action.back_after is not None:
+            self._returns.after(action.back_after, hand)
+
+    def _return(self, hand: Hand, seconds: float) -> None:
+        """The place of one that was let go was empty for long enough."""
+        with self._lock:
+            if self._closing or self._failure is not None:
+                return
+            name = self._succession.returning(hand)
+            if name is None:
+                _log.warning("nobody takes the place of worker %s: no restart is left", hand.name)
+            else:
+                self._hire(name, kept_away=seconds)
+
     # -- the life of a worker
 
     def _clear(self) -> None:
@@ -273,15 +295,16 @@ class WiredBackend(Backend):
         self._left = set()
         self._names = {}
         self._rehearsed = {}
+        self._returns = Returns(self._return)
         self._succession = Succession(self.max_restarts)
         self._closing = False
         self._zero = time.monotonic()
 
-    def _hire(self, name: WorkerId) -> None:
+    def _hire(self, name: WorkerId, kept_away: float = 0.0) -> None:
         """Have a worker launched; the lock is held."""
         assert self._hub is not None
         assert self._job is not None
-        hand = Hand(name)
+        hand = Hand(name, kept_away=kept_away)
         self._hands[name] = hand
         self._left.add(hand)
         address = (self._dialled, self._hub.address[1])
@@ -348,6 +371,8 @@ class WiredBackend(Backend):
 
     def _replace(self, hand: Hand) -> None:
         """Have somebody take the place of a worker that died; the lock is held."""
+        if self._returns.later_still(hand):
+            return
         try:
             self._hire(self._succession.heir(hand))
         except BackendError as error:
@@ -416,12 +441,21 @@ class WiredBackend(Backend):
                 return
             if not hand.dismissed:
                 _log.debug("worker %s on %s is lost: %s", hand.name, hand.host, reason)
-                self._facts.put(WorkerLost(self.now(), hand.name, reason, running=hand.running))
+                reason = hand.cause or reason
+                self._facts.put(WorkerLost(self.now(), hand.name, reason, not hand.cause, hand.running))
             self._hiring.submit(self._kill, hand)
             # Of one that was to leave anyway the place stays empty, unless nobody else is left to do its work.
             if not hand.dismissed and not (hand.leaving and self._hands):
                 self._hiring.submit(self._succeed, hand)
             self._news.notify_all()
+
+    def _explain(self, hand: Hand, cause: str) -> None:
+        """A worker dies, or died, of something else than its unit."""
+        with self._lock:
+            hand.cause = cause
+            told = hand.peer is not None and hand.name not in self._hands and not hand.dismissed
+            if told and not self._closing:
+                self._facts.put(LossExplained(self.now(), hand.name, cause))
 
     def _succeed(self, hand: Hand) -> None:
         """Replace a worker that had joined; of one that did nothing, its last words are worth waiting for."""

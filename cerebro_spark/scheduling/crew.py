@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from cerebro_spark.events import DropPartition, RetireWorker, RunUnit, WorkerJoined, WorkerLost
+from cerebro_spark.scheduling.deaths import fell_together, recent
 from cerebro_spark.scheduling.roster import Assignment, WorkerRecord
 from cerebro_spark.scheduling.state import State
 from cerebro_spark.scheduling.trials import TrialRules
 from cerebro_spark.types import Checkpoint, Metrics, PartitionId, Unit, WorkerId
+
+# A host at which workers fail again and again is tried ever less often, but at least about once an hour.
+_MOST_DOUBLINGS = 6
 
 
 class CrewRules:
@@ -37,7 +41,7 @@ class CrewRules:
             state.workers[event.worker] = worker
             self.seats.append(event.worker)
         worker.host, worker.live, worker.retiring = event.host, True, False
-        worker.failures, worker.failed_loads, worker.unwanted = [], 0, []
+        worker.failures, worker.failed_loads, worker.unwanted, worker.at_fault = [], 0, [], False
         state.board.live[worker.row] = state.board.idle[worker.row] = True
         state.board.ready_at[worker.row] = state.now
         state.board.costs.add_worker(worker.row, event.speed)
@@ -59,13 +63,14 @@ class CrewRules:
         if worker is None or not worker.live:
             return
         self.no_longer_in_doubt(worker)
+        worker.at_fault = False
         if not worker.retiring:
             self._withdraw(worker)
         self.dismiss(worker)
 
     def set_aside(self, worker: WorkerRecord) -> None:
         """A worker retires for its failures: at once, or when it has shown that no trial is to blame for them."""
-        worker.doubters = set(worker.failures)
+        worker.doubters, worker.at_fault = set(worker.failures), True
         if worker.doubters:
             self.in_doubt.append(worker)
             worker.unwanted += sorted(worker.loading)
@@ -80,7 +85,7 @@ class CrewRules:
         """One that was set aside is not at fault, or needed all the same."""
         state = self._state
         self.no_longer_in_doubt(worker)
-        worker.retiring, worker.failures, worker.failed_loads = False, [], 0
+        worker.retiring, worker.failures, worker.failed_loads, worker.at_fault = False, [], 0, False
         if not worker.queue:
             state.board.idle[worker.row] = True
             state.board.ready_at[worker.row] = state.now
@@ -107,12 +112,25 @@ class CrewRules:
         if worker.retiring and worker.live and not worker.queue and not worker.doubters:
             worker.live = False
             self._state.board.live[worker.row] = False
-            self._state.actions.append(RetireWorker(worker.id))
+            self._state.actions.append(RetireWorker(worker.id, self._quarantine(worker)))
+
+    def _quarantine(self, worker: WorkerRecord) -> float | None:
+        """After how many seconds another shall take the place of one that was let go: what failed there may be mended.
+
+        Each time that happens on the same host it is twice as long. None for one that shall not be replaced.
+        """
+        seconds = self._state.settings.quarantine
+        if seconds is None or not worker.at_fault:
+            return None
+        self._trials.absolve(worker.id)
+        before = self._state.let_go.get(worker.host, 0)
+        self._state.let_go[worker.host] = before + 1
+        return seconds * 2.0 ** min(before, _MOST_DOUBLINGS)
 
     def _lose(self, worker: WorkerRecord, event: WorkerLost) -> None:
         """Take back what a dead worker had to do. Only the unit it was running can have killed it."""
-        running = event.running if event.running in worker.queue else next(iter(worker.queue), None)
-        worker.live = False
+        running = self._running(worker, event)
+        worker.live, worker.lost_at = False, self._state.now
         self.no_longer_in_doubt(worker)
         self._state.board.live[worker.row] = self._state.board.idle[worker.row] = False
         for attempt in list(worker.queue):
@@ -120,6 +138,15 @@ class CrewRules:
             if event.blames_unit and attempt == running:
                 self._trials.killed(assignment, worker, event.reason)
         self._state.holdings.forget(worker)
+        if fell_together(worker.host, self._state.workers.values(), self._state.now):
+            self._trials.explain(lambda kill: recent(kill, worker.host, self._state.now))
+
+    def _running(self, worker: WorkerRecord, event: WorkerLost) -> int | None:
+        """What it was at. If it says that it was at something else than it has to do now, that had not begun."""
+        if event.running in worker.queue:
+            return event.running
+        told = event.running is not None and self._state.settings.kill_rule != "in a row"
+        return None if told else next(iter(worker.queue), None)
 
     # -- partitions
 

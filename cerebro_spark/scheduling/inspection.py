@@ -70,6 +70,8 @@ def snapshot(state: State, view: View) -> dict[str, Any]:
         "now": state.now,
         "attempts": state.attempts,
         "given_up": sorted(state.given_up),
+        "let_go": dict(state.let_go),
+        "deaths": dataclasses.asdict(state.deaths),
         "search_ended": state.search_ended,
         "trials": {name: _plain(dataclasses.asdict(trial)) for name, trial in state.trials.items()},
         "workers": {name: _plain(dataclasses.asdict(worker)) for name, worker in state.workers.items()},

@@ -18,6 +18,16 @@ Status = Literal["training", "paused", "stopped", "failed"]
 
 
 @dataclass(slots=True)
+class Kill:
+    """A worker that died in the middle of a unit; `explained` if something else than the unit was the cause."""
+
+    worker: WorkerId
+    host: str
+    at: float
+    explained: bool = False
+
+
+@dataclass(slots=True)
 class Evaluation:
     """One trained epoch on its way to the search: what is still to evaluate, and what was measured so far.
 
@@ -35,7 +45,7 @@ class Evaluation:
     trained_values: Mapping[str, float] | None = None
     measured_values: Mapping[str, float] | None = None
     failures: dict[PartitionId, list[WorkerId]] = field(default_factory=dict)
-    kills: dict[PartitionId, int] = field(default_factory=dict)
+    kills: dict[PartitionId, list[Kill]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -43,6 +53,7 @@ class TrialRecord:
     """A trial: `epoch` is the one it trains, or would train next; `step` of its units are done.
 
     `failures` are the workers at which its training units failed in a row, though not through its own fault.
+    `kills` are the deaths of its workers in training units in a row, `finished` its units that went well.
     `works` counts the Works that have taken effect; those `waiting` were asked for before their turn in a script.
     """
 
@@ -60,7 +71,8 @@ class TrialRecord:
     best_value: float = float("nan")
     works: int = 0
     waiting: list[Work] = field(default_factory=list)
-    kills: int = 0
+    kills: list[Kill] = field(default_factory=list)
+    finished: int = 0
     failures: list[WorkerId] = field(default_factory=list)
     merging: Merging = "plain"
     rebased: bool = False
@@ -76,14 +88,15 @@ class WorkerRecord:
 
     `failures` are the parts of trials that failed at it since it last did anything well, `failed_loads` as many
     partitions. One that was set aside for that is in doubt as long as it has `doubters`: those of its failures that
-    have not yet shown whether they happen elsewhere too. `unwanted` are the partitions that were on their way when it
-    was told to drop them.
+    have not yet shown whether they happen elsewhere too; `at_fault` says that it retires for them, and not because
+    somebody wants it to. `unwanted` are the partitions that were on their way when it was told to drop them.
     """
 
     id: WorkerId
     row: int
     host: str = ""
     live: bool = True
+    lost_at: float = float("-inf")
     retiring: bool = False
     holds: set[PartitionId] = field(default_factory=set)
     loading: set[PartitionId] = field(default_factory=set)
@@ -91,6 +104,7 @@ class WorkerRecord:
     queue: deque[int] = field(default_factory=deque)
     failures: list[Part] = field(default_factory=list)
     failed_loads: int = 0
+    at_fault: bool = False
     doubters: set[Part] = field(default_factory=set)
 
 

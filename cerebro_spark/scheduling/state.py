@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from cerebro_spark.events import Action, DeleteCheckpoint, Settings
 from cerebro_spark.scheduling.board import Board
 from cerebro_spark.scheduling.costs import CostModel
+from cerebro_spark.scheduling.deaths import Deaths
 from cerebro_spark.scheduling.evaluations import Evaluations
 from cerebro_spark.scheduling.holdings import Holdings
 from cerebro_spark.scheduling.retention import Retention
@@ -19,7 +20,8 @@ class State:
     """The books. `actions` collects what is ordered while one event is handled.
 
     `fresh_workers` and `fresh_trials` are the rows that became available since the policy was last asked, and
-    `look_at_all` says that more than that has changed. `given_up` are the attempts that came to nothing.
+    `look_at_all` says that more than that has changed. `given_up` are the attempts that came to nothing. `let_go` says
+    how many workers of a host had to leave for their failures.
     """
 
     settings: Settings
@@ -34,6 +36,8 @@ class State:
     now: float = 0.0
     attempts: int = 0
     given_up: set[int] = field(default_factory=set)
+    let_go: dict[str, int] = field(default_factory=dict)
+    deaths: Deaths = field(default_factory=Deaths)
     search_ended: bool = False
     actions: list[Action] = field(default_factory=list)
     fresh_workers: list[int] = field(default_factory=list)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from itertools import chain
 from typing import Any
 
 from cerebro_spark.codec import to_plain
 from cerebro_spark.errors import SchedulingError
 from cerebro_spark.events import FailRun, TellSearch, UnitFailed, UnitFinished, WorkAdded
 from cerebro_spark.scheduling.evaluations import merging_of
-from cerebro_spark.scheduling.roster import Assignment, Evaluation, TrialRecord, WorkerRecord, forgiven
+from cerebro_spark.scheduling.roster import Assignment, Evaluation, Kill, TrialRecord, WorkerRecord, forgiven
 from cerebro_spark.scheduling.script import ScriptRules
 from cerebro_spark.scheduling.state import State
 from cerebro_spark.types import Checkpoint, Report, TrialId, Unit, Work, WorkerId
@@ -96,7 +97,8 @@ class TrialRules:
         if event.checkpoint is None:
             raise SchedulingError(f"training unit {event.unit} finished without a checkpoint")
         trial.attempt = None
-        trial.kills, trial.failures = 0, []
+        self._went_well(trial, trial.kills)
+        trial.kills, trial.failures = [], []
         trial.rebased = trial.params != trial.running_params
         trial.step += 1
         trial.trained[event.unit.partition] = event.metrics
@@ -119,6 +121,7 @@ class TrialRules:
         evaluation = trial.evaluations.get(event.unit.epoch)
         if evaluation is None:
             return
+        self._went_well(trial, evaluation.kills.pop(event.unit.partition, []))
         if self._state.evaluations.measured(trial.id, evaluation, event):
             self._report(trial, evaluation)
             if self._state.settings.script:
@@ -194,10 +197,20 @@ class TrialRules:
         trial = self._state.trials[assignment.unit.trial]
         if trial.status == "failed":
             return
-        kills = self._count_kill(trial, assignment.unit)
-        if kills >= self._state.settings.max_kills:
+        state = self._state
+        kills = self._kills(trial, assignment.unit)
+        kills.append(Kill(worker.id, worker.host or worker.id, state.now))
+        there = {other.host or other.id for other in state.holdings.seated()}
+        if state.deaths.convict(state.settings, kills, there, self._open_cases(trial)):
             where = f"the last on {worker.host or worker.id}"
-            self.fail(trial, f"unit {assignment.unit} lost its worker {kills} times in a row, {where}: {reason}")
+            self.fail(trial, f"unit {assignment.unit} lost its worker {len(kills)} times in a row, {where}: {reason}")
+
+    def explain(self, deaths: Callable[[Kill], bool]) -> None:
+        """Workers of which this is true died of something else than their units."""
+        for trial in self._state.trials.values():
+            of_evaluations = (kills for evaluation in trial.evaluations.values() for kills in evaluation.kills.values())
+            for kill in chain(trial.kills, *of_evaluations):
+                kill.explained = kill.explained or deaths(kill)
 
     def strike(self, trial: TrialRecord, unit: Unit, worker: WorkerId) -> list[WorkerId]:
         """A unit failed at this worker; returns where it did so in a row."""
@@ -214,13 +227,27 @@ class TrialRules:
             for partition, failures in evaluation.failures.items():
                 evaluation.failures[partition] = forgiven(failures, worker, neighbours)
 
-    def _count_kill(self, trial: TrialRecord, unit: Unit) -> int:
+    def absolve(self, worker: WorkerId) -> None:
+        """What failed at this worker was its own fault: nobody shall suffer for it when its place is tried again."""
+        for trial in self._state.trials.values():
+            trial.failures = [name for name in trial.failures if name != worker]
+            for evaluation in trial.evaluations.values():
+                for partition, failures in evaluation.failures.items():
+                    evaluation.failures[partition] = [name for name in failures if name != worker]
+
+    def _open_cases(self, trial: TrialRecord) -> int:
+        """How many other trials lost a worker once, and have not yet shown whether they were the cause."""
+        others = (other for other in self._state.trials.values() if other is not trial and other.status != "failed")
+        return sum(len(other.kills) == 1 and not other.kills[0].explained for other in others)
+
+    def _went_well(self, trial: TrialRecord, kills: list[Kill]) -> None:
+        trial.finished += 1
+        self._state.deaths.unit_finished(kills)
+
+    def _kills(self, trial: TrialRecord, unit: Unit) -> list[Kill]:
         if unit.kind == "train":
-            trial.kills += 1
             return trial.kills
-        kills = trial.evaluations[unit.epoch].kills
-        kills[unit.partition] = kills.get(unit.partition, 0) + 1
-        return kills[unit.partition]
+        return trial.evaluations[unit.epoch].kills.setdefault(unit.partition, [])
 
     def fail(self, trial: TrialRecord, error: str) -> None:
         """The trial has come to a bad end, of which the search is told."""

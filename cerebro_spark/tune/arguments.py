@@ -65,7 +65,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     """Raise ConfigurationError for an option that can never be right, whatever the data and the backend."""
     at_least("replicas", options.get("replicas", 1), 1)
     at_least("seed", options.get("seed", 0), 0)
-    for name in ("partitions", "max_concurrent"):
+    for name in ("partitions", "max_concurrent", "max_kills"):
         if options.get(name) is not None:
             at_least(name, options[name], 1)
     backend, resources, trackers = (options.get(name) for name in ("backend", "resources", "trackers"))

@@ -56,6 +56,7 @@ class Options(TypedDict, total=False):
     mode: str | None
     seed: int
     replicas: int
+    max_kills: int | None
     max_concurrent: int | None
     time_budget: float | None
     patience: int | None
@@ -80,6 +81,8 @@ class ModelSearch(_Estimator):
     - `features`, `label`, `weight`, `validation`, `partitions`, `allow_nan`: how a DataFrame becomes a data set; see
       `cs.prepare`.
     - `replicas`: how many workers hold each partition. `max_concurrent`: how many trials are under way at a time.
+    - `max_kills`: how many workers a unit may lose in a row, on different hosts, before its trial fails; if not given,
+      that goes by how often workers die by themselves.
     - `time_budget` (seconds), `patience` (epochs without a new best), `target` (a value of the metric): when to stop.
     - `input_fn`, `train_fn`, `eval_fn`: the user's other functions. `framework`: "keras" or "torch", where the code of
       `model_fn` does not tell. `resources`: threads, device and precision of a worker.
@@ -171,6 +174,7 @@ class ModelSearch(_Estimator):
             framework=self.framework,
             resources=options.get("resources") or Resources(),
             replicas=options.get("replicas", 1),
+            max_kills=options.get("max_kills"),
         )
 
     def _prepared(self, data: Any, store: Store, backend: Backend) -> Dataset:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import (
     RunUnit,
     Settings,
+    UnitFinished,
     WorkerJoined,
 )
 from cerebro_spark.scheduler import MopScheduler
@@ -58,6 +60,31 @@ def test_a_worker_that_fails_at_everything_is_set_aside_and_no_trial_suffers(
     assert backend.dismissed == ["w1"]
     again = MopScheduler(settings)
     for event in EventLog(LocalStore(tmp_path), "log").read():
+        again.handle(event)
+    assert again.snapshot() == made.scheduler.snapshot()
+
+
+@pytest.mark.parametrize("hosts", ["abc", "aaa"])
+@pytest.mark.parametrize("mended", [True, False])
+def test_a_worker_that_was_let_go_is_replaced_after_a_while(tmp_path: Path, mended: bool, hosts: str) -> None:
+    """It comes back to a place that works again, or to one that is as bad as before: no trial suffers for that."""
+    spec = [SimulatedWorker(f"w{i}", speed=1.0 + i, host=host) for i, host in enumerate(hosts)]
+    backend = Faulty(spec, lambda worker, order: worker == "w1" or (worker[:2] == "w1" and not mended))
+    search = Recording(SEVERAL, 6)
+    settings = Settings(PARTITIONS, workers=3, quarantine=4.0)
+    made = Engine(search, settings, backend, EventLog(LocalStore(tmp_path), "log"))
+    auditor = watch(made, settings)
+    made.run()
+    auditor.complete({f"t{i}": 6 for i in range(5)})
+    events = list(EventLog(LocalStore(tmp_path), "log").read())
+    joined = {event.worker: event.at for event in events if isinstance(event, WorkerJoined)}
+    trained = {event.worker for event in events if isinstance(event, UnitFinished)}
+    returned = [joined[worker] for worker in sorted(joined.keys() - {"w0", "w1", "w2"})]
+    assert len(returned) == (1 if mended else 3)
+    assert all(later - sooner >= 4.0 * 2**n for n, (sooner, later) in enumerate(pairwise([0.0, *returned])))
+    assert ("w1.1" in trained) == mended
+    again = MopScheduler(settings)
+    for event in events:
         again.handle(event)
     assert again.snapshot() == made.scheduler.snapshot()
 

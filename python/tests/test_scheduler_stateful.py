@@ -18,6 +18,7 @@ from cerebro_spark.events import (
     GatheringBegan,
     GatheringEnded,
     LoadPartition,
+    LossExplained,
     PartitionLoaded,
     PartitionLost,
     RetireWorker,
@@ -51,8 +52,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         queue_ahead=st.integers(0, 1),
         serial=st.booleans(),
         seed=st.integers(0, 3),
+        quarantine=st.sampled_from([None, 60.0]),
+        kill_rule=st.sampled_from(["in a row", "hosts", "chance"]),
     )
-    def begin(self, train, validation, workers, replicas, policy, queue_ahead, serial, seed):
+    def begin(self, train, validation, workers, replicas, policy, queue_ahead, serial, seed, quarantine, kill_rule):
         parts = [Partition(f"p{i}", rows=10 + i) for i in range(train)]
         parts += [Partition(f"v{i}", "validation") for i in range(validation)]
         self.settings = Settings(
@@ -64,6 +67,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             queue_ahead,
             serial_evaluation=serial,
             objective=Objective("loss", "min"),
+            quarantine=quarantine,
+            kill_rule=kill_rule,
         )
         self.scheduler = MopScheduler(self.settings)
         self.auditor = Auditor(self.settings)
@@ -79,6 +84,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.ended = False
         self.now = 0.0
         self.failed_loads: dict[str, int] = {}
+        self.away: list[str] = []
+        self.let_go: list[str] = []
+        self.wanted_to_go: set[str] = set()
 
     # -- the search
 
@@ -128,14 +136,42 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.forget(worker)
         self.feed(WorkerJoined(self.now, worker, host=worker, speed=speed, holds=holds))
 
-    @rule(worker=st.sampled_from(WORKERS))
-    def lose(self, worker):
+    @rule(worker=st.sampled_from(WORKERS), blames=st.booleans(), running=st.sampled_from([None, 1, 7]))
+    def lose(self, worker, blames, running):
         self.forget(worker)
-        self.feed(WorkerLost(self.now, worker, "killed"))
+        self.feed(WorkerLost(self.now, worker, "killed", blames, running))
+
+    @rule(worker=st.sampled_from(WORKERS))
+    def explain_a_loss(self, worker):
+        self.feed(LossExplained(self.now, worker, "its machine was taken away"))
+
+    @precondition(lambda self: self.orders)
+    @rule(data=st.data(), times=st.integers(2, 5))
+    def kill(self, data, times):
+        """A trial kills whoever trains it, for a while; each comes again."""
+        trial = self.orders[self.draw_running(data)].unit.trial
+        for _ in range(times):
+            order = next((self.orders[a] for a in self.running() if self.orders[a].unit.trial == trial), None)
+            if order is not None:
+                self.forget(order.worker)
+                self.feed(WorkerLost(self.now, order.worker, "killed", running=order.attempt))
+                self.scheduler.check_invariants()
+                self.forget(order.worker)
+                self.feed(WorkerJoined(self.now, order.worker, host=order.worker))
 
     @rule(worker=st.sampled_from(WORKERS))
     def retire(self, worker):
+        self.wanted_to_go.add(worker)
         self.feed(WorkerRetiring(self.now, worker))
+
+    @precondition(lambda self: self.away)
+    @rule()
+    def return_after_a_while(self):
+        """Somebody takes the place of one that was let go, on the same host."""
+        place, _, life = self.away.pop(0).partition(".")
+        name = f"{place}.{int(life or 0) + 1}"
+        self.forget(name)
+        self.feed(WorkerJoined(self.now, name, host=place))
 
     @rule()
     def stop_waiting_for_workers(self):
@@ -253,6 +289,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.loads.append(action)
             elif isinstance(action, RetireWorker):
                 self.loads = [load for load in self.loads if load.worker != action.worker]
+                self.check_return(action)
             elif type(action).__name__ == "TellSearch" and action.report.checkpoint:
                 self.reports[action.report.trial] = action.report.checkpoint
 
@@ -307,6 +344,18 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert beside == [order], "the last unit waits for all others"
             done = sum(u[:2] == unit[:2] and u.kind == unit.kind for u in self.auditor.finished)
             assert (order.carry.states["auc"] if order.carry else (0.0, 0.0)) == (float(done), 2.0 * done)
+
+    def check_return(self, action: RetireWorker) -> None:
+        """Who is let go for its failures is replaced, ever later on one host; who shall go is not."""
+        if action.back_after is None:
+            assert self.settings.quarantine is None or action.worker in self.wanted_to_go
+            return
+        assert self.settings.quarantine is not None
+        host = action.worker.partition(".")[0]
+        times = sum(other.partition(".")[0] == host for other in self.let_go)
+        assert action.back_after == self.settings.quarantine * 2 ** min(times, 6)
+        self.let_go.append(action.worker)
+        self.away.append(action.worker)
 
     def forget(self, worker: str) -> None:
         self.lost_orders += [order for order in self.orders.values() if order.worker == worker]

@@ -89,6 +89,31 @@ def test_a_worker_that_the_scheduler_lets_go_is_told_of(tmp_path: Path, caplog: 
     assert [record.message.split(" on ")[0] for record in caplog.records if "let go" in record.message] == ["worker w1"]
 
 
+@pytest.mark.slow
+def test_who_was_let_go_for_its_failures_is_replaced_after_a_while(tmp_path: Path) -> None:
+    with LocalBackend(num_workers=2, threads=1) as backend:
+        begun(backend, tmp_path)
+        backend.submit(RetireWorker("w0", back_after=0.01))
+        (joined,) = backend.events()
+        assert isinstance(joined, WorkerJoined)
+        assert joined.worker == "w0.1"
+
+
+@pytest.mark.slow
+def test_a_place_that_is_still_bad_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever comes there dies at once, which would end a run that has nobody else for the place."""
+    with LocalBackend(num_workers=2, threads=1, max_restarts=4) as backend:
+        begun(backend, tmp_path)
+        monkeypatch.setattr("sys.executable", "/bin/false")
+        backend.submit(RetireWorker("w0", back_after=0.01))
+        with backend._news:
+            assert backend._news.wait_for(lambda: "no restart is left" in caplog.text, timeout=60)
+        assert backend._failure is None
+        assert backend.workers == ["w1"]
+
+
 def test_who_died_of_a_trial_does_not_speak_against_the_place() -> None:
     names = Succession(max_restarts=9)
     assert [names.heir(Hand("w0", tried=True)) for _ in range(5)] == ["w0.1"] * 5

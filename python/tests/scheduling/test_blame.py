@@ -94,9 +94,9 @@ def work(trial: str) -> WorkAdded:
     return WorkAdded(0.0, Work(trial, {}, until_epoch=1))
 
 
-def play_until_in_doubt() -> tuple[Play, str]:
+def play_until_in_doubt(settings: Settings = SETTINGS) -> tuple[Play, str]:
     """A trial fails at one of two workers until that one is set aside."""
-    play = Play()
+    play = Play(settings)
     play.feed(work("t0"))
     worker = play.units[0].worker
     play.run(lambda order: True, steps=3)
@@ -255,3 +255,36 @@ def test_nothing_is_loaded_before_all_new_workers_are_there_or_nobody_waits_for_
         assert play.of(LoadPartition) == []
         play.feed(enough)
         assert sorted(load.partition for load in play.of(LoadPartition)) == ["p0", "p1", "v0"]
+
+
+def let_go_after(play: Play, broken: str) -> list[float | None]:
+    """Let a worker fail at everything; returns how long its place is to stay empty."""
+    play.feed(work(f"t{len(play.scheduler.state.trials)}"))
+    play.run(lambda order: order.worker == broken)
+    return [order.back_after for order in play.of(RetireWorker) if order.worker == broken]
+
+
+def test_who_was_let_go_is_replaced_after_a_while_that_grows() -> None:
+    play = Play(replace(SETTINGS, quarantine=60.0))
+    assert let_go_after(play, "w1") == [60.0]
+    for number in range(1, 9):
+        heir = f"w1.{number}"
+        play.feed(WorkerJoined(1.0, heir, "b"))
+        assert let_go_after(play, heir) == [60.0 * 2 ** min(number, 6)]
+    assert [failed for _, _, failed in play.ends] == [False] * 9, "no trial suffers for the place"
+
+
+def test_who_could_not_load_is_replaced_too() -> None:
+    play = Play(replace(SETTINGS, quarantine=5.0))
+    worker = play.scheduler.state.workers["w1"]
+    while not play.of(RetireWorker):
+        partition = min(worker.holds | worker.loading)
+        play.feed(PartitionLost(1.0, "w1", partition, "no such mount"))
+    assert play.of(RetireWorker) == [RetireWorker("w1", 5.0)]
+
+
+def test_who_leaves_because_somebody_wants_it_is_not_replaced() -> None:
+    play = Play(replace(SETTINGS, quarantine=60.0))
+    assert RetireWorker("w1") in play.feed(WorkerRetiring(1.0, "w1"))
+    play, doubted = play_until_in_doubt(replace(SETTINGS, quarantine=60.0))
+    assert RetireWorker(doubted) in play.feed(WorkerRetiring(1.0, doubted))

@@ -1,0 +1,35 @@
+"""Recipes of older versions, which lack what came later."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import cloudpickle
+from small_driver import small_dataset
+
+from cerebro_spark import recipe as recipes
+from cerebro_spark.recipe import Recipe
+from cerebro_spark.search import FixedSearch
+from cerebro_spark.trainer.base import Hooks
+from cerebro_spark.types import Objective
+
+
+class Older:
+    """Pickles as a recipe did that had fewer fields."""
+
+    def __init__(self, recipe: Recipe, count: int) -> None:
+        self._state = recipe.__getstate__()[:count]  # type: ignore[index]
+
+    def __reduce__(self) -> object:
+        return object.__new__, (Recipe,), self._state
+
+
+def test_a_recipe_of_an_older_version_is_as_if_nothing_newer_was_given(tmp_path: Path) -> None:
+    recipe = Recipe(FixedSearch([{}], 1), Objective("loss", "min"), small_dataset(tmp_path), Hooks(print), max_kills=7)
+    count = [field.name for field in fields(Recipe)].index("max_kills")
+    again = recipes.unpack(cloudpickle.dumps(Older(recipe, count)))
+    assert again.max_kills is None
+    assert again.settings(2).kill_rule == "chance"
+    assert again.settings(2).quarantine == 60.0
+    assert recipes.unpack(recipes.pack(recipe)).settings(2).max_kills == 7
