@@ -40,6 +40,13 @@ class Recipe:
     cache: Mapping[str, Any] = field(default_factory=dict)
     replicas: int = 1
     policy: str = "hopper"
+    # What the model puts out, where the user says so. Recipes of older releases do not have it: use `told_kind`.
+    kind: str | None = None
+
+    @property
+    def told_kind(self) -> str | None:
+        """What the user said that the model puts out; None if nothing, as in recipes of older releases."""
+        return getattr(self, "kind", None)
 
     def job(self, run: str, store: Store) -> Job:
         """The run as its workers see it; its checkpoints go to `store`."""
