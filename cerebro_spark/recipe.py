@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,7 +30,11 @@ from cerebro_spark.types import Objective
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A run before it began: `search` has not been asked anything yet, and whoever runs it works on a copy."""
+    """A run before it began: `search` has not been asked anything yet, and whoever runs it works on a copy.
+
+    `kind` is what the model puts out, where the user says so. Recipes of older releases are read: new fields come last,
+    with a default.
+    """
 
     search: Search
     objective: Objective
@@ -43,6 +47,12 @@ class Recipe:
     replicas: int = 1
     policy: str = "hopper"
     max_kills: int | None = None
+    kind: str | None = None
+
+    def __setstate__(self, state: Sequence[Any]) -> None:
+        """Take the values of the fields in their order; those that an older release did not know get their defaults."""
+        for index, known in enumerate(dataclasses.fields(self)):
+            object.__setattr__(self, known.name, state[index] if index < len(state) else known.default)
 
     def job(self, run: str, store: Store) -> Job:
         """The run as its workers see it; its checkpoints go to `store`."""

@@ -146,7 +146,7 @@ def main() -> None:
     print("3. The best model on flights it never saw", flush=True)
     scored = result.transform(test)
     print({name: round(value, 4) for name, value in result.evaluate(test).items()})
-    scored.select("late", "prediction").show(5)
+    scored.select("late", "prediction", "probability").show(5)
     figure = options.out / "run.png"
     result.plot().savefig(figure)
     spark.stop()

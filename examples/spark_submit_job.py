@@ -22,15 +22,11 @@ def model_fn(params):
 
     module = nn.Sequential(nn.Linear(2, params["hidden"]), nn.ReLU(), nn.Linear(params["hidden"], 1), nn.Flatten(0))
 
-    def loss(output, label):
-        return nn.functional.binary_cross_entropy_with_logits(output, label.float())
-
     def accuracy(output, label):
         return ((output > 0) == (label > 0)).float()
 
-    return cs.TorchModel(
-        module, torch.optim.Adam(module.parameters(), lr=params["lr"]), loss, metrics={"accuracy": accuracy}
-    )
+    optimizer = torch.optim.Adam(module.parameters(), lr=params["lr"])
+    return cs.TorchModel(module, optimizer, nn.BCEWithLogitsLoss(), metrics={"accuracy": accuracy})
 
 
 def churn(spark, rows):

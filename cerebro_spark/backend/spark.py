@@ -26,7 +26,7 @@ from cerebro_spark.backend.wired import WiredBackend
 from cerebro_spark.backend.worker import Posting
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.prepare import replica_hosts
-from cerebro_spark.data.shipping import package_on_executors
+from cerebro_spark.data.shipping import package_on_executors, use_this_python
 from cerebro_spark.errors import BackendError, ConfigurationError
 from cerebro_spark.store import paths
 from cerebro_spark.types import WorkerId
@@ -66,6 +66,7 @@ class SparkBackend(WiredBackend):
     ) -> None:
         self._spark: Any = spark if spark is not None else _active_session()
         self._context = _context_of(self._spark)
+        use_this_python(self._context)
         self._cluster = cluster.look(self._context) if num_workers is not None else cluster.settled(self._context)
         super().__init__(
             num_workers if num_workers is not None else max(1, self._cluster.slots),

@@ -27,7 +27,7 @@ from cerebro_spark.data.deal import validation_rows
 from cerebro_spark.data.frames import FrameSource, column_names
 from cerebro_spark.data.order import Order, is_frame, is_spark
 from cerebro_spark.data.planning import Hands, agree, plan_flag, plan_fraction, plan_frames
-from cerebro_spark.data.shipping import package_on_executors
+from cerebro_spark.data.shipping import package_on_executors, use_this_python
 from cerebro_spark.data.staging import AssemblePartition, Piece, SplitReport, StageSplit
 from cerebro_spark.errors import (
     AlreadyInStore,
@@ -254,6 +254,7 @@ class SparkSource:
 
     def __init__(self, df: DataFrame, names: Sequence[str]) -> None:
         self.session: SparkSession = df.sparkSession
+        use_this_python(self.session.sparkContext)
         self.names = list(names)
         # Under names of our own: mapInArrow trips over a dot in a name.
         self.selected = df.select(*[plain_column(df, name).alias(f"c{i}") for i, name in enumerate(names)])

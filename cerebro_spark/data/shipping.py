@@ -1,11 +1,30 @@
-"""Says in words that executors lack this package, which Spark says in a traceback. It asks them nothing by itself."""
+"""What executors need of this environment: its Python where they are on this machine, and this package anywhere.
+
+It says in words what they lack, where Spark says it in a traceback, and asks them nothing by itself.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from cerebro_spark.errors import BackendError
+
+
+def use_this_python(context: Any) -> None:
+    """Have a Spark of this machine run the interpreter of this process where nobody said which.
+
+    Spark would take the `python3` of the PATH, which is another one where the environment is not activated. On other
+    machines paths are theirs, and what `PYSPARK_PYTHON` or `spark.pyspark.python` say holds anywhere.
+    """
+    master = str(context.master)
+    here = master == "local" or master.startswith(("local[", "local-cluster["))
+    said = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
+    if here and not said and sys.executable and context.pythonExec == "python3":
+        context.pythonExec = sys.executable
 
 
 @contextmanager

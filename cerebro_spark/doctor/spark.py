@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from cerebro_spark.backend import cluster
 from cerebro_spark.backend.cluster import Cluster, Finding
+from cerebro_spark.data.shipping import use_this_python
 from cerebro_spark.doctor.lines import Line, fix, note, ok
 from cerebro_spark.errors import CerebroError
 from cerebro_spark.store import paths
@@ -56,6 +57,7 @@ def _session(master: str, settings: Mapping[str, str]) -> Any:
 
 
 def _looked_at(context: Any, store: Store | None, versions: Mapping[str, str]) -> Iterator[Line]:
+    use_this_python(context)  # as a run would
     found = cluster.settled(context)
     yield ok(f"Spark {context.version} on {found.master}")
     yield from room(found)

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from cerebro_spark.backend.job import Framework
 from cerebro_spark.data.batches import Batches
 from cerebro_spark.data.columns import Column
-from cerebro_spark.errors import DataError
+from cerebro_spark.errors import ConfigurationError, DataError
 from cerebro_spark.recipe import Recipe
+from cerebro_spark.result.reading import Reading, reading_of
 from cerebro_spark.result.rows import source_columns
 from cerebro_spark.trainer.base import Hooks, Trainer
 from cerebro_spark.trainer.choice import choose_trainer
@@ -45,6 +46,7 @@ class Blueprint:
     sources: tuple[Column, ...]
     seed: int
     precision: Literal["bfloat16", "float16"] | None
+    output_kind: str | None = None
 
     @property
     def features(self) -> list[Column]:
@@ -103,6 +105,7 @@ def blueprint(
         source_columns(recipe.dataset),
         recipe.seed,
         recipe.resources.precision,
+        recipe.kind,
     )
 
 
@@ -138,6 +141,19 @@ class Scorer:
     def like(self) -> dict[str, NDArray[Any]]:
         """Outputs for two rows of zeros: the names, types and shapes of all that are to come."""
         return self.predict(self.blueprint.columns.zeros(2))
+
+    def reading(self, outputs: Mapping[str, NDArray[Any]], kind: str | None = None) -> Reading | None:
+        """How outputs such as these are read: as `kind` says, or the search did, or the model's loss tells."""
+        told = self.blueprint.output_kind if kind is None else kind
+        if len(outputs) == 1:
+            (output,) = outputs.values()
+            return reading_of(told, getattr(self.trainer.model(), "loss", None), output.shape[1:])
+        if kind not in (None, "regression"):
+            raise ConfigurationError(
+                f"`kind` is {kind!r}, but the model has {len(outputs)} outputs ({', '.join(outputs)}), each of which"
+                " stays as it is: leave `kind` out"
+            )
+        return None
 
     def measure(self, chunks: Iterable[Batch]) -> Iterator[Metrics]:
         """The metrics of each chunk of rows; those that can only be updated go on from one to the next."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from cerebro_spark.data.frames import FrameSource, column_names
 from cerebro_spark.data.load import load_arrays
 from cerebro_spark.errors import ConfigurationError, DataError
 from cerebro_spark.result.blueprint import Scorer
+from cerebro_spark.result.reading import answers
 from cerebro_spark.result.rows import read_rows, rows_at_once, sources_of
 from cerebro_spark.trainer.feed import Batch
 
@@ -23,16 +25,25 @@ _CHUNK_ROWS = 1 << 16
 Frame = pd.DataFrame | Mapping[str, Any]
 
 
-def score_frame(scorer: Scorer, data: Frame, column: str) -> pd.DataFrame:
+@dataclass(frozen=True, slots=True)
+class OutputNames:
+    """What the new columns are called, by Spark's own names for them; one without a name is left out."""
+
+    prediction: str = "prediction"
+    probability: str = "probability"
+    raw: str = "rawPrediction"
+
+
+def score_frame(scorer: Scorer, data: Frame, names: OutputNames, kind: str | None = None) -> pd.DataFrame:
     """The rows with their predictions in new columns; what was there stays as it is."""
     features = scorer.blueprint.features
     check_columns(features, column_names(data))
     parts = [scorer.predict(chunk) for chunk in _chunks(data, features)]
     outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    names = output_names(list(outputs), column, column_names(data))
+    found = answers(scorer.reading(outputs, kind), outputs)
     table = data.copy() if isinstance(data, pd.DataFrame) else _table(data)
-    for name, output in outputs.items():
-        table[names[name]] = output if output.ndim == 1 else list(output)
+    for answer, column in column_for(found, len(outputs), names, column_names(data)).items():
+        table[column] = found[answer] if found[answer].ndim == 1 else list(found[answer])
     return table
 
 
@@ -61,21 +72,34 @@ def check_columns(columns: Sequence[Column], available: Sequence[str], any_case:
     check_present(inputs, available, any_case=any_case)
 
 
-def output_names(outputs: Sequence[str], column: str, taken: Sequence[str], any_case: bool = False) -> dict[str, str]:
-    """The new column of each output: `column` itself for the only one, `column`_<output> for several.
+def column_for(
+    found: Iterable[str], outputs: int, names: OutputNames, taken: Sequence[str], any_case: bool = False
+) -> dict[str, str]:
+    """The new column of each answer that has one: of several outputs each has the prediction's name before its own.
 
-    >>> output_names(["churn", "value"], "prediction", ["x"])
+    >>> column_for(["prediction", "probability"], 1, OutputNames(probability=""), ["x"])
+    {'prediction': 'prediction'}
+    >>> column_for(["churn", "value"], 2, OutputNames(), ["x"])
     {'churn': 'prediction_churn', 'value': 'prediction_value'}
     """
-    names = {output: column if len(outputs) == 1 else f"{column}_{output}" for output in outputs}
-    folded = {name.lower() if any_case else name for name in taken}
-    for name in names.values():
-        if (name.lower() if any_case else name) in folded:
+    if outputs > 1:
+        columns = {name: f"{names.prediction}_{name}" for name in found if names.prediction}
+    else:
+        own = {"prediction": names.prediction, "probability": names.probability, "rawPrediction": names.raw}
+        columns = {name: own[name] for name in found if own[name]}
+    _check_free(list(columns.values()), taken, any_case)
+    return columns
+
+
+def _check_free(columns: Sequence[str], taken: Sequence[str], any_case: bool) -> None:
+    folded = [name.lower() if any_case else name for name in (*taken, *columns)]
+    for name in columns:
+        if folded.count(name.lower() if any_case else name) > 1:
             raise ConfigurationError(
-                f"the data has a column {name!r} already: rename it, or give the predictions another name with"
-                f" transform(df, column='my_{column}')"
+                f"the data has a column {name!r} already, or two of the new ones have that name: rename it, or give the"
+                " new ones other names with transform(df, column='my_prediction', probability='my_probability',"
+                " raw='my_raw'), or '' for those that are not wanted"
             )
-    return names
 
 
 def _chunks(data: Frame, columns: Sequence[Column]) -> Iterator[Batch]:

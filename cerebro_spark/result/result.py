@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -118,20 +119,47 @@ class Result:
         model = found.trainer(device=device).model()
         return model if self._is_keras(found) else model.module.eval()
 
-    def transform(self, df: Any, *, column: str = "prediction", trial_id: TrialId | None = None) -> Any:
-        """`df` with what the model predicts, in a new column "prediction"; all its columns stay.
+    def transform(
+        self,
+        df: Any,
+        params: Any = None,
+        *,
+        column: str | None = None,
+        probability: str | None = None,
+        raw: str | None = None,
+        kind: str | None = None,
+        trial_id: TrialId | None = None,
+    ) -> Any:
+        """`df` with what the model predicts in new columns; all its columns stay.
 
-        One value a row is a number, several are an array. A model with several outputs gives a column
-        "prediction_<output>" for each. A Spark DataFrame gives one, scored in batches on its executors when it is used;
-        a pandas DataFrame or a dict of arrays gives a pandas DataFrame. `input_fn` is applied as in evaluation, with
-        zeros for the labels, which need not be there. Nulls in an input are an error.
+        - A classifier gives what Spark's own give: "prediction" is the number of the class (above 0.5 of two, the
+          largest of several), "probability" its probabilities and "rawPrediction" its logits, a value a class.
+        - A regression gives "prediction", a number; an array where the model puts out several values a row.
+        - A model with several outputs gives each as it is, in a column "prediction_<output>".
+
+        Which of them it is, the model's loss tells, or `kind`, here or as an argument of the search: "regression" (the
+        output as it is), "binary", "multiclass"; with a loss of your own these two mean that the model puts out
+        probabilities, and "binary_logits" and "multiclass_logits" that it puts out logits. With a loss of your own and
+        no `kind` the output stays as it is.
+
+        `column`, `probability` and `raw` are other names for the three columns; one named "" is left out. `params` is
+        what Spark ML hands over: other values of `predictionCol`, `probabilityCol` and `rawPredictionCol`.
+
+        A Spark DataFrame gives one, scored in batches on its executors when it is used, where "probability" and
+        "rawPrediction" are vectors; a pandas DataFrame or a dict of arrays gives a pandas DataFrame. `input_fn` is
+        applied as in evaluation, with zeros for the labels, which need not be there. Nulls in an input are an error.
         """
+        if params:
+            return self._with_params(params).transform(
+                df, column=column, probability=probability, raw=raw, kind=kind, trial_id=trial_id
+            )
         trial = self._chosen(trial_id)
+        names = self._names(column, probability, raw)
         if is_spark(df):
             from cerebro_spark.result import spark
 
-            return spark.score(self._shipment(df, trial), self._scorer(trial), df, column)
-        return frames.score_frame(self._scorer(trial), _frame(df), column)
+            return spark.score(self._shipment(df, trial), self._scorer(trial), df, names, kind)
+        return frames.score_frame(self._scorer(trial), _frame(df), names, kind)
 
     def evaluate(self, df: Any, *, trial_id: TrialId | None = None) -> dict[str, float]:
         """The metrics of the model over all rows of `df`, exact, under the names that `model_fn` gives them ("loss").
@@ -172,6 +200,21 @@ class Result:
         saving.save(self._record, self._store, path, trials, overwrite)
 
     # The steps in between
+
+    def _names(self, column: str | None, probability: str | None, raw: str | None) -> frames.OutputNames:
+        """What new columns are called: as it is said, else by their usual names."""
+        given = {"prediction": column, "probability": probability, "raw": raw}
+        return replace(self._usual_names, **{name: value for name, value in given.items() if value is not None})
+
+    @property
+    def _usual_names(self) -> frames.OutputNames:
+        return frames.OutputNames()
+
+    def _with_params(self, params: Any) -> Result:
+        raise ConfigurationError(
+            f"`params` is {params!r}, but only the result of a search has Spark's params, where pyspark is installed:"
+            " give names as transform(df, column=...)"
+        )
 
     def _chosen(self, trial_id: TrialId | None) -> TrialId:
         if trial_id is None:

@@ -7,10 +7,10 @@ the JVM. Arrow's nulls become NaN on the way into pandas, so a number that says 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,7 +23,8 @@ from cerebro_spark.data.columns import Column, check_type
 from cerebro_spark.data.prepare import SparkSource, plain_column
 from cerebro_spark.errors import CerebroError, DataError
 from cerebro_spark.result.blueprint import Packed, Scorer, resident_scorer
-from cerebro_spark.result.frames import check_columns, output_names
+from cerebro_spark.result.frames import OutputNames, check_columns, column_for
+from cerebro_spark.result.reading import Reading, answers
 from cerebro_spark.result.rows import read_rows, rows_at_once, sources_of
 from cerebro_spark.types import Metrics
 
@@ -34,6 +35,13 @@ if TYPE_CHECKING:
 _NOWHERE = {"float": -1.1013e-41, "double": -1.1013e-41, "tinyint": -128, "smallint": -(2**15), "int": -(2**31)}
 _NOWHERE["bigint"] = -(2**63)
 _SQL_TYPES = {"float32": "float", "float64": "double", "bool": "boolean"}
+
+
+class _Wanted(NamedTuple):
+    """How outputs are read, and what of that goes into columns, with its SQL type."""
+
+    reading: Reading | None
+    types: Mapping[str, str]
 
 
 class Shipment:
@@ -49,24 +57,39 @@ class Shipment:
         return resident_scorer(self._digest, lambda: Packed(self._digest, self._data.value), self._threads)
 
 
-def score(shipment: Shipment, scorer: Scorer, df: DataFrame, column: str) -> DataFrame:
+def score(shipment: Shipment, scorer: Scorer, df: DataFrame, names: OutputNames, kind: str | None = None) -> DataFrame:
     """`df` with predictions in new columns, worked out when it is. `scorer` is one here, to know what comes."""
-    from pyspark.sql import functions
-
     features = scorer.blueprint.features
     any_case = _any_case(df)
     check_columns(features, df.columns, any_case)
-    like = scorer.like()
-    names = output_names(list(like), column, df.columns, any_case)
+    outputs = scorer.like()
+    reading = scorer.reading(outputs, kind)
+    found = answers(reading, outputs)
+    columns = column_for(found, len(outputs), names, df.columns, any_case)
+    if not columns:
+        return df
     sources = sources_of(features)
     for name, kind in SparkSource(df, sources).types().items():
         check_type(name, kind)
     inputs = [plain_column(df, name) for name in sources]
-    made = _prediction_udf(shipment, features, sources, like)(_first_null(df, sources), *inputs)
-    if len(like) == 1:
-        return df.select("*", made.alias(next(iter(names.values()))))
+    wanted = _Wanted(reading, {name: _sql_type(found[name]) for name in columns})
+    made = _prediction_udf(shipment, features, sources, wanted)(_first_null(df, sources), *inputs)
+    return _with_columns(df, made, columns, vectors=reading is not None)
+
+
+def _with_columns(df: DataFrame, made: Any, columns: Mapping[str, str], vectors: bool) -> DataFrame:
+    """What the UDF makes under the names of its parts; probabilities and raw scores as Spark ML's vectors."""
+    from pyspark.ml.functions import array_to_vector
+    from pyspark.sql import functions
+
+    def typed(name: str, part: Any) -> Any:
+        return array_to_vector(part) if vectors and name != "prediction" else part
+
+    if len(columns) == 1:
+        ((name, column),) = columns.items()
+        return df.select("*", typed(name, made).alias(column))
     both = _free_name(df)
-    parts = [functions.col(both)[f"o{index}"].alias(name) for index, name in enumerate(names.values())]
+    parts = [typed(name, functions.col(both)[f"o{i}"]).alias(columns[name]) for i, name in enumerate(columns)]
     return df.select("*", made.alias(both)).select("*", *parts).drop(both)
 
 
@@ -136,19 +159,18 @@ def _chain(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
     yield from rest
 
 
-def _prediction_udf(
-    shipment: Shipment, features: Sequence[Column], sources: Sequence[str], like: dict[str, NDArray[Any]]
-) -> Any:
+def _prediction_udf(shipment: Shipment, features: Sequence[Column], sources: Sequence[str], wanted: _Wanted) -> Any:
     from pyspark.sql.pandas.functions import pandas_udf
 
-    types = [_sql_type(output) for output in like.values()]
+    types = list(wanted.types.values())
     several = len(types) > 1
     returns = f"struct<{', '.join(f'o{i}: {kind}' for i, kind in enumerate(types))}>" if several else types[0]
 
     def predict(batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[Any]:
         for null, *cells in batches:
             outputs = _predicted(shipment, features, sources, null.to_numpy(), cells)
-            made = [output if output.ndim == 1 else list(output) for output in outputs]
+            found = answers(wanted.reading, outputs)
+            made = [found[name] if found[name].ndim == 1 else list(found[name]) for name in wanted.types]
             yield pd.DataFrame({f"o{i}": each for i, each in enumerate(made)}) if several else pd.Series(made[0])
 
     # The annotations are read as they are, not as text: Spark chooses the kind of UDF by them.
@@ -160,7 +182,7 @@ def _prediction_udf(
 
 def _predicted(
     shipment: Shipment, features: Sequence[Column], sources: Sequence[str], null: NDArray[Any], cells: list[pd.Series]
-) -> list[NDArray[Any]]:
+) -> dict[str, NDArray[Any]]:
     if (null >= 0).any():
         number, rows = int(null[null >= 0][0]), int((null == null[null >= 0][0]).sum())
         raise DataError(
@@ -173,7 +195,7 @@ def _predicted(
         named = zip(sources, (series.iloc[start : start + step] for series in cells), strict=True)
         arrays = {name: _cells(name, series) for name, series in named}
         parts.append(shipment.scorer().predict(read_rows(features, arrays)))
-    return [np.concatenate([part[name] for part in parts]) if len(parts) > 1 else parts[0][name] for name in parts[0]]
+    return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _cells(name: str, series: pd.Series) -> Any:

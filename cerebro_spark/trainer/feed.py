@@ -54,11 +54,14 @@ class Columns:
 def batch_size_of(params: Mapping[str, Any]) -> int:
     """The batch size that a trial's params ask for; ConfigurationError unless it is a whole number of at least 1.
 
-    >>> batch_size_of({"lr": 0.1, "batch_size": 256}), batch_size_of({"lr": 0.1})
-    (256, 32)
+    A float that is whole is one: hyperopt's quniform gives no other.
+
+    >>> batch_size_of({"lr": 0.1, "batch_size": 256}), batch_size_of({"batch_size": 64.0}), batch_size_of({"lr": 0.1})
+    (256, 64, 32)
     """
     size = params.get("batch_size", BATCH_SIZE)
-    if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
+    whole = isinstance(size, Integral) or (isinstance(size, float | np.floating) and float(size).is_integer())
+    if not whole or isinstance(size, bool) or size < 1:
         raise ConfigurationError(
             f"batch_size is {size!r}, but must be a whole number of at least 1: use one such as {BATCH_SIZE}, and"
             " randint or choice rather than uniform to draw it"

@@ -9,6 +9,7 @@ from typing import Any
 
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.result.reading import check_kind
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.feed import batch_size_of
 from cerebro_spark.trainer.resources import Resources
@@ -81,6 +82,7 @@ def check_options(options: Mapping[str, Any]) -> None:
         raise ConfigurationError(
             f"`trackers` is {trackers!r}, but must be a list of trackers: write [cs.CSVTracker('run.csv')], for example"
         )
+    check_kind(options.get("kind"))
     if options.get("progress") not in (None, True, False):
         raise ConfigurationError(f"`progress` is {options['progress']!r}, but must be True, False or None")
 

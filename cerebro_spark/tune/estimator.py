@@ -36,9 +36,9 @@ from cerebro_spark.tune.stopping import Stopping
 from cerebro_spark.tune.tracking import Tracker, Tracking
 
 if TYPE_CHECKING or importlib.util.find_spec("pyspark") is None:
-    _Estimator = object
+    from cerebro_spark.tune.stage import PlainStage as _Stage
 else:
-    from pyspark.ml import Estimator as _Estimator
+    from cerebro_spark.tune.estimator_stage import SearchStage as _Stage
 
 ModelFn = Callable[[Any], Any]
 
@@ -67,10 +67,11 @@ class Options(TypedDict, total=False):
     eval_fn: Callable[..., Any] | None
     framework: Framework
     resources: Resources
+    kind: str | None
     progress: bool | None
 
 
-class ModelSearch(_Estimator):
+class ModelSearch(_Stage):
     """What all searches have in common.
 
     `model_fn(params)` returns a compiled Keras model or a `cs.TorchModel`. `store` is where data, checkpoints and
@@ -86,6 +87,7 @@ class ModelSearch(_Estimator):
     - `time_budget` (seconds), `patience` (epochs without a new best), `target` (a value of the metric): when to stop.
     - `input_fn`, `train_fn`, `eval_fn`: the user's other functions. `framework`: "keras" or "torch", where the code of
       `model_fn` does not tell. `resources`: threads, device and precision of a worker.
+    - `kind`: what the model puts out, where the loss does not tell; see `Result.transform`.
     - `trackers`: MLflow, TensorBoard, CSV. `progress`: a bar, or none; where somebody can see it, if not given.
     """
 
@@ -128,11 +130,14 @@ class ModelSearch(_Estimator):
 
         `replay` trains a run of the same store again in its visit order: on a CPU the weights come out the same, bit
         for bit. A Dataset given beside it says in which store that run's data lies, if it has moved. `run_id` names the
-        run; it gets a name of its own if not given. `params` is what a Spark pipeline hands over; a search has none of
-        that kind.
+        run; it gets a name of its own if not given. `params` is what Spark ML hands over: other values of
+        `predictionCol`, `probabilityCol` and `rawPredictionCol`, or a list of such dicts, for as many runs. All else is
+        an argument of the search.
         """
+        if isinstance(params, list | tuple):
+            return [self.fit(dataset, each, replay=replay, run_id=run_id) for each in params]
         if params:
-            raise ConfigurationError("a search has no Spark params to set: make another search with other arguments")
+            return self._with_params(params).fit(dataset, replay=replay, run_id=run_id)
         store = open_store(self._store)
         if run_id is not None:
             runs.check_free(store, run_id)
@@ -145,16 +150,12 @@ class ModelSearch(_Estimator):
             else:
                 recipe = self._recipe(dataset, store, backend)
                 run = runs.execute(recipe, store, backend, run_id, [tracking], progress)
-            result = fitted(store, run)
+            result = self._handed_over(fitted(store, run))
             tracking.finish(result)
         return result
 
     def _fit(self, dataset: Any) -> Any:
         return self.fit(dataset)
-
-    def copy(self, extra: Any = None) -> ModelSearch:
-        """A search never changes, so it is its own copy."""
-        return self
 
     # -- from a DataFrame to a recipe
 
@@ -175,6 +176,7 @@ class ModelSearch(_Estimator):
             resources=options.get("resources") or Resources(),
             replicas=options.get("replicas", 1),
             max_kills=options.get("max_kills"),
+            kind=options.get("kind"),
         )
 
     def _prepared(self, data: Any, store: Store, backend: Backend) -> Dataset:

@@ -1,34 +1,51 @@
-"""A result as a stage of a fitted Spark ML pipeline. It needs pyspark; it adds saving and loading, nothing else."""
+"""A result as a stage of a fitted Spark ML pipeline. It needs pyspark; it adds params, saving and loading, no more."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.ml import Model
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
 
 from cerebro_spark.result import Result, load_result
+from cerebro_spark.result.frames import OutputNames
 from cerebro_spark.store.base import Store
+from cerebro_spark.tune.estimator_stage import OutputColumns, qualified
 
 _COPY = "result"
 
 
-class FittedSearch(Result, Model, MLWritable, MLReadable[Any]):  # type: ignore[misc]
+class FittedSearch(Result, Model, OutputColumns, MLWritable, MLReadable[Any]):
     """A Result that is a `pyspark.ml.Model`, so that it can be the last stage of a `PipelineModel`.
 
     What the pipeline saves is a whole copy of the result: it loads in another process, long after the run is gone.
     """
 
     def __init__(self, store: Store | str, run_id: str) -> None:
-        Model.__init__(self)
+        OutputColumns.__init__(self)
         Result.__init__(self, store, run_id)
 
     def _transform(self, dataset: Any) -> Any:
         return self.transform(dataset)
 
+    @property
+    def _usual_names(self) -> OutputNames:
+        return OutputNames(self.getPredictionCol(), self.getProbabilityCol(), self.getRawPredictionCol())
+
+    def _with_params(self, params: Any) -> FittedSearch:
+        return OutputColumns._with_params(self, params)
+
     def copy(self, extra: Any = None) -> FittedSearch:
-        """A result never changes, so it is its own copy."""
-        return self
+        """The same result with params of its own; models that were built are shared."""
+        that = object.__new__(type(self))
+        vars(that).update(vars(self))
+        that._paramMap, that._defaultParamMap = {}, {}
+        return self._copyValues(that, extra)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        given = {param.name: value for param, value in self._paramMap.items()}
+        return _again, (type(self), self._store, self.run_id, self.uid, given)
 
     def write(self) -> MLWriter:
         return _Writer(self)
@@ -38,6 +55,13 @@ class FittedSearch(Result, Model, MLWritable, MLReadable[Any]):  # type: ignore[
         return _Reader()
 
 
+def _again(kind: type[FittedSearch], store: Store, run_id: str, uid: str, given: Mapping[str, Any]) -> FittedSearch:
+    """A pickled result, read from its store again."""
+    result = kind(store, run_id)
+    result._resetUid(uid)
+    return result._set(**given)
+
+
 class _Writer(MLWriter):
     def __init__(self, result: FittedSearch) -> None:
         super().__init__()
@@ -45,20 +69,14 @@ class _Writer(MLWriter):
 
     def saveImpl(self, path: str) -> None:
         DefaultParamsWriter.saveMetadata(self._result, path, self.sc)
-        self._result.save(f"{_qualified(path, self.sc)}/{_COPY}")
+        self._result.save(f"{qualified(path, self.sc)}/{_COPY}")
 
 
 class _Reader(MLReader[Any]):
     def load(self, path: str) -> FittedSearch:
         metadata = DefaultParamsReader.loadMetadata(path, self.sc)
-        plain = load_result(f"{_qualified(path, self.sc)}/{_COPY}")
+        plain = load_result(f"{qualified(path, self.sc)}/{_COPY}")
         loaded = FittedSearch(plain._store, plain.run_id)
         loaded._resetUid(metadata["uid"])
+        DefaultParamsReader.getAndSetParams(loaded, metadata)
         return loaded
-
-
-def _qualified(path: str, context: Any) -> str:
-    """The path with its scheme: what has none lies where Spark's default file system is, as for Spark's own models."""
-    place = context._jvm.org.apache.hadoop.fs.Path(path)
-    url = place.getFileSystem(context._jsc.hadoopConfiguration()).makeQualified(place).toString()
-    return str(url).replace("file:/", "file:///", 1) if not str(url).startswith("file://") else str(url)

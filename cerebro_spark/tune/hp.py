@@ -1,6 +1,7 @@
 """The words a space is written in: `from cerebro_spark import hp`. They only note what was said; the space judges it.
 
-Bounds are the values themselves, never exponents. A plain value in a space is a constant.
+Bounds are the values themselves, never exponents. A plain value in a space is a constant; a plain list is refused,
+since it may be meant as `choice([...])`: one that is a constant is the only option of a choice, `choice([[64, 32]])`.
 """
 
 from __future__ import annotations

@@ -6,20 +6,31 @@ and starts no thread: what ends the run ends `fmin`.
 
 from __future__ import annotations
 
+import inspect
 import logging
+import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Unpack
+from dataclasses import replace
+from typing import Any, NamedTuple, Unpack
 
+import cloudpickle
 import numpy as np
 
+from cerebro_spark.backend.base import Backend
+from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.order import is_spark
 from cerebro_spark.errors import CerebroError, ConfigurationError, PreflightFailed
 from cerebro_spark.result import Result
 from cerebro_spark.store.base import Store
+from cerebro_spark.store.opening import open_store
+from cerebro_spark.tune.address import address_of
 from cerebro_spark.tune.algorithm import at_least
-from cerebro_spark.tune.estimator import ModelFn, Options
-from cerebro_spark.tune.hyperopt_search import NO_MODEL, FminSearch, Limits, checked_point, hyperopt
-from cerebro_spark.tune.led import Absent, LedTraining
+from cerebro_spark.tune.arguments import check_options
+from cerebro_spark.tune.bare import Bare
+from cerebro_spark.tune.estimator import ModelFn, Options, fitted
+from cerebro_spark.tune.hyperopt_search import NO_MODEL, FminSearch, Limits, checked_point, hyperopt, is_bare
+from cerebro_spark.tune.led import Absent, LedTraining, check_led_names
 
 _log = logging.getLogger("cerebro_spark")
 _ABSENT = Absent("hyperopt.fmin", "another fmin with the same CerebroTrials goes on where it stopped")
@@ -30,6 +41,17 @@ _INSTEAD = {
     "target": "fmin(..., loss_threshold=0.1)",
     "progress": "fmin(..., show_progressbar=False)",
 }
+_OWN = ("store", "data", "metric", "epochs", "points_to_evaluate")
+_FOR_FMIN = {
+    "model_fn": "hyperopt.fmin(model_fn, ...)",
+    "fn": "hyperopt.fmin(fn, ...)",
+    **{
+        name: f"hyperopt.fmin(..., {name}=...)"
+        for name in inspect.signature(hyperopt.fmin).parameters
+        if name not in ("fn", "trials", "points_to_evaluate")
+    },
+}
+_FUNCTIONS = ("input_fn", "train_fn", "eval_fn")
 _A_MODEL = (
     "With CerebroTrials the function that fmin is given builds a model from its params and returns it (a compiled Keras"
     " model or a cs.TorchModel); it does not return a loss, which is measured for it by `metric`"
@@ -48,6 +70,13 @@ class CerebroTrials(hyperopt.Trials):  # type: ignore[misc]
     `points_to_evaluate`, as dicts from label to value (of a choice: the index), come first and count as evaluations.
     Every call of `fmin` is a run of its own; one on the same trials goes on with what they know, on the same data.
     Other options are those of the searches, such as `partitions`, `seed`, `trackers` and `resources`.
+
+    A space may be a dict, or whatever else hyperopt takes: of `hp.uniform("lr", 0, 1)` alone, or of a list, `model_fn`
+    and the other functions get the value itself, as with plain trials. Tables and logs, which go by names, call it
+    "value"; a `batch_size` is looked for in dicts only.
+
+    Trials can be pickled, without their backend and trackers, and with the address of the store alone: results can be
+    read at once, and after `trials.backend = cs.SparkBackend(spark)` another `fmin` goes on.
 
     >>> from cerebro_spark.backend.local import LocalBackend
     >>> trials = CerebroTrials(
@@ -69,6 +98,7 @@ class CerebroTrials(hyperopt.Trials):  # type: ignore[misc]
         **options: Unpack[Options],
     ) -> None:
         super().__init__()
+        check_led_names("CerebroTrials", options, _OWN, _FOR_FMIN)
         at_least("epochs", epochs, 1)
         self._made: dict[str, Any] = {"store": store, "metric": metric, **options}
         # Everything but the function is known now, so what is wrong with it is said now.
@@ -76,7 +106,6 @@ class CerebroTrials(hyperopt.Trials):  # type: ignore[misc]
         training = LedTraining(_unknown, _ABSENT, _INSTEAD, **known)
         training.check(data)
         self._made["backend"] = training.backend
-        self._result: Callable[[str], Result] = training.result
         self._data = data
         self._epochs = epochs
         self._points = [dict(point) for point in points_to_evaluate or ()]
@@ -87,7 +116,33 @@ class CerebroTrials(hyperopt.Trials):  # type: ignore[misc]
         """The Result of the last run: tables, models, predictions."""
         if not self.run_ids:
             raise CerebroError("there is no result yet: hand these trials to hyperopt.fmin first")
-        return self._result(self.run_ids[-1])
+        result: Result = fitted(open_store(self._made["store"]), self.run_ids[-1])
+        return result
+
+    @property
+    def backend(self) -> Backend | None:
+        """Where units run; None in trials that were unpickled, until they are given one."""
+        backend: Backend | None = self._made.get("backend")
+        return backend
+
+    @backend.setter
+    def backend(self, backend: Backend) -> None:
+        check_options({"backend": backend})
+        self._made["backend"] = backend
+
+    def __getstate__(self) -> dict[str, Any]:
+        made = {name: value for name, value in self._made.items() if name not in ("backend", "trackers")}
+        made["store"] = address_of(made["store"])
+        if self._made.get("trackers"):
+            _log.warning("CerebroTrials are pickled without their trackers")
+        # The user's functions may be such as only cloudpickle knows.
+        return {**vars(self), "_made": cloudpickle.dumps(made), "_data": _without_store(self._data)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._made = pickle.loads(state["_made"])
+        if isinstance(self._data, _Lodged):
+            self._data = replace(self._data.dataset, store=open_store(self._data.address))
 
     def fmin(
         self,
@@ -112,11 +167,12 @@ class CerebroTrials(hyperopt.Trials):  # type: ignore[misc]
         Failed trials never raise, so `catch_eval_exceptions` changes nothing.
         """
         _check(pass_expr_memo_ctrl, trials_save_file, max_queue_len)
+        self._check_whole()
         hyperopt.base.validate_timeout(timeout)
         hyperopt.base.validate_loss_threshold(loss_threshold)
         domain = hyperopt.base.Domain(fn, space)
         self._points = [checked_point(point, domain) for point in self._points]
-        training = self._training(fn)
+        training = self._training(fn, is_bare(domain))
         limits = Limits(sys.maxsize if max_evals is None else max_evals, timeout, loss_threshold, early_stop_fn)
         if len(self) >= limits.max_evals:
             return self._outcome(space, return_argmin)
@@ -140,11 +196,28 @@ class CerebroTrials(hyperopt.Trials):  # type: ignore[misc]
             self._lead(training, search, None if verbose and show_progressbar and not custom else False)
         return self._outcome(space, return_argmin)
 
-    def _training(self, fn: ModelFn) -> LedTraining:
+    def _check_whole(self) -> None:
+        """What a pickle does not keep must be there again."""
+        if self.backend is None:
+            raise ConfigurationError(
+                "these CerebroTrials were unpickled, and backends are not pickled: say trials.backend ="
+                " cs.SparkBackend(spark), or cs.LocalBackend(), and call fmin again"
+            )
+        if self._data is None:
+            raise ConfigurationError(
+                "these CerebroTrials were pickled before their `data`, a Spark DataFrame, was prepared, and it is not"
+                " pickled: make new ones, with data=cs.prepare(df, ...)"
+            )
+
+    def _training(self, fn: ModelFn, no_dict: bool) -> LedTraining:
         try:
-            return LedTraining(fn, _ABSENT, _INSTEAD, **self._made)
+            training = LedTraining(fn, _ABSENT, _INSTEAD, **self._made)
         except ConfigurationError as error:
             raise ConfigurationError(f"{error}. {_A_MODEL}") from error
+        if not no_dict:
+            return training
+        others = {name: Bare(self._made[name]) for name in _FUNCTIONS if self._made.get(name) is not None}
+        return LedTraining(Bare(fn), _ABSENT, _INSTEAD, **{**self._made, **others})
 
     def _lead(self, training: LedTraining, search: FminSearch, progress: bool | None) -> None:
         """Run to the end, whichever that is; no document is left that anybody would wait for."""
@@ -180,6 +253,21 @@ class CerebroTrials(hyperopt.Trials):  # type: ignore[misc]
         return self.argmin if return_argmin else hyperopt.space_eval(space, self.argmin)
 
 
+class _Lodged(NamedTuple):
+    """A data set as it is pickled: its store is an address."""
+
+    dataset: Dataset
+    address: str
+
+
+def _without_store(data: Any) -> Any:
+    """Data as it is pickled; nothing of a Spark DataFrame, which lives in its session alone."""
+    if isinstance(data, Dataset):
+        no_store: Any = None
+        return _Lodged(replace(data, store=no_store), address_of(data.store))
+    return None if is_spark(data) else data
+
+
 def _unknown(params: Any) -> Any:
     raise AssertionError("fmin has not said yet how to build a model")
 
@@ -204,5 +292,5 @@ def _check(pass_expr_memo_ctrl: bool | None, trials_save_file: str, max_queue_le
     if trials_save_file:
         raise ConfigurationError(
             f"`trials_save_file` is {trials_save_file!r}, but a run keeps its own log in its store: leave it out, and"
-            " pickle hyperopt.trials_from_docs(trials.trials) if the documents are to be kept"
+            " pickle the trials when fmin is over if they are to be kept"
         )

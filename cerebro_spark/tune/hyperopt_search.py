@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from cerebro_spark.errors import ConfigurationError, MissingDependency
+from cerebro_spark.tune.bare import NAME, bare, named
 from cerebro_spark.tune.led import Course, LedSearch
 from cerebro_spark.types import Objective, TrialId
 
@@ -135,7 +136,7 @@ class FminSearch(LedSearch):
     def _done(self, course: Course, result: dict[str, Any]) -> None:
         document = self._documents.pop(course.trial)
         self._pending.pop(document["tid"], None)
-        known = {"params": dict(course.params), "trial": course.trial, "run_id": self.run_id}
+        known = {"params": bare(course.params), "trial": course.trial, "run_id": self.run_id}
         document["result"] = {**result, **known}
         document["state"] = base.JOB_STATE_DONE
         document["refresh_time"] = coarse_utcnow()
@@ -179,7 +180,11 @@ def ended_trials(documents: list[dict[str, Any]]) -> Any:
 
 
 def params_of(spec: Mapping[str, Any], domain: Any) -> Mapping[str, Any]:
-    """The params that hyperopt's numbers stand for, as plain Python values."""
+    """The params that hyperopt's numbers stand for, as plain Python values; one that is no dict has the name "value".
+
+    >>> params_of({"lr": np.float64(0.1)}, base.Domain(None, hyperopt.hp.uniform("lr", 0, 1)))
+    {'value': 0.1}
+    """
     nodes = pyll.toposort(domain.expr)
     labels = {node: node.arg["label"].eval() for node in nodes if node.name == "hyperopt_param"}
     memo = {node: spec[label] for node, label in labels.items() if label in spec}
@@ -191,12 +196,17 @@ def params_of(spec: Mapping[str, Any], domain: Any) -> Mapping[str, Any]:
             f"the space has no configuration for {dict(spec)!r}: {error}"
             + (f"; a value is missing for one of {', '.join(missing)}" if missing else "")
         ) from error
-    if not isinstance(params, dict):
+    if isinstance(params, dict) and set(params) == {NAME} and is_bare(domain):
         raise ConfigurationError(
-            f"the space gives {params!r}, but params must be a dict: let the space be one, such as"
-            " {'lr': hp.uniform('lr', 0, 1)}"
+            f"the space gives {params!r}, but {NAME!r} as the only name is what stands for a value that is no dict: use"
+            " another name"
         )
-    return params
+    return named(params)
+
+
+def is_bare(domain: Any) -> bool:
+    """Whether some configuration of the space may be no dict: a number, a list, one of several."""
+    return bool(domain.expr.name != "dict")
 
 
 def plain(value: Any) -> Any:

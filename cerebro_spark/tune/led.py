@@ -7,7 +7,7 @@ interrupt or a dead backend ends it like any other run.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Unpack
 
@@ -20,6 +20,7 @@ from cerebro_spark.search import Done, Search, Wait
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.opening import open_store
 from cerebro_spark.tune.algorithm import Algorithm, at_least
+from cerebro_spark.tune.arguments import check_names
 from cerebro_spark.tune.estimator import ModelFn, ModelSearch, Options, default_backend, fitted
 from cerebro_spark.tune.objective import value_of
 from cerebro_spark.tune.tracking import Tracking
@@ -149,6 +150,22 @@ class Absent(Search):
         """There is nothing to restore."""
 
 
+def check_led_names(leader: str, given: Iterable[str], own: Collection[str], elsewhere: Mapping[str, str]) -> None:
+    """Raise ConfigurationError for an argument that `leader` does not take, before anybody else speaks of it.
+
+    `own` are its arguments beside those of all searches; `elsewhere` says where those belong that are not for it.
+
+    >>> check_led_names("CerebroTrials", ["space"], ["data"], {"space": "hyperopt.fmin(fn, space, ...)"})
+    Traceback (most recent call last):
+    cerebro_spark.errors.ConfigurationError: CerebroTrials has no argument 'space': give it as hyperopt.fmin(fn, space,
+    ...)
+    """
+    for name in given:
+        if name in elsewhere:
+            raise ConfigurationError(f"{leader} has no argument {name!r}: give it as {elsewhere[name]}")
+    check_names(leader, given, {*own, *Options.__annotations__})
+
+
 class LedTraining(ModelSearch):
     """A `model_fn`, data and options, trained as somebody else says."""
 
@@ -177,6 +194,10 @@ class LedTraining(ModelSearch):
 
     def check(self, data: Any) -> None:
         """Raise ConfigurationError for what is wrong with the arguments for this data, before any of it is read."""
+        if data is None:
+            raise ConfigurationError(
+                "`data` is None, but must be a DataFrame, a dict of arrays, or what cs.prepare returned"
+            )
         self._check_data(data)
 
     def lead(self, search: LedSearch, dataset: Dataset, progress: bool | None = None) -> None:

@@ -5,7 +5,9 @@ Storage, samplers, pruners and the dashboard are the study's own and work as eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
 from time import monotonic
 from typing import Any, Unpack
 
@@ -14,7 +16,7 @@ from cerebro_spark.result import Result
 from cerebro_spark.store.base import Store
 from cerebro_spark.tune.algorithm import at_least
 from cerebro_spark.tune.estimator import ModelFn, Options
-from cerebro_spark.tune.led import Absent, Course, LedSearch, LedTraining
+from cerebro_spark.tune.led import Absent, Course, LedSearch, LedTraining, check_led_names
 from cerebro_spark.tune.objective import objective_for
 from cerebro_spark.types import Report, TrialId
 
@@ -29,8 +31,10 @@ except ImportError as error:
     ) from error
 
 Define = Callable[[Any], Mapping[str, Any]]
+Callback = Callable[[optuna.Study, optuna.trial.FrozenTrial], None]
 
 _ABSENT = Absent("an Optuna study", "another optimize with the same study goes on where it stopped")
+_OWN = ("study", "model_fn", "space", "store", "data", "metric", "epochs", "n_trials", "timeout", "callbacks")
 _INSTEAD = {
     "time_budget": "optimize(..., timeout=600)",
     "patience": "a pruner of the study, such as optuna.pruners.PatientPruner",
@@ -49,6 +53,7 @@ def optimize(
     epochs: int,
     n_trials: int | None = None,
     timeout: float | None = None,
+    callbacks: Iterable[Callback] | None = None,
     **options: Unpack[Options],
 ) -> Result:
     """Train what a study proposes, tell it the outcome, and return the Result of the run.
@@ -60,6 +65,10 @@ def optimize(
     end. `max_concurrent` trials are under way at a time: as many as there are workers, if not given. Every trial of the
     study has the user attributes `cerebro_run`, `cerebro_trial`, and the metrics of its best epoch.
 
+    `callbacks` are called with the study and a trial whenever one has ended, whatever it ended with. `study.stop()`, in
+    one of them or in `space`, means what it means in `Study.optimize`: no trial is begun any more, and those under way
+    come to their end.
+
     >>> study = optuna.create_study(direction="maximize")
     >>> optimize(study, print, {}, store="/tmp/runs", data={}, metric="val_loss", epochs=2, n_trials=3)
     Traceback (most recent call last):
@@ -67,18 +76,21 @@ def optimize(
     cerebro_spark.errors.ConfigurationError: the study would maximize 'val_loss', of which less is better: make it
     with direction='minimize', or say mode='max' if it is the other way round
     """
-    _check(study, n_trials, timeout)
+    check_led_names("optimize", options, _OWN, {})
+    called = _checked_callbacks(callbacks)
+    _check(study, n_trials, timeout, bool(called))
     chosen: Options = {**options, "mode": _mode(study, metric, options.get("mode"))}
     at_once = chosen.pop("max_concurrent", None)
     training = LedTraining(model_fn, _ABSENT, _INSTEAD, store, metric, **chosen)
     at_once = training.backend.num_workers if at_once is None else at_once
     at_least("max_concurrent", at_once, 1)
-    search = StudySearch(study, space, n_trials, timeout, training, epochs, at_once)
+    search = StudySearch(study, space, n_trials, timeout, training, epochs, at_once, called)
     dataset = training.dataset(data)
-    try:
-        training.lead(search, dataset, options.get("progress"))
-    finally:
-        search.leave()
+    with _in_its_loop(study):
+        try:
+            training.lead(search, dataset, options.get("progress"))
+        finally:
+            search.leave()
     result: Result = training.result(search.run_id)
     return result
 
@@ -95,6 +107,7 @@ class StudySearch(LedSearch):
         training: LedTraining,
         epochs: int,
         at_once: int,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         super().__init__(training.objective, epochs, at_once, sliced=True)
         self._study, self._space, self._n_trials, self._timeout = study, space, n_trials, timeout
@@ -102,6 +115,7 @@ class StudySearch(LedSearch):
         self._begun = 0
         self._trials: dict[TrialId, optuna.Trial] = {}
         self._exhausted = False
+        self._callbacks = callbacks
 
     def enough(self) -> bool:
         return False
@@ -121,7 +135,8 @@ class StudySearch(LedSearch):
         now = monotonic()
         self._began = now if self._began is None else self._began
         late = self._timeout is not None and now - self._began >= self._timeout
-        return late or self._exhausted or (self._n_trials is not None and self._begun >= self._n_trials)
+        stopped = self._exhausted or getattr(self._study, "_stop_flag", False)
+        return late or stopped or (self._n_trials is not None and self._begun >= self._n_trials)
 
     def _params(self, trial: optuna.Trial) -> Mapping[str, Any] | None:
         """What is to be trained; None if the user's function would rather not."""
@@ -136,9 +151,10 @@ class StudySearch(LedSearch):
                 )
         except optuna.TrialPruned:
             self._inform(trial, TrialState.PRUNED)
+            self._call_back(trial)
             return None
         except BaseException:
-            self._inform(trial, TrialState.FAIL)
+            self._inform(trial, TrialState.FAIL)  # no callback hears of what is raised, nor does one in Optuna
             raise
         return params
 
@@ -165,6 +181,11 @@ class StudySearch(LedSearch):
         for name, value in {"cerebro_run": self.run_id, "cerebro_trial": course.trial, **course.metrics}.items():
             trial.set_user_attr(name, value)
         self._inform(trial, state, course.best if state == TrialState.COMPLETE else None)
+        self._call_back(trial)
+
+    def _call_back(self, trial: optuna.Trial) -> None:
+        for callback in self._callbacks:
+            callback(self._study, deepcopy(self._study.get_trials(deepcopy=False)[trial.number]))
 
     def _inform(self, trial: optuna.Trial, state: TrialState, value: float | None = None) -> None:
         """Tell the study. A sampler that has nothing left to propose calls `Study.stop` then, which raises here."""
@@ -182,13 +203,44 @@ class StudySearch(LedSearch):
         self._trials = {}
 
 
-def _check(study: optuna.Study, n_trials: int | None, timeout: float | None) -> None:
+@contextmanager
+def _in_its_loop(study: optuna.Study) -> Iterator[None]:
+    """While the block lasts `study.stop()` is allowed in this thread, as it is where the study itself optimizes."""
+    inside = study._thread_local
+    if inside.in_optimize_loop:
+        raise ConfigurationError("the study is being optimized already: wait until that has come to its end")
+    study._stop_flag = False
+    inside.in_optimize_loop = True
+    try:
+        yield
+    finally:
+        inside.in_optimize_loop = False
+
+
+def _checked_callbacks(callbacks: Iterable[Callback] | None) -> tuple[Callback, ...]:
+    if callbacks is None:
+        return ()
+    if callable(callbacks) or not isinstance(callbacks, Iterable):
+        raise ConfigurationError(f"`callbacks` is {callbacks!r}, but must be a list of functions: write [callback]")
+    called = tuple(callbacks)
+    for callback in called:
+        if not callable(callback):
+            raise ConfigurationError(
+                f"`callbacks` has {callback!r}, but must be functions, called as callback(study, trial)"
+            )
+    return called
+
+
+def _check(study: optuna.Study, n_trials: int | None, timeout: float | None, called: bool) -> None:
     if len(study.directions) != 1:
         raise ConfigurationError(
             f"the study has {len(study.directions)} objectives, but a run has one `metric`: use a study with one"
         )
-    if n_trials is None and timeout is None:
-        raise ConfigurationError("neither `n_trials` nor `timeout` is given, so it would never end: give one of them")
+    if n_trials is None and timeout is None and not called:
+        raise ConfigurationError(
+            "neither `n_trials` nor `timeout` is given, so it would never end: give one of them, or `callbacks` that"
+            " stop the study"
+        )
     if n_trials is not None:
         at_least("n_trials", n_trials, 1)
     if timeout is not None and not timeout > 0:

@@ -17,6 +17,8 @@ import numpy as np
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.tune.dimensions import Choice, Dimension, Value
 
+_MOST_SHOWN = 8
+
 Point = dict[str, Value]
 Draw = Callable[[str, Dimension], Value]
 Leaf = Callable[[str, Dimension], Any]
@@ -82,6 +84,8 @@ class Space:
 
     def ends(self, name: str) -> list[Any]:
         """What a name may come to at most and at least, option by option; nothing for a name that is not there.
+
+        Of what need not be whole there is something that is not.
 
         >>> from cerebro_spark.tune import hp
         >>> Space({"batch_size": hp.choice([32, hp.randint(64, 129)])}).ends("batch_size")
@@ -157,8 +161,10 @@ class _Leaf(_Node):
     def ends(self) -> list[Any]:
         levels = self._dimension.levels()
         if levels is None:
-            return [self._dimension.snap(0.0)]
-        return list(dict.fromkeys(self._dimension.level(number) for number in (0, levels - 1)))
+            # Some number beside the least one: what may be any number is hardly ever a whole one.
+            return [self._dimension.snap(float(self._dimension.snap(0.0)) + 0.5)]
+        second = [1] if levels > 1 and isinstance(self._dimension.level(0), float) else []
+        return list(dict.fromkeys(self._dimension.level(number) for number in (0, *second, levels - 1)))
 
     def translated(self, leaf: Leaf, branch: Branch) -> Any:
         return leaf(self._path, self._dimension)
@@ -273,6 +279,7 @@ class _Reader:
                 raise ConfigurationError(
                     f"`{own}` uses the name {name!r} a second time on its path: give one of the two another name"
                 )
+            _refuse_options(part, own)
             parts[name] = self.read(part, own, (*names, name))
         return _Names(parts)
 
@@ -285,6 +292,28 @@ class _Reader:
                 f"two hyperparameters have the path `{path}`: use names without dots and brackets, so that paths differ"
             )
         self.dimensions[path] = dimension
+
+
+def _refuse_options(value: Any, path: str) -> None:
+    """Raise ConfigurationError for a plain list under a name: to many who write one it is what to choose from.
+
+    With a hyperparameter in it, or as an option of a choice, it is clear what is meant.
+    """
+    options = value.tolist() if isinstance(value, np.ndarray) else value
+    if not isinstance(options, list | tuple | range | set | frozenset) or not options or _has_dimension(options):
+        return
+    listed = sorted(options, key=repr) if isinstance(options, set | frozenset) else list(options)
+    shown = repr(listed) if len(listed) <= _MOST_SHOWN else f"[{', '.join(map(repr, listed[:_MOST_SHOWN]))}, ...]"
+    raise ConfigurationError(
+        f"`{path}` is {shown}, a {type(value).__name__}: did you mean hp.choice({shown})? If a list is what every trial"
+        f" is to get, write it as the only option: hp.choice([{shown}])"
+    )
+
+
+def _has_dimension(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_dimension, value.values()))
+    return isinstance(value, Dimension) or (isinstance(value, list | tuple) and any(map(_has_dimension, value)))
 
 
 def _plain(value: Any, path: str) -> Any:

@@ -33,6 +33,7 @@ from cerebro_spark.errors import (
     DataError,
     NotFoundInStore,
 )
+from cerebro_spark.recipe import Recipe
 from cerebro_spark.result import Result, frames, load_result, rows
 from cerebro_spark.result.rows import read_rows
 from cerebro_spark.trainer.base import Hooks
@@ -58,6 +59,11 @@ def by_hand(result: Result, df: pd.DataFrame) -> np.ndarray[Any, Any]:
         return np.asarray(model(torch.from_numpy(x)))[:, 0]
 
 
+def scores(result: Result, df: pd.DataFrame) -> np.ndarray[Any, Any]:
+    """What the model puts out, as it is."""
+    return np.asarray(result.transform(df, kind="regression")["prediction"])
+
+
 def validation_only(made: MadeRun) -> Dataset:
     return replace(Dataset.open(made.store), train=())
 
@@ -76,21 +82,53 @@ def test_the_best_model_is_that_of_its_best_epoch(made_run: MadeRun) -> None:
 def test_predictions_are_those_of_the_live_model_and_all_columns_stay(made_run: MadeRun) -> None:
     result, test = made_run.result, made_run.test
     scored = result.transform(test)
-    assert list(scored.columns) == [*test.columns, "prediction"]
+    assert list(scored.columns) == [*test.columns, "prediction", "probability", "rawPrediction"]
     pd.testing.assert_frame_equal(scored[test.columns], test)
-    assert scored["prediction"].dtype == np.float32
-    np.testing.assert_allclose(scored["prediction"], by_hand(result, test), rtol=1e-5, atol=1e-6)
+    own = by_hand(result, test)
+    likely, logits = (np.stack(scored[name])[:, 1] for name in ("probability", "rawPrediction"))
+    is_keras = hasattr(result.model(), "predict")
+    np.testing.assert_allclose(likely if is_keras else logits, own, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(likely, 1 / (1 + np.exp(-logits)), rtol=1e-5)
+    assert scored["prediction"].tolist() == (own > (0.5 if is_keras else 0)).astype(float).tolist()
     assert "prediction" not in test
     arrays = result.transform(
         {**{name: test[name].to_numpy() for name in FEATURES}, "history": np.stack(test["history"])}
     )
-    np.testing.assert_array_equal(arrays["prediction"], scored["prediction"])
+    np.testing.assert_array_equal(np.stack(arrays["probability"]), np.stack(scored["probability"]))
+
+
+def test_a_kind_and_names_may_be_told(torch_run: MadeRun) -> None:
+    result, test = torch_run.result, torch_run.test
+    plain = result.transform(test, kind="regression", column="score")
+    assert list(plain.columns) == [*test.columns, "score"]
+    assert plain["score"].dtype == np.float64
+    np.testing.assert_allclose(plain["score"], by_hand(result, test), rtol=1e-5, atol=1e-6)
+    named = result.transform(test, column="", probability="p", raw="")
+    assert list(named.columns) == [*test.columns, "p"]
+    assert list(result.transform(test, column="", probability="", raw="").columns) == list(test.columns)
+    with pytest.raises(ConfigurationError, match="'p' already, or two of the new ones have that name"):
+        result.transform(test, column="p", probability="p")
+    with pytest.raises(ConfigurationError, match="needs a value a class a row, but the model puts out one value"):
+        result.transform(test, kind="multiclass")
+    with pytest.raises(ConfigurationError, match="`params` is 3, but only the result of a search"):
+        result.transform(test, 3)
+
+
+def test_a_recipe_of_an_older_release_has_the_defaults_of_newer_fields(torch_run: MadeRun) -> None:
+    """Its pickle has the first ten fields only."""
+    recipe = torch_run.result._recipe
+    values = [getattr(recipe, known.name) for known in dataclasses.fields(recipe)]
+    old = object.__new__(Recipe)
+    old.__setstate__(values[:10])
+    assert (old.policy, old.max_kills, old.kind) == ("hopper", None, None)
+    again = dataclasses.replace(pickle.loads(pickle.dumps(old)), seed=5)
+    assert again.settings(2).seed == 5
 
 
 def test_a_model_is_the_users_own(made_run: MadeRun) -> None:
     """What they do to it changes nothing here."""
     result = made_run.result
-    before = result.transform(made_run.test)["prediction"].to_numpy()
+    before = scores(result, made_run.test)
     model = result.model()
     if hasattr(model, "set_weights"):
         model.set_weights([np.zeros_like(w) for w in model.get_weights()])
@@ -98,12 +136,12 @@ def test_a_model_is_the_users_own(made_run: MadeRun) -> None:
         assert not model.training
         for parameter in model.parameters():
             parameter.data.zero_()
-    np.testing.assert_array_equal(result.transform(made_run.test)["prediction"].to_numpy(), before)
+    np.testing.assert_array_equal(scores(result, made_run.test), before)
 
 
 def test_other_trials_have_their_models_too(made_run: MadeRun) -> None:
     result = made_run.result
-    one, two = (result.transform(made_run.test, trial_id=t, column="p")["p"] for t in ("t0", "t1"))
+    one, two = (result.transform(made_run.test, trial_id=t, kind="regression")["prediction"] for t in ("t0", "t1"))
     assert not np.allclose(one, two)
     assert type(result.model("t0")) is type(result.model("t1"))
     assert result.evaluate(made_run.test, trial_id="t0") != result.evaluate(made_run.test, trial_id="t1")
@@ -124,7 +162,7 @@ def test_metrics_are_exact_over_all_rows_however_they_are_cut(made_run: MadeRun)
 
 
 def test_rows_are_read_in_pieces_that_fit_into_memory(torch_run: MadeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = torch_run.result.transform(torch_run.test)["prediction"]
+    expected = scores(torch_run.result, torch_run.test)
     sizes = []
 
     def noted(columns: Any, cells: Any) -> Any:
@@ -134,7 +172,7 @@ def test_rows_are_read_in_pieces_that_fit_into_memory(torch_run: MadeRun, monkey
 
     monkeypatch.setattr(rows, "_MOST_BYTES", 1000)
     monkeypatch.setattr(frames, "read_rows", noted)
-    found = torch_run.result.transform(torch_run.test)["prediction"]
+    found = scores(torch_run.result, torch_run.test)
     assert max(sizes) <= 1000
     assert len(sizes) > 1
     np.testing.assert_allclose(found, expected, rtol=1e-6)
@@ -158,7 +196,8 @@ def test_bad_rows_are_named(torch_run: MadeRun) -> None:
         result.evaluate(test.assign(churned=0.5))
     with pytest.raises(DataError, match="no rows"):
         result.evaluate(test.head(0))
-    assert list(result.transform(test.head(0)).columns) == [*test.columns, "prediction"]
+    empty = result.transform(test.head(0))
+    assert list(empty.columns) == [*test.columns, "prediction", "probability", "rawPrediction"]
 
 
 def test_another_data_set_must_look_alike(torch_run: MadeRun, tmp_path: Path) -> None:
@@ -194,7 +233,7 @@ def test_averaged_weights_are_in_the_model(tmp_path: Path) -> None:
     assert len(averages) == len(model.trainable_variables)
     for average, weight in zip(averages, model.trainable_variables, strict=True):
         np.testing.assert_array_equal(average.numpy(), weight.numpy())
-    scored = result.transform(made.test)["prediction"]
+    scored = scores(result, made.test)
     np.testing.assert_allclose(scored, by_hand(result, made.test), rtol=1e-5, atol=1e-6)
 
 
@@ -214,7 +253,7 @@ import pandas as pd
 import cerebro_spark as cs
 from cerebro_spark.result import load_result
 result = load_result(sys.argv[1])
-scored = result.transform(pd.read_pickle(sys.argv[2]))
+scored = result.transform(pd.read_pickle(sys.argv[2]), kind="regression")
 scored["prediction"].to_pickle(sys.argv[3])
 print(result.best_trial.id, sorted(result.evaluate(pd.read_pickle(sys.argv[2]))))
 """
@@ -224,7 +263,7 @@ def test_a_saved_result_scores_in_a_new_process_after_the_run_is_gone(made_run: 
     run = tmp_path / "run"
     shutil.copytree(made_run.store.root, run)
     result = Result(str(run), "r1")
-    expected, measured = result.transform(made_run.test)["prediction"], sorted(result.evaluate(made_run.test))
+    expected, measured = scores(result, made_run.test), sorted(result.evaluate(made_run.test))
     saved, rows, out = (tmp_path / name for name in ("saved", "rows.pkl", "out.pkl"))
     result.save(saved)
     shutil.rmtree(run)

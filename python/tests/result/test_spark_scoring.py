@@ -38,15 +38,41 @@ def test_predictions_are_the_same_as_here_and_all_columns_stay(spark: Any, made_
     result = made_run.result
     df = rows_of(spark, made_run)
     scored = result.transform(df)
-    assert scored.columns == [*df.columns, "prediction"]
-    assert dict(scored.dtypes)["prediction"] == "float"
-    expected = result.transform(made_run.test).set_index("name")["prediction"]
+    assert scored.columns == [*df.columns, "prediction", "probability", "rawPrediction"]
+    types = dict(scored.dtypes)
+    assert [types[name] for name in scored.columns[-3:]] == ["double", "vector", "vector"]
+    expected = result.transform(made_run.test).set_index("name")
     rows = scored.collect()
     assert len(rows) == len(expected)
     for row in rows:
-        assert row["prediction"] == pytest.approx(expected[row["name"]], rel=1e-5, abs=1e-6)
+        there = expected.loc[row["name"]]
+        assert row["prediction"] == there["prediction"]
+        for name in ("probability", "rawPrediction"):
+            np.testing.assert_allclose(row[name].toArray(), there[name], rtol=1e-4, atol=1e-6)
         assert row["a.map"] == {"a": row["age"]}
         assert row["vector"].toArray().tolist() == row["history"]
+
+
+def test_sparks_own_evaluators_measure_what_comes_out(spark: Any, made_run: MadeRun) -> None:
+    from pyspark.ml.evaluation import BinaryClassificationEvaluator, MulticlassClassificationEvaluator
+    from sklearn import metrics
+
+    scored = made_run.result.transform(rows_of(spark, made_run)).cache()
+    rows = scored.select("churned", "prediction", "probability", "rawPrediction").collect()
+    label, predicted = [row.churned for row in rows], [row.prediction for row in rows]
+    likely = np.array([row.probability.toArray() for row in rows])
+    binary = BinaryClassificationEvaluator(labelCol="churned")
+    auc = metrics.roc_auc_score(label, likely[:, 1])
+    assert binary.evaluate(scored) == pytest.approx(auc, abs=1e-6)
+    assert binary.setRawPredictionCol("probability").evaluate(scored) == pytest.approx(auc, abs=1e-6)
+    several = MulticlassClassificationEvaluator(labelCol="churned")
+    expected = {
+        "accuracy": metrics.accuracy_score(label, predicted),
+        "f1": metrics.f1_score(label, predicted, average="weighted"),
+        "logLoss": metrics.log_loss(label, np.clip(likely, 1e-15, 1 - 1e-15)),  # Spark's bounds
+    }
+    for name, value in expected.items():
+        assert several.setMetricName(name).evaluate(scored) == pytest.approx(value, rel=1e-6), name
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 6])
@@ -61,7 +87,7 @@ def test_a_batch_of_rows_is_decoded_in_pieces(count: int, monkeypatch: pytest.Mo
     shipment: Any = SimpleNamespace(scorer=lambda: SimpleNamespace(predict=predict))
     columns = [Column("x", "feature", "float32", (2,), ("a", "b"))]
     cells = [pd.Series(np.arange(count) + 0.5), pd.Series(np.arange(count) * 10.0)]
-    sums, rows = scoring._predicted(shipment, columns, ["a", "b"], np.full(count, -1), cells)
+    sums, rows = scoring._predicted(shipment, columns, ["a", "b"], np.full(count, -1), cells).values()
     assert seen == {0: [0], 1: [1], 5: [3, 2], 6: [3, 3]}[count]
     np.testing.assert_allclose(sums, np.arange(count) * 11.0 + 0.5)
     assert rows.shape == (count, 2)
@@ -74,8 +100,10 @@ def test_vectors_and_other_widths_are_taken_as_in_training(spark: Any, torch_run
     result = torch_run.result
     df = rows_of(spark, torch_run).drop("churned")
     df = df.withColumn("history", array_to_vector("history")).withColumn("age", f.col("age").cast("smallint"))
-    expected = result.transform(torch_run.test).set_index("name")["prediction"]
-    for row in result.transform(df.withColumn("income", f.col("income").cast("float")), column="score").collect():
+    expected = result.transform(torch_run.test, kind="regression").set_index("name")["prediction"]
+    scored = result.transform(df.withColumn("income", f.col("income").cast("float")), column="score", kind="regression")
+    assert dict(scored.dtypes)["score"] == "double"
+    for row in scored.collect():
         assert row["score"] == pytest.approx(expected[row["name"]], rel=1e-4, abs=1e-5)
 
 

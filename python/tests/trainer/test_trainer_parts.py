@@ -137,7 +137,7 @@ def test_a_feed_covers_every_row_once() -> None:
     assert [x for batch in batches for x in batch] == (order * 2).tolist()
 
 
-@pytest.mark.parametrize("size", [0, -1, 16.5, 16.0, "32", True, None, float("nan")])
+@pytest.mark.parametrize("size", [0, -1, 16.5, 0.0, -2.0, "32", True, None, float("nan"), float("inf")])
 def test_a_batch_size_is_a_whole_number_of_at_least_1(size: Any) -> None:
     rule = re.escape(f"batch_size is {size!r}, but must be a whole number of at least 1: ")
     with pytest.raises(ConfigurationError, match=rule):
@@ -151,6 +151,8 @@ def test_batch_sizes_of_numpy_are_whole_numbers_too() -> None:
     assert (size, type(size)) == (2, int)
     feed = Feed({"x": np.arange(3)}, batch_size=np.int64(2))  # type: ignore[arg-type]
     assert [batch["x"].tolist() for batch in feed] == [[0, 1], [2]]
+    assert batch_size_of({"batch_size": 64.0}) == batch_size_of({"batch_size": np.float32(64)}) == 64
+    assert type(batch_size_of({"batch_size": 64.0})) is int
     assert batch_size_of({}) == Feed({"x": np.arange(3)}).batch_size == 32
 
 

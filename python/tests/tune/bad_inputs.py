@@ -155,6 +155,12 @@ SPACES = [
         net=hp.choice(["mlp", {"k": hp.randint(5, 3)}]),
     ),
     spaced("an object", r"`opt` is a object, but params go into the log.*let `model_fn` turn a name", opt=object()),
+    spaced(
+        "a list instead of a choice",
+        r"`lr` is \[0.1, 0.01\], a list: did you mean hp.choice\(\[0.1, 0.01\]\)\? .*hp.choice\(\[\[0.1, 0.01\]\]\)",
+        lr=[0.1, 0.01],
+    ),
+    spaced("batch sizes instead of a choice", r"did you mean hp.choice\(\[32, 64\]\)", batch_size=[32, 64]),
     spaced("not a number", r"`lr` is nan, but .*: use None", lr=float("nan")),
     told("space: a name that is none", "the space has the name 3, but names are strings", space={3: 0.1}),
     spaced(
@@ -172,17 +178,17 @@ SPACES = [
             ("32", "'32'"),
             (16.5, "16.5"),
             (True, "True"),
-            ([32, 64], r"\[32, 64\]"),
         )
     ),
     spaced("one bad batch_size of a choice", "batch_size is 0, but must be a whole", batch_size=hp.choice([32, 0])),
     spaced("a batch_size from a range", "batch_size is 0, but must be a whole", batch_size=hp.randint(0, 64)),
     spaced(
         "half a row",
-        "batch_size is 16.0, .* randint or choice rather than uniform",
+        "batch_size is 16.5, .* randint or choice rather than uniform",
         cs.RandomSearch,
         batch_size=hp.uniform(16, 64),
     ),
+    spaced("steps of half a row", "batch_size is 16.5, but must be a whole", batch_size=hp.quniform(16, 64, 0.5)),
 ]
 
 OBJECTIVES = [
@@ -357,7 +363,13 @@ NAMES = [
     fitted("run_id: slashes", "the run id is 'a/b', but must be letters, digits", DATA, run_id="a/b"),
     fitted("run_id: a number", "the run id is 5, but must be letters, digits", DATA, run_id=5),
     fitted("replay: of nothing", "has no run 'nope': there are none yet", None, NotFoundInStore, replay="nope"),
-    fitted("params of a pipeline", "a search has no Spark params to set", DATA, params={"lr": 1}),
+    fitted("params of a pipeline", "`params` has 'lr', but takes a dict from Spark's params", DATA, params={"lr": 1}),
+    fitted("params: no dict", "`params` has 3, but takes a dict from Spark's params", DATA, params=3),
+    Bad(
+        "kind",
+        lambda f: cs.GridSearch(model_fn, space={"lr": 0.1}, store=str(f), metric="loss", epochs=1, kind="classes"),
+        "`kind` is 'classes', but must be one of 'regression', 'binary'",
+    ),
     Bad(
         "resume: of nothing",
         lambda f: cs.resume(str(f), "nope"),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +98,8 @@ def test_the_public_example(place: str, framework: str, request: pytest.FixtureR
         mode="max",
         epochs=2,
         seed=7,
+        # The loss of the torch model is a function of its own, of which nothing is known.
+        kind="binary_logits" if framework == "torch" else None,
     )
     result = search.fit(train)
 
@@ -116,12 +115,16 @@ def test_the_public_example(place: str, framework: str, request: pytest.FixtureR
 
     scored = result.transform(test)
     rows = scored.toPandas() if place == "spark" else scored
-    assert list(rows.columns) == ["age", "income", "history", "churned", "prediction"]
-    assert np.allclose(rows.prediction, own_predictions(framework, result.model(), rows), atol=1e-5)
+    added = ["prediction", "probability", "rawPrediction"]
+    assert list(rows.columns) == ["age", "income", "history", "churned", *added]
+    own = own_predictions(framework, result.model(), rows)
+    told = [row[1] for row in (rows.probability if framework == "keras" else rows.rawPrediction)]
+    assert np.allclose(told, own, atol=1e-5)
+    threshold = 0.5 if framework == "keras" else 0.0
+    assert rows.prediction.tolist() == (own > threshold).astype(float).tolist()
     measured = result.evaluate(test)
     assert {"loss", "accuracy"} <= set(measured)
-    threshold = 0.5 if framework == "keras" else 0.0
-    assert measured["accuracy"] == pytest.approx(((rows.prediction > threshold) == (rows.churned > 0)).mean())
+    assert measured["accuracy"] == pytest.approx((rows.prediction == rows.churned).mean())
 
     result.save(str(tmp_path / "saved"))
     again = cs.load_result(str(tmp_path / "saved"))
@@ -224,66 +227,3 @@ def test_early_stopping_ends_a_search(tmp_path: Path) -> None:
     search = small_search(tmp_path, backend=cs.LocalBackend(num_workers=2), target=0.01, num_trials=40, epochs=50)
     result = search.fit(churn(rows=400))
     assert len(result.history) < 200
-
-
-PIPELINE = """
-import sys
-from pyspark.ml import PipelineModel
-from sparks import SparkHouse
-
-house = SparkHouse()
-spark = house.session("local[1]")
-loaded = PipelineModel.load(sys.argv[1])
-frame = spark.createDataFrame([(0.5, 1.5, 1), (-2.0, -1.0, 0)], ["a", "b", "y"])
-print("scored", [round(row.prediction, 5) for row in loaded.transform(frame).collect()])
-house.close()
-"""
-
-
-def vector_model_fn(params: dict[str, Any]) -> Any:
-    import torch
-    from torch import nn
-
-    module = nn.Sequential(nn.Linear(2, 1), nn.Flatten(0))
-    return cs.TorchModel(
-        module, torch.optim.SGD(module.parameters(), lr=params["lr"]), lambda o, y: (o - y).square().mean()
-    )
-
-
-@pytest.mark.jvm
-def test_a_search_is_a_stage_of_a_pipeline_that_outlives_the_run(spark: Any, tmp_path: Path) -> None:
-    from pyspark.ml import Estimator, Pipeline
-    from pyspark.ml.feature import VectorAssembler
-
-    rng = np.random.default_rng(1)
-    frame = pd.DataFrame(rng.normal(size=(300, 2)), columns=["a", "b"])
-    frame["y"] = frame.a + frame.b
-    search = cs.GridSearch(
-        vector_model_fn,
-        space={"lr": hp.choice([0.1, 0.01])},
-        backend=cs.SparkBackend(spark, num_workers=2),
-        store=str(tmp_path / "store"),
-        features="joined",
-        label="y",
-        validation=0.2,
-        metric="val_loss",
-        epochs=1,
-    )
-    assert isinstance(search, Estimator)
-    pipeline = Pipeline(stages=[VectorAssembler(inputCols=["a", "b"], outputCol="joined"), search])
-    model = pipeline.fit(spark.createDataFrame(frame))
-    probe = spark.createDataFrame([(0.5, 1.5, 1), (-2.0, -1.0, 0)], ["a", "b", "y"])
-    expected = [round(row.prediction, 5) for row in model.transform(probe).collect()]
-    model.write().overwrite().save(str(tmp_path / "pipeline"))
-    cs.open_store(str(tmp_path / "store")).delete("runs")
-    here = Path(__file__).parent
-    folders = os.pathsep.join(map(str, (here, here.parent)))
-    done = subprocess.run(
-        [sys.executable, "-c", PIPELINE, str(tmp_path / "pipeline")],
-        env={**os.environ, "PYTHONPATH": folders},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert f"scored {expected}" in done.stdout, done.stderr[-2000:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import pickle
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from small_search import small_dataset
 from cerebro_spark import runs
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.errors import BackendError, CerebroError, ConfigurationError, EventLogError
+from cerebro_spark.store import open_store
 from cerebro_spark.tune.hyperopt import CerebroTrials
+from cerebro_spark.tune.trackers import CSVTracker
 
 NEW, RUNNING, DONE, ERROR, CANCEL = range(5)
 SPACE = {"x": hp.uniform("x", -3, 3), "batch_size": 16}
@@ -194,6 +197,52 @@ def test_spaces_may_be_annotations(make: Callable[..., CerebroTrials]) -> None:
     assert trials.best_trial["result"]["params"] == best
 
 
+def test_a_space_need_be_no_dict(make: Callable[..., CerebroTrials]) -> None:
+    trials = make(LossyBackend(lambda params, epoch: (params["value"] - 1) ** 2))
+    best = minimize(trials, hp.uniform("x", -3, 3), max_evals=8)
+    assert [result["params"] for result in trials.results] == trials.vals["x"]
+    assert trials.result.best_trial.params == {"value": best["x"]}
+    assert minimize(trials, hp.uniform("x", -3, 3), max_evals=8, return_argmin=False) == best["x"]
+    pair = make(LossyBackend(lambda params, epoch: params["value"][0] ** 2))
+    minimize(pair, [hp.uniform("x", -3, 3), hp.choice("kind", ["wide", "flat"])], max_evals=4)
+    first = pair.results[0]["params"]
+    assert (first[0], first[1] in ("wide", "flat")) == (pair.vals["x"][0], True)
+    either = make(LossyBackend(lambda params, epoch: 1.0))
+    minimize(either, hp.choice("either", [{"lr": hp.uniform("lr", 0, 1)}, hp.uniform("x", 0, 1)]), max_evals=8)
+    assert {type(result["params"]) for result in either.results} == {dict, float}
+
+
+def test_trials_are_pickled_without_their_backend(make: Callable[..., CerebroTrials], tmp_path: Path) -> None:
+    trials = make(input_fn=lambda batch, params: batch, trackers=[CSVTracker(tmp_path / "runs.csv")])
+    minimize(trials, max_evals=3)
+    again = pickle.loads(pickle.dumps(trials))
+    assert (again.losses(), again.run_ids, again.backend) == (trials.losses(), trials.run_ids, None)
+    assert again.argmin == trials.argmin
+    assert again.result.best_trial == trials.result.best_trial
+    with pytest.raises(ConfigurationError, match=r"unpickled, and backends are not pickled: say trials.backend ="):
+        minimize(again, max_evals=5)
+    with pytest.raises(ConfigurationError, match="`backend` is a str"):
+        again.backend = "spark"
+    again.backend = LossyBackend(parabola)
+    minimize(again, max_evals=5)
+    assert (len(again), len(trials), len(set(again.run_ids))) == (5, 3, 2)
+
+
+def test_what_opens_a_store_is_not_pickled(make: Callable[..., CerebroTrials]) -> None:
+    store = open_store("memory://trials", storage_options={"password": "not-for-the-pickle"})
+    rows = {"x": np.arange(40.0), "y": np.arange(40.0)}
+    options = {"data": rows, "features": ["x"], "label": "y", "validation": 0.25, "store": store}
+    trials = make(**options)
+    unprepared = pickle.dumps(trials)
+    minimize(trials, max_evals=2)
+    prepared = pickle.dumps(trials)
+    assert b"not-for-the-pickle" not in unprepared + prepared
+    again = pickle.loads(prepared)
+    again.backend = LossyBackend(parabola)
+    minimize(again, max_evals=3)
+    assert len(again) == 3
+
+
 def test_workers_that_will_stand_idle_are_told_of(
     make: Callable[..., CerebroTrials], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -362,7 +411,16 @@ def test_a_function_that_names_no_framework_is_told_what_to_return(make: Callabl
         ({"metric": "profit"}, "mode='max'"),
         ({"epochs": 0}, "`epochs` is 0"),
         ({"feature": ["x"]}, "did you mean 'features'"),
-        ({"data": None}, "there is no data"),
+        ({"data": None}, "`data` is None, but must be a DataFrame"),
+        ({"wings": 1}, "^CerebroTrials has no argument 'wings': it has .*epochs"),
+        ({"space": SPACE}, r"^CerebroTrials has no argument 'space': give it as hyperopt.fmin\(..., space=...\)"),
+        (
+            {"model_fn": torch_fn},
+            r"^CerebroTrials has no argument 'model_fn': give it as hyperopt.fmin\(model_fn, ...\)",
+        ),
+        ({"max_evals": 3}, r"^CerebroTrials has no argument 'max_evals': give it as hyperopt.fmin\(..., max_evals"),
+        ({"absent": 3}, "^CerebroTrials has no argument 'absent'"),
+        ({"instead": {}}, "^CerebroTrials has no argument 'instead'"),
     ],
 )
 def test_wrong_arguments(options: dict[str, Any], message: str, make: Callable[..., CerebroTrials]) -> None:
@@ -373,7 +431,11 @@ def test_wrong_arguments(options: dict[str, Any], message: str, make: Callable[.
 @pytest.mark.parametrize(
     ("space", "options", "message"),
     [
-        (hp.uniform("x", 0, 1), {}, "params must be a dict"),
+        (
+            hp.choice("x", [0.5, {"value": 0.5}]),
+            {"max_evals": 99},
+            "'value' as the only name is what stands for a value",
+        ),
         (SPACE, {"pass_expr_memo_ctrl": True}, "far from hyperopt"),
         (SPACE, {"trials_save_file": "trials.pkl"}, "keeps its own log"),
         (SPACE, {"max_queue_len": 0}, "`max_queue_len` is 0"),

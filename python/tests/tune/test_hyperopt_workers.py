@@ -51,6 +51,26 @@ def test_models_come_out_of_it(dataset: Dataset, tmp_path: Path) -> None:
     assert trials.statuses() == ["ok"] * 6
 
 
+def bare_fn(lr: float) -> Any:
+    assert isinstance(lr, float)
+    return torch_model_fn({"lr": lr})
+
+
+def bare_input_fn(batch: dict[str, Any], lr: float) -> dict[str, Any]:
+    assert isinstance(lr, float)
+    return batch
+
+
+def test_functions_get_the_value_of_a_space_that_is_no_dict(dataset: Dataset, tmp_path: Path) -> None:
+    backend = LocalBackend(1, threads=1)
+    options: dict[str, Any] = {"data": dataset, "metric": "val_loss", "epochs": 1, "input_fn": bare_input_fn}
+    trials = CerebroTrials(backend=backend, store=str(tmp_path), **options)
+    space = hp.loguniform("lr", -6, -2)
+    hyperopt.fmin(bare_fn, space, algo=rand.suggest, max_evals=2, trials=trials, verbose=False)
+    assert trials.statuses() == ["ok"] * 2
+    assert sum(p.numel() for p in trials.result.model().parameters()) > 0
+
+
 def broken_or_number_fn(params: Mapping[str, Any]) -> Any:
     import torch
 

@@ -133,6 +133,67 @@ def test_a_sampler_with_nothing_left_to_propose_ends_the_run(kind: Any, n_trials
     assert result.best_trial.params["x"] == 1.0
 
 
+def test_callbacks_hear_of_every_end(go: Optimize) -> None:
+    def loss(params: Mapping[str, Any], epoch: int) -> float:
+        return 1 / 0 if params["x"] < -1 else params["x"] ** 2
+
+    def fussy(trial: optuna.Trial) -> dict[str, Any]:
+        if trial.suggest_float("x", -3, 3) > 2:
+            raise optuna.TrialPruned
+        return trial.params
+
+    heard: list[tuple[int, TrialState]] = []
+    study = seeded()
+
+    def note(told: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
+        assert told is study
+        trial.set_user_attr("a copy", "changes nothing")
+        heard.append((trial.number, trial.state))
+
+    go(study, fussy, n_trials=20, backend=LossyBackend(loss), callbacks=iter([note, note]))
+    assert sorted(heard) == sorted([(trial.number, trial.state) for trial in study.trials] * 2)
+    assert {state for _, state in heard} == {TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED}
+    assert not any("a copy" in trial.user_attrs for trial in study.trials)
+
+
+def stopping_space(trial: optuna.Trial) -> dict[str, Any]:
+    if trial.number == 4:
+        trial.study.stop()
+    return {"x": trial.suggest_float("x", -3, 3)}
+
+
+def test_a_study_is_stopped_from_within_the_space(go: Optimize) -> None:
+    """As Optuna has it: the trial that is being made still runs, and is the last one."""
+    study = seeded()
+    result = go(study, stopping_space, n_trials=50)
+    assert states(study) == [TrialState.COMPLETE] * 5
+    assert result.finished
+    go(study, n_trials=2)
+    assert len(study.trials) == 7, "it was stopped once, not for ever"
+    with pytest.raises(RuntimeError, match="inside an objective function or a callback"):
+        study.stop()
+
+
+def test_a_study_is_stopped_by_its_callbacks(go: Optimize) -> None:
+    study = seeded()
+    enough = optuna.study.MaxTrialsCallback(5, states=(TrialState.COMPLETE,))
+    go(study, n_trials=None, callbacks=[enough], max_concurrent=2)
+    assert states(study) == [TrialState.COMPLETE] * len(study.trials)
+    assert 5 <= len(study.trials) <= 6, "what was under way came to its end"
+
+
+def test_a_callback_that_raises_ends_the_run(go: Optimize) -> None:
+    def broken(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
+        raise ZeroDivisionError("the callback")
+
+    study = seeded()
+    with pytest.raises(ZeroDivisionError, match="the callback"):
+        go(study, callbacks=[broken])
+    assert TrialState.RUNNING not in states(study)
+    go(study, n_trials=1)
+    assert TrialState.RUNNING not in states(study)
+
+
 def test_enqueued_trials_come_first_and_a_second_call_goes_on(go: Optimize) -> None:
     study = seeded()
     study.enqueue_trial({"x": 1.0, "kind": "flat"})
@@ -229,6 +290,14 @@ def test_a_space_may_prune_and_its_errors_are_raised(go: Optimize) -> None:
         ({"direction": "maximize"}, {"metric": "val_gain", "mode": "min"}, "would maximize 'val_gain'"),
         ({}, {"target": 0.5}, "ThresholdPruner"),
         ({}, {"max_concurrent": 0}, "`max_concurrent` is 0"),
+        ({}, {"callbacks": print}, "`callbacks` is .*print.*, but must be a list of functions"),
+        (
+            {},
+            {"callbacks": ["stop"]},
+            r"`callbacks` has 'stop', but must be functions, called as callback\(study, trial\)",
+        ),
+        ({}, {"trial": 3}, "optimize has no argument 'trial': did you mean 'n_trials'"),
+        ({}, {"data": None}, "`data` is None, but must be a DataFrame"),
     ],
 )
 def test_wrong_arguments(study: dict[str, Any], options: dict[str, Any], message: str, go: Optimize) -> None:

@@ -76,12 +76,27 @@ def test_numbers_that_can_be_counted_have_a_grid() -> None:
         ({"$a": 1}, r"the space has the name '\$a'"),
         ({"a": {"act": math.sqrt}}, r"`a\.act` is a builtin_function_or_method, but params go into the log"),
         ([hp.uniform(0, 1)], "the space is a list, but must be a dict"),
+        ({"n": (1, 2)}, r"`n` is \[1, 2\], a tuple: did you mean hp.choice\(\[1, 2\]\)"),
+        ({"n": range(3)}, r"`n` is \[0, 1, 2\], a range: did you mean hp.choice\(\[0, 1, 2\]\)"),
+        ({"n": {"b", "a"}}, r"`n` is \['a', 'b'\], a set: did you mean hp.choice\(\['a', 'b'\]\)"),
+        ({"n": np.array([0.5])}, r"`n` is \[0.5\], a ndarray: did you mean .* only option: hp.choice\(\[\[0.5\]\]\)"),
+        ({"n": list(range(100))}, r"did you mean hp.choice\(\[0, 1, 2, 3, 4, 5, 6, 7, ...\]\)"),
+        ({"n": [{"a": 1}, {"a": 2}]}, r"did you mean hp.choice\(\[{'a': 1}, {'a': 2}\]\)"),
+        ({"o": hp.choice([{"name": "sgd", "momentum": [0.5, 0.9]}])}, r"`o\[0\].momentum` is \[0.5, 0.9\], a list"),
     ],
     ids=str,
 )
 def test_a_bad_space_is_refused_with_the_path_to_it(space: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Space(space)
+
+
+def test_a_list_that_is_clearly_one_stays_one() -> None:
+    space = Space(
+        {"layers": hp.choice([[64, 32]]), "nets": hp.choice([(8,), (8, 8)]), "pair": [1, hp.randint(2, 3)], "none": []}
+    )
+    assert space.size == 2
+    assert space.params(space.numbered(1)) == {"layers": [64, 32], "nets": (8, 8), "pair": [1, 2], "none": []}
 
 
 def test_the_same_name_in_other_options_and_on_other_paths_is_fine() -> None:
@@ -98,7 +113,7 @@ def test_params_are_plain_and_nobody_elses() -> None:
             "a": hp.choice(np.array([1, 2])),
             "b": np.float32(0.5),
             "c": hp.uniform(np.float64(0), np.int64(1)),
-            "d": [[1]],
+            "d": hp.choice([[[1]]]),
         }
         | {"n": hp.normal(0, 1), "t": (1, hp.randint(0, 3)), "q": hp.quniform(16, 64, 16), "none": None}
     )

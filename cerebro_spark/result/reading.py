@@ -1,0 +1,221 @@
+"""What a model's output says of a row: a class with its probabilities, or a number. It knows losses by name alone.
+
+PURE: arrays in, arrays out. What the output of a model means is in its loss: logits where the loss takes logits. Of a
+loss that it does not know it assumes nothing, and the output stays as it is until somebody says what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cerebro_spark.errors import ConfigurationError, DataError
+
+Family = Literal["binary", "multiclass"]
+Scale = Literal["logits", "probabilities", "log_probabilities", "margins"]
+Array = NDArray[Any]
+
+KINDS = ("regression", "binary", "binary_logits", "multiclass", "multiclass_logits")
+
+_ROUNDING = 1e-3
+# The largest float64 below 1: the logit of a probability that was rounded to 1 stays finite.
+_NEARLY_ONE = 1 - 2.0**-53
+_TINY = np.finfo("float64").tiny
+
+
+class Meaning(NamedTuple):
+    """What a loss takes: how classes are told apart in the output, and on which scale."""
+
+    family: Family
+    scale: Scale
+
+
+_TORCH = {
+    "BCEWithLogitsLoss": Meaning("binary", "logits"),
+    "BCELoss": Meaning("binary", "probabilities"),
+    "CrossEntropyLoss": Meaning("multiclass", "logits"),
+    "NLLLoss": Meaning("multiclass", "log_probabilities"),
+    "MultiMarginLoss": Meaning("multiclass", "margins"),
+    "binary_cross_entropy_with_logits": Meaning("binary", "logits"),
+    "binary_cross_entropy": Meaning("binary", "probabilities"),
+    "cross_entropy": Meaning("multiclass", "logits"),
+    "nll_loss": Meaning("multiclass", "log_probabilities"),
+    "multi_margin_loss": Meaning("multiclass", "margins"),
+}
+_KERAS: dict[str, Family] = {
+    "bce": "binary",
+    "binarycrossentropy": "binary",
+    "binaryfocalcrossentropy": "binary",
+    "categoricalcrossentropy": "multiclass",
+    "categoricalfocalcrossentropy": "multiclass",
+    "sparsecategoricalcrossentropy": "multiclass",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How one output of a classifier is read. `told` is true where a user said so and the loss does not confirm it."""
+
+    family: Family
+    scale: Scale
+    told: bool = False
+
+    def answers(self, output: Array) -> dict[str, Array]:
+        """The class of each row, and where there are some its probabilities and raw scores, a column a class.
+
+        >>> answers = Reading("binary", "probabilities").answers(np.array([0.25, 0.75]))
+        >>> answers["prediction"].tolist(), answers["probability"].tolist()
+        ([0.0, 1.0], [[0.75, 0.25], [0.25, 0.75]])
+        """
+        if self.told:
+            self._check(output)
+        values = np.asarray(output, "float64")
+        return _of_two(values, self.scale) if self.family == "binary" else _of_many(values, self.scale)
+
+    def _check(self, output: Array) -> None:
+        """Who says kind='binary' says that the model puts out probabilities: what is none is no reason to guess."""
+        beyond = output[(output < -_ROUNDING) | (output > 1 + _ROUNDING)]
+        off = np.abs(output.sum(axis=1) - 1) > _ROUNDING if self.family == "multiclass" else np.zeros(0, bool)
+        if beyond.size or off.any():
+            found = f"{beyond.flat[0]:g}" if beyond.size else f"probabilities that add up to {output[off][0].sum():g}"
+            raise DataError(
+                f"`kind` is {self.family!r}, which with a loss of your own says that the model puts out probabilities,"
+                f" but it put out {found}: say kind='{self.family}_logits' if these are logits"
+            )
+
+
+def reading_of(kind: str | None, loss: Any, shape: Sequence[int]) -> Reading | None:
+    """How to read an output with rows of this shape; None where it is to stay as it is.
+
+    `kind` is what the user says; where it is None the loss tells.
+
+    >>> reading_of(None, "binary_crossentropy", ())
+    Reading(family='binary', scale='probabilities', told=False)
+    >>> reading_of("multiclass_logits", None, (3,)).scale
+    'logits'
+    """
+    known = meaning_of(loss)
+    if kind is None:
+        fits = known is not None and len(shape) == (0 if known.family == "binary" else 1)
+        return Reading(*known) if known is not None and fits else None
+    check_kind(kind)
+    if kind == "regression":
+        return None
+    family = _told_family(kind, shape)
+    if kind.endswith("_logits"):
+        return Reading(family, "logits")
+    if known is None or (family, known.family) == ("binary", "multiclass"):
+        return Reading(family, "probabilities", told=True)
+    # One output a class, each trained on its own: which is largest says something, how they add up nothing.
+    return Reading(family, known.scale if family == known.family else "margins")
+
+
+def check_kind(kind: Any) -> None:
+    """Raise ConfigurationError unless it is None or one of KINDS.
+
+    >>> check_kind("classification")
+    Traceback (most recent call last):
+    cerebro_spark.errors.ConfigurationError: `kind` is 'classification', but must be one of 'regression', 'binary',
+    'binary_logits', 'multiclass', 'multiclass_logits', or None, where the loss tells
+    """
+    if kind is not None and kind not in KINDS:
+        allowed = ", ".join(map(repr, KINDS))
+        raise ConfigurationError(f"`kind` is {kind!r}, but must be one of {allowed}, or None, where the loss tells")
+
+
+def answers(reading: Reading | None, outputs: Mapping[str, Array]) -> dict[str, Array]:
+    """What goes into columns: the outputs themselves if they are several, else "prediction" and what belongs to it."""
+    if len(outputs) != 1:
+        return dict(outputs)
+    (output,) = outputs.values()
+    if reading is not None:
+        return reading.answers(output)
+    return {"prediction": np.asarray(output, "float64") if output.ndim == 1 else output}
+
+
+def meaning_of(loss: Any) -> Meaning | None:
+    """What is known of a loss: PyTorch's and Keras' own and what is derived from them, by object, function or name.
+
+    >>> meaning_of("sparse_categorical_crossentropy")
+    Meaning(family='multiclass', scale='probabilities')
+    """
+    while isinstance(loss, Mapping | list | tuple) and len(loss) == 1:
+        (loss,) = loss.values() if isinstance(loss, Mapping) else loss
+    if isinstance(loss, str):
+        return _keras_meaning(loss, False)
+    given: Mapping[str, Any] = {}
+    if isinstance(loss, partial):
+        loss, given = loss.func, loss.keywords
+    for part in (loss,) if hasattr(loss, "__name__") else type(loss).__mro__:
+        module, name = str(getattr(part, "__module__", "")), str(getattr(part, "__name__", ""))
+        if module in ("torch.nn.modules.loss", "torch.nn.functional") and name in _TORCH:
+            return _TORCH[name]
+        if module.partition(".")[0] in ("keras", "tf_keras"):
+            found = _keras_meaning(name, bool(given.get("from_logits", getattr(loss, "from_logits", False))))
+            if found is not None:
+                return found
+    return None
+
+
+def _keras_meaning(name: str, from_logits: bool) -> Meaning | None:
+    family = _KERAS.get(name.replace("_", "").lower())
+    return None if family is None else Meaning(family, "logits" if from_logits else "probabilities")
+
+
+def _told_family(kind: str, shape: Sequence[int]) -> Family:
+    """Two classes may have an output each."""
+    wanted = kind.removesuffix("_logits")
+    if len(shape) == 1 and (wanted == "multiclass" or shape[0] == 2):
+        return "multiclass"
+    if wanted == "binary" and not shape:
+        return "binary"
+    found = "one value" if not shape else f"values of shape {tuple(shape)}"
+    rule = "one value or two" if wanted == "binary" else "a value a class"
+    raise ConfigurationError(
+        f"`kind` is {kind!r}, which needs {rule} a row, but the model puts out {found}: say kind="
+        + ("'regression', for the output as it is" if len(shape) > 1 else f"'{_other(kind)}'")
+    )
+
+
+def _other(kind: str) -> str:
+    here, there = ("binary", "multiclass") if kind.startswith("binary") else ("multiclass", "binary")
+    return kind.replace(here, there)
+
+
+def _of_two(values: Array, scale: Scale) -> dict[str, Array]:
+    if scale == "logits":
+        small = np.exp(-np.abs(values))
+        likely = np.where(values >= 0, 1.0, small) / (1 + small)
+        unlikely = np.where(values >= 0, small, 1.0) / (1 + small)
+        logits, positive = values, values > 0
+    else:
+        likely = np.clip(values, 0.0, 1.0)
+        unlikely, positive = 1 - likely, likely > 0.5
+        bounded = np.clip(likely, _TINY, _NEARLY_ONE)
+        logits = np.log(bounded) - np.log1p(-bounded)
+    return {
+        "prediction": np.where(np.isnan(values), np.nan, positive),
+        "probability": np.stack([unlikely, likely], axis=1),
+        "rawPrediction": np.stack([-logits, logits], axis=1),
+    }
+
+
+def _of_many(values: Array, scale: Scale) -> dict[str, Array]:
+    lost = np.isnan(values).any(axis=1)
+    found = {"prediction": np.where(lost, np.nan, values.argmax(axis=1))}
+    if scale == "margins":
+        return {**found, "rawPrediction": values}
+    if scale == "probabilities":
+        # As Keras' own losses do with what does not add up to one.
+        likely = np.maximum(values, 0.0)
+        total = likely.sum(axis=1, keepdims=True)
+        likely = np.divide(likely, total, out=likely, where=total > 0)
+        return {**found, "probability": likely, "rawPrediction": np.log(np.maximum(likely, _TINY))}
+    with np.errstate(invalid="ignore"):  # infinite logits have no probabilities: NaN says so
+        small = np.exp(values - values.max(axis=1, keepdims=True))
+    return {**found, "probability": small / small.sum(axis=1, keepdims=True), "rawPrediction": values}

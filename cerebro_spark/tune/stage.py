@@ -1,0 +1,21 @@
+"""What a search is where pyspark is not installed: nobody's stage. `estimator_stage.py` has what it is where it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cerebro_spark.errors import ConfigurationError
+
+
+class PlainStage:
+    """A search without Spark's params."""
+
+    def _handed_over(self, result: Any) -> Any:
+        return result
+
+    def _with_params(self, params: Any) -> Any:
+        """This search with other params. Raises ConfigurationError: it has none."""
+        raise ConfigurationError(
+            f"`params` is {params!r}, but a search has Spark's params only where pyspark is installed: make another"
+            " search with other arguments"
+        )
