@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -117,11 +118,11 @@ def test_a_kind_and_names_may_be_told(torch_run: MadeRun) -> None:
 def test_a_recipe_of_an_older_release_has_the_defaults_of_newer_fields(torch_run: MadeRun) -> None:
     """Its pickle has the first ten fields only."""
     recipe = torch_run.result._recipe
-    values = [getattr(recipe, known.name) for known in dataclasses.fields(recipe)]
+    values = [getattr(recipe, known.name) for known in fields(recipe)]
     old = object.__new__(Recipe)
     old.__setstate__(values[:10])
     assert (old.policy, old.max_kills, old.kind) == ("hopper", None, None)
-    again = dataclasses.replace(pickle.loads(pickle.dumps(old)), seed=5)
+    again = replace(pickle.loads(pickle.dumps(old)), seed=5)
     assert again.settings(2).seed == 5
 
 
