@@ -1,10 +1,8 @@
 """The event log: append-only, write-once segments of JSON lines in a store. It never rewrites what was written.
 
-A segment holds all events of one turn of the engine and is named by the number of its first event. The log may be cut
-at any byte and still reads up to the last whole event: each line carries its number, and a line that was cut does not
-parse. Two drivers that believe they own the same run collide on a segment's name, and the second one stops: whoever has
-read a log goes on from there, and from nowhere else. The first line of a segment says who wrote it, so that no two
-drivers ever write the same bytes.
+A segment holds all events of one turn of the engine. What its name means, and why two drivers that believe they own
+the same run cannot both go on with it, is in `segments.py`: whoever has read a log goes on from there, and from nowhere
+else. The first line of a segment says who wrote it, so that no two drivers ever write the same bytes.
 
 Many small segments are joined into one now and then, by a thread of their own: whoever appends waits for one write, and
 never for the tidying up.
@@ -12,7 +10,6 @@ never for the tidying up.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import socket
@@ -25,12 +22,15 @@ from contextlib import contextmanager
 from cerebro_spark.codec import decode, encode
 from cerebro_spark.errors import AlreadyInStore, CerebroError, EventLogError, NotFoundInStore
 from cerebro_spark.events import Event
+from cerebro_spark.segments import START, Place, Walk, author, covered, seal, segments, signed
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
+from cerebro_spark.store.paths import Segment
 
 _log = logging.getLogger(__name__)
 _SEGMENTS_BEFORE_COMPACTION = 256
 _SECONDS_TO_CLOSE = 30.0
+_TRIES_TO_SEAL = 1000
 
 
 class EventLog:
@@ -52,31 +52,34 @@ class EventLog:
         self._run = run
         self._folder = paths.log_folder(run)
         self._writer = signature()
-        self._next: int | None = None
-        self._segments: list[tuple[str, bytes]] = []
+        self._place: Place | None = None
+        """Where the log goes on, as far as this driver has read it, or written it itself."""
+        self._own = False
+        self._segments: list[tuple[Segment, bytes]] = []
         """What this driver wrote and nobody has joined yet: it is small, and need not be read again."""
-        self._claim: int | None = None
         self._joins: list[Future[None]] = []
         self._hurry = threading.Event()
 
     def append(self, events: Sequence[Event]) -> None:
-        """Make these events last before anybody acts on them; one write for all of them."""
+        """Make these events last before anybody acts on them; one write for all of them.
+
+        Raises EventLogError, and nothing is written, if somebody else has gone on with the log since it was read.
+        """
         if not events:
             return
-        if self._next is None:
-            self._next = sum(1 for _ in self._lines())
-        if self._claim is None:
-            self._free_name()
-            self._claim = self._next
-        lines = [_numbered(self._next + index, event) for index, event in enumerate(events)]
-        lines[0] = _signed(lines[0], self._writer)
-        name, data = paths.log_segment(self._run, self._next), "".join(lines).encode()
+        if not self._own:
+            self._take(from_others=False)
+        assert self._place is not None
+        number = self._place.number
+        lines = [_numbered(number + index, event) for index, event in enumerate(events)]
+        lines[0] = signed(lines[0], self._writer)
+        name, data = self._next_name(), "".join(lines).encode()
         try:
             self._store.write(name, data)
         except AlreadyInStore as error:
             raise self._taken(name) from error
-        self._next += len(events)
-        self._segments.append((name, data))
+        self._place = self._place._replace(number=number + len(events))
+        self._segments.append((Segment(name, self._place.term, number, number, joined=False), data))
         if len(self._segments) >= _SEGMENTS_BEFORE_COMPACTION:
             self._compact()
 
@@ -85,13 +88,22 @@ class EventLog:
 
         Raises EventLogError where an event is missing or damaged before the end.
         """
-        count = 0
-        for line in self._lines():
-            event = self._decoded(count, line)
-            count += 1
-            yield event
-        if self._next is None:
-            self._next = count
+        walk = Walk(self._store, self._run)
+        for number, line in walk.lines():
+            yield self._decoded(number, line)
+        if self._place is None:
+            self._place = walk.place
+
+    def claim(self) -> list[Event]:
+        """Make the log this driver's own, whoever writes it now; returns what has come since it was read.
+
+        From then on nobody else's events follow, and who wrote before is told so by the next one it appends.
+        """
+        return [] if self._own else self._take(from_others=True)
+
+    def is_mine(self) -> bool:
+        """Whether nobody has taken this driver's log over by now."""
+        return self._own and not self._store.exists(self._next_name())
 
     def close(self, seconds: float = _SECONDS_TO_CLOSE) -> None:
         """Wait until segments that are being joined are tidied up, but not for ever: what stays does no harm.
@@ -113,55 +125,54 @@ class EventLog:
         except EventLogError as error:
             raise EventLogError(f"event {number} of the log {self._folder} cannot be read: {error}") from error
 
-    def _lines(self) -> Iterator[str]:
-        """All whole lines in order. A segment that vanishes while others are read was joined to others: look again.
+    def _take(self, from_others: bool) -> list[Event]:
+        """Begin a term of one's own where the log ends; an empty log is the one's who writes first.
 
-        So it was if one seems never to have been: a listing takes time, and may see neither it nor what it became.
+        Where somebody is quicker again and again, each time the log has gone on.
         """
-        expected = 0
-        listed = self._store.list(self._folder)
-        waiting = sorted(listed, key=_place)
-        while waiting:
-            name = waiting.pop(0)
-            try:
-                whole = _whole_lines(self._store.read(name), expected)
-            except NotFoundInStore:
-                listed = self._store.list(self._folder)
-                if name in listed:
-                    raise
-                waiting = sorted(listed, key=_place)
-                continue
-            if whole and whole[0][0] > expected:
-                earlier, listed = set(listed), self._store.list(self._folder)
-                if not any(_place(other)[0] <= expected for other in listed if other not in earlier):
-                    raise _hole(self._folder, expected, name, whole[0][0])
-                waiting = sorted(listed, key=_place)
-                continue
-            for number, line in whole:
-                if number > expected:
-                    raise _hole(self._folder, expected, name, number)
-                if number == expected:
-                    expected += 1
-                    yield line
+        if self._place is None and not from_others:
+            self._place = self._end()
+        walk = Walk(self._store, self._run, self._place or START)
+        unread: list[Event] = []
+        for _ in range(_TRIES_TO_SEAL):
+            unread += [self._decoded(number, line) for number, line in walk.lines()]
+            if unread and not from_others:
+                raise self._taken(walk.last or self._folder)
+            self._place = walk.place
+            if walk.place == START or self._seal(walk.place):
+                self._own = True
+                return unread
+        raise EventLogError(f"run {self._run} is under way and cannot be taken over: end the driver that writes it")
 
-    def _free_name(self) -> None:
-        """See that nobody else has gone on with the log since it was read, under whatever name.
+    def _end(self) -> Place:
+        walk = Walk(self._store, self._run)
+        for _ in walk.lines():
+            pass
+        return walk.place
 
-        A segment cut within its first event holds nothing, and only blocks the next name.
-        """
-        assert self._next is not None
-        blocking = paths.log_segment(self._run, self._next)
-        later = [name for name in self._store.list(self._folder) if -_place(name)[1] >= self._next]
-        for name in later:
-            if _whole_lines(self._store.read(name), self._next):
-                raise self._taken(name)
-        if blocking in later:
-            self._store.delete(blocking)
+    def _seal(self, place: Place) -> bool:
+        """End the newest term here, if its driver has not gone on; then the next one is ours."""
+        try:
+            self._store.write(self._next_name(), seal(place.number, self._writer))
+        except AlreadyInStore:
+            return False
+        if covered(segments(self._store, self._folder), place):
+            return False
+        self._place = place._replace(term=place.term + 1)
+        return True
+
+    def _next_name(self) -> str:
+        assert self._place is not None
+        return paths.log_segment(self._run, self._place.number, term=self._place.term)
 
     def _taken(self, name: str) -> EventLogError:
+        try:
+            who = author(self._store.read(name))
+        except NotFoundInStore:
+            who = "somebody whose segments have been joined since"
         return EventLogError(
-            f"another driver goes on with run {self._run}: {name} in {self._store.url} was written by"
-            f" {_author(self._store.read(name))}. Let only one go on: this one stops here, and nothing is lost"
+            f"another driver goes on with run {self._run}: {name} in {self._store.url} was written by {who}. Let only"
+            " one go on: this one stops here, and nothing is lost"
         )
 
     def _compact(self) -> None:
@@ -172,21 +183,21 @@ class EventLog:
         self._joins = [join for join in self._joins if not join.done()]
         self._joins.append(self._pool.submit(self._join, segments, self._hurry))
 
-    def _join(self, segments: Sequence[tuple[str, bytes]], hurry: threading.Event) -> None:
+    def _join(self, small: Sequence[tuple[Segment, bytes]], hurry: threading.Event) -> None:
         """Write small segments as one, which is readable beside them until they are gone.
 
-        It only tidies up: where the store fails, the small ones stay, and are read as ever. The first that this driver
-        wrote into a log it took over stays too: it is where a driver that was given up for dead, and wakes, collides.
+        It only tidies up: where the store fails, the small ones stay, and are read as ever. The very first of a log
+        stays too: it is where others who found the log empty collide.
         """
-        claim = paths.log_segment(self._run, self._claim) if self._claim else None
-        first, last = _place(segments[0][0])[0], _place(segments[-1][0])[0]
+        first, last = small[0][0], small[-1][0]
+        whole = paths.log_segment(self._run, first.first, last.first, first.term)
         try:
-            self._store.write(paths.log_segment(self._run, first, last), b"".join(data for _, data in segments))
-            for name, _ in segments:
+            self._store.write(whole, b"".join(data for _, data in small))
+            for segment, _ in small:
                 if hurry.is_set():
                     return
-                if name != claim:
-                    self._store.delete(name)
+                if (segment.term, segment.first) != START:
+                    self._store.delete(segment.name)
         except Exception as error:  # nobody looks at what this thread ends with
             _log.warning("the segments of the log %s could not be joined: %s", self._folder, error)
 
@@ -202,6 +213,14 @@ class DiscardingLog(EventLog):
 
     def read(self) -> Iterator[Event]:
         return iter(())
+
+    def claim(self) -> list[Event]:
+        """Nobody else can have it."""
+        return []
+
+    def is_mine(self) -> bool:
+        """It is."""
+        return True
 
 
 @contextmanager
@@ -228,42 +247,3 @@ def signature() -> str:
 
 def _numbered(number: int, event: Event) -> str:
     return f'{{"n":{number},{encode(event)[1:]}\n'
-
-
-def _signed(line: str, writer: str) -> str:
-    return f'{{"by":{json.dumps(writer)},{line[1:]}'
-
-
-def _author(segment: bytes) -> str:
-    """Who wrote a segment, as far as it says so."""
-    try:
-        return str(json.loads(segment.split(b"\n")[0])["by"])
-    except (ValueError, KeyError, TypeError):
-        return "somebody who left no name"
-
-
-def _number(raw: bytes) -> int | None:
-    """The number of a whole line; None for an empty or cut one."""
-    try:
-        body = json.loads(raw.decode())
-    except (ValueError, RecursionError):
-        return None
-    return body["n"] if isinstance(body, dict) and isinstance(body.get("n"), int) else None
-
-
-def _whole_lines(segment: bytes, first: int) -> list[tuple[int, str]]:
-    """The lines of a segment that are whole, from event `first` on, with their numbers."""
-    numbered = ((_number(raw), raw) for raw in segment.split(b"\n"))
-    return [(number, raw.decode()) for number, raw in numbered if number is not None and number >= first]
-
-
-def _hole(folder: str, expected: int, name: str, found: int) -> EventLogError:
-    return EventLogError(f"the log {folder} lacks event {expected}: {name} goes on with {found}")
-
-
-def _place(name: str) -> tuple[int, int]:
-    """Sort key: by first event; of segments that start alike, the longest first."""
-    found = paths.segment_range(name)
-    if found is None:
-        raise EventLogError(f"{name} does not belong into an event log")
-    return found[0], -found[1]

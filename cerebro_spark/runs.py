@@ -201,6 +201,7 @@ class _Drive:
         self._patience = patience
         self._earlier = earlier
         self._script = recipe.search.script if isinstance(recipe.search, ReplaySearch) else None
+        self._log = EventLog(self._store, run)
         self._sweeper = Sweeper(Patient(store, seconds=min(patience, _PATIENCE_TO_SWEEP)), run)
         self._engine: Engine | None = None
         self._inherited = bool(earlier)
@@ -212,7 +213,7 @@ class _Drive:
     ) -> None:
         self._backend.bind(self._job())
         checker = self._checker()
-        log = EventLog(self._store, self._run)
+        log = self._log
         try:
             with closing(log), self._sweeper, Progress(progress, self._earlier) as watching:
                 everybody: list[Observer] = [self._note, watching, *([checker] if checker else []), *observers]
@@ -254,11 +255,11 @@ class _Drive:
         self.begun = True
         if self._inherited:
             self._inherited = False
-            self._sweep()
+            self._sweep(self._log.is_mine)
 
-    def _sweep(self) -> None:
+    def _sweep(self, owned: Callable[[], bool] = lambda: True) -> None:
         assert self._engine is not None
-        self._sweeper.sweep(self._engine.scheduler.state.retention.kept())
+        self._sweeper.sweep(self._engine.scheduler.state.retention.kept(), owned)
 
     def _say_how_to_go_on(self, error: BaseException) -> None:
         if not self.begun or not self.resumable or isinstance(error, (EventLogError, ReplayDiverged)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
@@ -28,17 +28,21 @@ class Sweeper:
         self._pool = ThreadPoolExecutor(1, "sweeper")
         self._hurry = threading.Event()
 
-    def sweep(self, kept: Iterable[Checkpoint]) -> None:
+    def sweep(self, kept: Iterable[Checkpoint], owned: Callable[[], bool] = lambda: True) -> None:
         """See at once what lies there and is not among `kept`; delete it in the background.
 
         Only for whoever owns the log, and before it orders anything (from then on there may be checkpoints that are yet
-        to be reported) or once the run is over, when nobody can go on with it. Names carry the attempt: nobody writes a
-        listed one anew while it waits to be deleted. A worker of a dead driver may be at the end of a unit just now,
-        and write its checkpoint after the sweep: one file a worker at most, which the sweep at the run's end finds.
+        to be reported) or once the run is over, when nobody can go on with it. `owned` is asked after the list was
+        made: if the log is still this driver's then, no name on the list is a later driver's. Names carry the attempt:
+        nobody writes a listed one anew while it waits to be deleted. A worker of a dead driver may be at the end of a
+        unit just now, and write its checkpoint after the sweep: one file a worker at most, which the sweep at the run's
+        end finds.
         """
         needed = {paths.checkpoint(self._run, checkpoint) for checkpoint in kept}
         try:
             listed = self._store.list(paths.checkpoint_folder(self._run))
+            if not owned():
+                return
         except OSError as error:
             self._leave(error)
             return

@@ -1,6 +1,7 @@
 """Where each thing lies in a store: the only place that knows. It reads and writes nothing, it only names.
 
-runs/<run>/log/000000000064.jsonl       one commit of the event log, from event 64 on; ...000-...063.jsonl: joined ones
+runs/<run>/log/000000000064.jsonl       one commit of the event log, from event 64 on; ...000-...063.jsonl: joined ones;
+                                        ...064.2.jsonl: of the second driver that took the run over, see segments.py
 runs/<run>/claim.json                   who took the run's id, the first thing in its folder
 runs/<run>/functions.pkl                the user's functions, the one pickle of a run
 runs/<run>/checkpoints/<trial>/...      a trial's state after a unit
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.types import Checkpoint, PartitionId, Split
@@ -23,7 +25,17 @@ DATASETS = "datasets"
 _LONGEST_ID = 200  # with what is added it is the name of a file, which may have 255
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _CHECKPOINT = re.compile(r"e\d{4,}-s\d{5,}-a\d+\.safetensors")
-_SEGMENT = re.compile(r"(\d{12,})(?:-(\d{12,}))?\.jsonl")
+_SEGMENT = re.compile(r"(\d{12,})(?:-(\d{12,}))?(?:\.([1-9]\d*))?\.jsonl")
+
+
+class Segment(NamedTuple):
+    """A file of an event log: whose term it is of, and the first events of the first and the last commit in it."""
+
+    name: str
+    term: int
+    first: int
+    last: int
+    joined: bool
 
 
 def check_id(identifier: str, what: str = "run id") -> str:
@@ -68,27 +80,30 @@ def log_folder(run: str) -> str:
     return f"{run_folder(run)}/log"
 
 
-def log_segment(run: str, first: int, last: int | None = None) -> str:
+def log_segment(run: str, first: int, last: int | None = None, term: int = 0) -> str:
     """The name of the segment that begins with event `first`, or of joined segments that begin with `first` to `last`.
 
     Names sort as their numbers do.
 
-    >>> log_segment("r1", 7), log_segment("r1", 0, 64)
-    ('runs/r1/log/000000000007.jsonl', 'runs/r1/log/000000000000-000000000064.jsonl')
+    >>> log_segment("r1", 7), log_segment("r1", 0, 64, term=2)
+    ('runs/r1/log/000000000007.jsonl', 'runs/r1/log/000000000000-000000000064.2.jsonl')
     """
     if first < 0 or (last is not None and last < first):
         raise ConfigurationError(f"events count from 0 upwards, but {first} to {last} were asked for")
-    return f"{log_folder(run)}/{first:012d}{'' if last is None else f'-{last:012d}'}.jsonl"
+    joined, of_term = "" if last is None else f"-{last:012d}", f".{term}" if term else ""
+    return f"{log_folder(run)}/{first:012d}{joined}{of_term}.jsonl"
 
 
-def segment_range(name: str) -> tuple[int, int] | None:
-    """The first events of the first and the last segment in a log file, or None for a name that is no log segment.
+def segment(name: str) -> Segment | None:
+    """What the name of a log file says, or None for a name that is no log segment.
 
-    >>> segment_range("runs/r1/log/000000000000-000000000064.jsonl"), segment_range("runs/r1/log/000000000007.jsonl")
-    ((0, 64), (7, 7))
+    >>> segment("runs/r1/log/000000000000-000000000064.2.jsonl")[1:], segment("runs/r1/log/000000000007.jsonl")[1:]
+    ((2, 0, 64, True), (0, 7, 7, False))
     """
     found = _SEGMENT.fullmatch(name.rpartition("/")[2])
-    return (int(found[1]), int(found[2] or found[1])) if found else None
+    if found is None:
+        return None
+    return Segment(name, int(found[3] or 0), int(found[1]), int(found[2] or found[1]), found[2] is not None)
 
 
 def claim(run: str) -> str:

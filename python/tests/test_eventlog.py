@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -136,7 +135,7 @@ def test_many_segments_are_joined_and_still_read(store: LocalStore, monkeypatch:
     for n in range(10):
         log.append(facts(n, 1))
     log.close()
-    assert len(store.list(FOLDER)) == 4
+    assert len(store.list(FOLDER)) == 5, "two joined ones, two more, and the very first, which is never freed"
     assert list(EventLog(store, RUN).read()) == facts(0, 10)
 
 
@@ -159,7 +158,7 @@ def test_a_log_can_be_read_while_it_is_joined(store: LocalStore, monkeypatch: py
     seen = [next(reading), next(reading)]
     log.append(facts(5, 1))
     log.close()
-    assert len(store.list(FOLDER)) == 1
+    assert len(store.list(FOLDER)) == 2
     assert seen + list(reading) == facts(0, 6)
 
 
@@ -209,7 +208,7 @@ def test_whoever_appends_is_not_kept_waiting_while_segments_are_joined(
     log.append(facts(14, 2))
     assert store.by(threading.get_ident()) - before <= 2
     log.close()
-    assert store.list(FOLDER) == [f"{FOLDER}/{0:012d}-{14:012d}.jsonl"]
+    assert store.list(FOLDER) == [f"{FOLDER}/{0:012d}-{14:012d}.jsonl", f"{FOLDER}/{0:012d}.jsonl"]
     assert not [calls for calls in store.calls if calls[1] == "read"], "what was just written is known"
     assert list(EventLog(LocalStore(tmp_path), RUN).read()) == facts(0, 16)
     log.append(facts(16, 1))
@@ -247,7 +246,7 @@ def test_a_log_is_whole_before_during_and_after_segments_are_joined(
     store.gate.set()
     log.close()
     assert list(EventLog(store, RUN).read()) == facts(0, 5)
-    assert len(store.list(FOLDER)) == 2
+    assert len(store.list(FOLDER)) == 3
 
 
 def test_a_store_that_hangs_keeps_nobody_from_closing_the_log(
@@ -298,21 +297,49 @@ def test_a_driver_collides_also_with_what_was_written_and_joined_since_it_read(
     assert list(EventLog(store, RUN).read()) == facts(0, 8)
 
 
-def test_what_another_driver_has_just_written_is_not_deleted(
+def test_who_has_claimed_a_log_has_it_and_knows_all_that_came_before(store: LocalStore) -> None:
+    one, two = EventLog(store, RUN), EventLog(store, RUN)
+    one.append(facts(0, 2))
+    assert list(two.read()) == facts(0, 2)
+    one.append(facts(2, 1))
+    assert one.is_mine()
+    assert two.claim() == facts(2, 1)
+    assert two.claim() == []
+    assert (one.is_mine(), two.is_mine()) == (False, True)
+    assert list(EventLog(store, RUN).read()) == facts(0, 3), "a claim is no event"
+    with pytest.raises(EventLogError, match=rf"another driver goes on with run r1.*process {os.getpid()} on"):
+        one.append(facts(3, 1))
+    two.append(facts(3, 1))
+    assert EventLog(store, RUN).claim() == facts(0, 4), "who has read nothing hears all of it"
+    with pytest.raises(EventLogError, match="another driver"):
+        two.append(facts(4, 1))
+
+
+def test_a_newcomer_who_listed_before_and_writes_after_segments_were_joined_is_not_accepted(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = EventLog(store, RUN), EventLog(store, RUN)
-    one.append(facts(0, 1))
-    counted = two._lines
+    """The name that it saw free has been taken and freed since: its seal there is void, and the driver goes on."""
+    monkeypatch.setattr("cerebro_spark.eventlog._SEGMENTS_BEFORE_COMPACTION", 3)
+    alive, late = EventLog(store, RUN), EventLog(store, RUN)
+    alive.append(facts(0, 2))
+    assert list(late.read()) == facts(0, 2)
+    writing = store.write
 
-    def meanwhile() -> Iterator[str]:
-        yield from counted()
-        one.append(facts(1, 1))
+    def meanwhile(name: str, data: bytes | memoryview) -> None:
+        monkeypatch.setattr(store, "write", writing)
+        for n in range(2, 8):
+            alive.append(facts(n, 1))
+        alive.close()
+        assert name not in store.list(FOLDER), "freed"
+        writing(name, data)
 
-    monkeypatch.setattr(two, "_lines", meanwhile)
+    monkeypatch.setattr(store, "write", meanwhile)
     with pytest.raises(EventLogError, match="another driver"):
-        two.append(facts(1, 1))
-    assert list(EventLog(store, RUN).read()) == facts(0, 2)
+        late.append(facts(2, 1))
+    alive.append(facts(8, 1))
+    assert list(EventLog(store, RUN).read()) == facts(0, 9)
+    assert EventLog(store, RUN).claim() == facts(0, 9)
+    assert not alive.is_mine()
 
 
 def test_a_hole_is_an_error(store: LocalStore) -> None:

@@ -18,7 +18,7 @@ PACKAGE = ROOT / "cerebro_spark"
 LAYERS = [
     {"_version", "types", "errors"},
     {"events", "search", "store", "trainer"},
-    {"codec", "placement", "timeline"},
+    {"codec", "placement", "segments", "timeline"},
     {"scheduling", "data"},
     {"dispatch", "eventlog", "gantt"},
     {"scheduler"},

@@ -414,3 +414,26 @@ def test_a_driver_that_lives_loses_no_checkpoint_to_one_that_believes_it_dead(
     with pytest.raises(EventLogError, match="another driver goes on"):
         runs.resume(store, "r1", Raced(EventLog(store, "r1")))
     assert checkpoints(store) == before
+
+
+class TakenOver(LocalStore):
+    """While checkpoints are listed, another driver takes the run over, and its workers write theirs."""
+
+    taken = False
+
+    def list(self, folder: str = "") -> list[str]:
+        if folder == paths.checkpoint_folder("r1") and not self.taken:
+            self.taken = True
+            EventLog(LocalStore(self.root), "r1").claim()
+            write(self, ORPHANS)
+        return super().list(folder)
+
+
+def test_a_driver_that_was_taken_over_deletes_nothing_of_its_successors(template: Dataset, tmp_path: Path) -> None:
+    store = TakenOver(tmp_path)
+    kept, given_up = stopped(template, LocalStore(tmp_path))
+    with pytest.raises(EventLogError, match="another driver goes on"):
+        runs.resume(store, "r1", simulated())
+    assert checkpoints(LocalStore(tmp_path)) == sorted(
+        [*kept, *given_up, *(paths.checkpoint("r1", checkpoint) for checkpoint in ORPHANS)]
+    )

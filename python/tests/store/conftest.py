@@ -113,6 +113,15 @@ def contested_store(request: pytest.FixtureRequest) -> Store:
     return made
 
 
+@pytest.fixture(
+    params=[pytest.param(STORES[name], id=name, marks=STORES[name].marks) for name in ("local", "s3", "hdfs")]
+)
+def real_store(request: pytest.FixtureRequest) -> Store:
+    """One of each kind that drivers on several machines can share."""
+    made: Store = request.param.make(request)
+    return made
+
+
 @pytest.fixture(params=_those(lambda traits: traits.folders))
 def folder_store(request: pytest.FixtureRequest) -> Store:
     """Those with real folders."""

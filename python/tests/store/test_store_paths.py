@@ -16,7 +16,10 @@ from cerebro_spark.types import Checkpoint
 def test_segments_sort_as_their_numbers(numbers: list[int]) -> None:
     names = [paths.log_segment("r1", number) for number in sorted(numbers)]
     assert names == sorted(names)
-    assert [paths.segment_range(name) for name in names] == [(number, number) for number in sorted(numbers)]
+    assert [paths.segment(name) for name in names] == [
+        paths.Segment(name, 0, number, number, joined=False)
+        for name, number in zip(names, sorted(numbers), strict=True)
+    ]
 
 
 def test_everything_of_a_run_lies_in_its_folder() -> None:
@@ -31,10 +34,17 @@ def test_everything_of_a_run_lies_in_its_folder() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["runs/r1/log/7.jsonl", "runs/r1/log/000000000007.jsonl.tmp", "runs/r1/functions.pkl", ""]
+    "name",
+    [
+        "runs/r1/log/7.jsonl",
+        "runs/r1/log/000000000007.jsonl.tmp",
+        "runs/r1/log/000000000007.0.jsonl",
+        "runs/r1/functions.pkl",
+        "",
+    ],
 )
 def test_what_is_no_segment(name: str) -> None:
-    assert paths.segment_range(name) is None
+    assert paths.segment(name) is None
 
 
 @pytest.mark.parametrize("run", ["", "a/b", "..", ".hidden", "a b", "ü", "a:b", "a\n"])
