@@ -17,6 +17,7 @@ from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer.checkpoint import ITEM_BYTES, Entry, Source
 from cerebro_spark.trainer.feed import Batch, Columns
 from cerebro_spark.trainer.keras_metrics import named_metrics
+from cerebro_spark.trainer.keras_shapes import fit_labels
 from cerebro_spark.trainer.resident import Resident
 from cerebro_spark.trainer.state import NUMPY_TAGS, check_names, check_same, numpy_arrays, numpy_bytes
 
@@ -46,6 +47,7 @@ class KerasResident(Resident):
             _save_as_plain(optimizer, [rates["weight_decay"] for rates in self._rates if "weight_decay" in rates])
         model._symbolic_build(data_batch=self.pack(sample))
         self.metrics = named_metrics(model)
+        fit_labels(model, self.metrics)
         self.rows: Any = None
         for tracker in getattr(model._compile_loss, "metrics", []):
             self._weigh_by_rows(tracker)
