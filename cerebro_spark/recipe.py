@@ -43,6 +43,7 @@ class Recipe:
     replicas: int = 1
     policy: str = "hopper"
     max_kills: int | None = None
+    unit_timeout: float | None = None
 
     def job(self, run: str, store: Store) -> Job:
         """The run as its workers see it; its checkpoints go to `store`."""
@@ -56,6 +57,7 @@ class Recipe:
             self.resources,
             self.cache,
             self.objective.metric,
+            unit_timeout=self.unit_timeout,
         )
 
     def settings(self, workers: int) -> Settings:
@@ -69,7 +71,7 @@ class Recipe:
             queue_ahead=1,
             objective=self.objective,
         )
-        return with_todays_rules(settings, max_kills=self.max_kills)
+        return with_todays_rules(settings, max_kills=self.max_kills, unit_timeout=self.unit_timeout)
 
 
 def pack(recipe: Recipe) -> bytes:

@@ -18,7 +18,8 @@ Framework = Literal["auto", "keras", "torch"] | type[Trainer]
 class Job:
     """One run as a worker sees it: where its data and its checkpoints are, and the user's functions.
 
-    `metric` is what the search goes by, if that is to be looked for when one batch is tried.
+    `metric` is what the search goes by, if that is to be looked for when one batch is tried. `unit_timeout` are the
+    seconds that a unit may take, if the user said so.
     """
 
     run: str
@@ -30,6 +31,7 @@ class Job:
     resources: Resources = field(default_factory=Resources)
     cache: Mapping[str, Any] = field(default_factory=dict)
     metric: str | None = None
+    unit_timeout: float | None = None
 
     @property
     def columns(self) -> Columns:

@@ -56,6 +56,7 @@ class Options(TypedDict, total=False):
     seed: int
     replicas: int
     max_kills: int | None
+    unit_timeout: float | None
     max_concurrent: int | None
     time_budget: float | None
     patience: int | None
@@ -80,7 +81,8 @@ class ModelSearch(_Estimator):
     - `features`, `label`, `weight`, `validation`, `partitions`: how a DataFrame becomes a data set; see `cs.prepare`.
     - `replicas`: how many workers hold each partition. `max_concurrent`: how many trials are under way at a time.
     - `max_kills`: how many workers a unit may lose in a row, on different hosts, before its trial fails; if not given,
-      that goes by how often workers die by themselves.
+      that goes by how often workers die by themselves. `unit_timeout`: the seconds after which a unit, or the load of a
+      partition, is taken for stuck, and its worker replaced; if not given, that goes by what they usually take.
     - `time_budget` (seconds), `patience` (epochs without a new best), `target` (a value of the metric): when to stop.
     - `input_fn`, `train_fn`, `eval_fn`: the user's other functions. `framework`: "keras" or "torch", where the code of
       `model_fn` does not tell. `resources`: threads, device and precision of a worker.
@@ -171,6 +173,7 @@ class ModelSearch(_Estimator):
             resources=options.get("resources") or Resources(),
             replicas=options.get("replicas", 1),
             max_kills=options.get("max_kills"),
+            unit_timeout=options.get("unit_timeout"),
         )
 
     def _prepared(self, data: Any, store: Store, backend: Backend) -> Dataset:
