@@ -64,7 +64,8 @@ class Settings:
     an older run means what was done then (for today see `scheduling/rules.py`): `kill_rule` says when a unit is taken
     for what kills its workers (see `scheduling/deaths.py`); workers that were let go for their failures were never
     replaced, now they are after `quarantine` seconds; a training unit's last batch of fewer rows than `smallest_batch`
-    joins the one before it, which used to be kept.
+    joins the one before it, which used to be kept. A unit or a load may take `unit_timeout` seconds, or, if that is not
+    given, `least_timeout` and more where more is usual (see `scheduling/limits.py`); once they took what they took.
     """
 
     partitions: tuple[Partition, ...]
@@ -81,6 +82,8 @@ class Settings:
     smallest_batch: int = 1
     quarantine: float | None = None
     kill_rule: KillRule = "in a row"
+    unit_timeout: float | None = None
+    least_timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,10 +231,14 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class LoadPartition(Action):
-    """Worker: make this partition ready to train on, then say PartitionLoaded or PartitionLost."""
+    """Worker: make this partition ready to train on, then say PartitionLoaded or PartitionLost.
+
+    Backend: who takes longer than `limit` seconds for it is stuck: say PartitionLost and WorkerLost, and replace it.
+    """
 
     worker: WorkerId
     partition: PartitionId
+    limit: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +257,7 @@ class RunUnit(Action):
     epoch before this one measured, where it matters; a `final` unit turns it, with what it measures itself, into the
     values of the epoch, for which it takes the model's own metric objects. `rebased` says that the parent was trained
     with other params, by another trial or this one: weights and state come from it, numbers from `params`.
+    Backend: who takes longer than `limit` seconds for it is stuck: say WorkerLost, and replace it.
     """
 
     worker: WorkerId
@@ -261,6 +269,7 @@ class RunUnit(Action):
     carry: Metrics | None = None
     final: bool = False
     rebased: bool = False
+    limit: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

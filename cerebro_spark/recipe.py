@@ -48,6 +48,7 @@ class Recipe:
     policy: str = "hopper"
     max_kills: int | None = None
     kind: str | None = None
+    unit_timeout: float | None = None
 
     def __setstate__(self, state: Sequence[Any]) -> None:
         """Take the values of the fields in their order; those that an older release did not know get their defaults."""
@@ -66,6 +67,7 @@ class Recipe:
             self.resources,
             self.cache,
             self.objective.metric,
+            unit_timeout=self.unit_timeout,
         )
 
     def settings(self, workers: int) -> Settings:
@@ -80,7 +82,7 @@ class Recipe:
             objective=self.objective,
             smallest_batch=SMALLEST_BATCH,
         )
-        return with_todays_rules(settings, max_kills=self.max_kills)
+        return with_todays_rules(settings, max_kills=self.max_kills, unit_timeout=self.unit_timeout)
 
 
 def pack(recipe: Recipe, home: Store | None = None) -> tuple[bytes, Resolve]:

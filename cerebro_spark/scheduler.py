@@ -39,6 +39,7 @@ from cerebro_spark.events import (
 from cerebro_spark.scheduling import inspection
 from cerebro_spark.scheduling.blame import BlameRules
 from cerebro_spark.scheduling.crew import CrewRules
+from cerebro_spark.scheduling.limits import Limits
 from cerebro_spark.scheduling.roster import WorkerRecord
 from cerebro_spark.scheduling.state import empty_state
 from cerebro_spark.scheduling.trials import TrialRules
@@ -53,7 +54,7 @@ class MopScheduler:
     >>> scheduler.handle(WorkAdded(0.0, Work("t0", {}, until_epoch=1)))
     []
     >>> scheduler.handle(WorkerJoined(0.0, "w0"))
-    [LoadPartition(worker='w0', partition='p0')]
+    [LoadPartition(worker='w0', partition='p0', limit=None)]
     >>> [action.unit for action in scheduler.handle(PartitionLoaded(1.0, "w0", "p0"))]
     [Unit(trial='t0', epoch=1, partition='p0', kind='train')]
     """
@@ -66,6 +67,7 @@ class MopScheduler:
         self._trials = TrialRules(self.state)
         self._crew = CrewRules(self.state, self._trials)
         self._blame = BlameRules(self.state, self._trials, self._crew)
+        self._limits = Limits(self.state)
         self._train = [p.id for p in settings.partitions if p.split == "train"]
         self._policy = policy_named(settings.policy)
         self.view = View(self.state.board, np.random.default_rng(settings.seed))
@@ -91,12 +93,14 @@ class MopScheduler:
         state = self.state
         state.now = max(state.now, event.at)
         state.actions = []
+        self._limits.heard(event)
         self._handlers[type(event)](event)
         self._blame.review()
         self._dispatch()
         if not self.finished and self._is_over():
             self.finished = True
             state.actions.append(FinishRun())
+        state.actions = self._limits.put_on(state.actions)
         return state.actions
 
     def expects(self, event: UnitFinished | UnitFailed) -> bool:
@@ -130,7 +134,11 @@ class MopScheduler:
 
     def snapshot(self) -> dict[str, Any]:
         """The whole state as plain values: two schedulers with equal snapshots will always act alike."""
-        return {"finished": self.finished, **inspection.snapshot(self.state, self.view)}
+        return {
+            "finished": self.finished,
+            "limits": self._limits.snapshot(),
+            **inspection.snapshot(self.state, self.view),
+        }
 
     # -- facts that are not about trials or workers alone
 
@@ -279,8 +287,10 @@ def check_settings(settings: Settings) -> None:
     for name, value, holds, least in rules:
         if not holds:
             raise ConfigurationError(f"`{name}` is {value}, but must be at least {least}")
-    if settings.quarantine is not None and not 0 < settings.quarantine < float("inf"):
-        raise ConfigurationError(f"`quarantine` is {settings.quarantine}, but must be a number of seconds above 0")
+    for name in ("quarantine", "unit_timeout", "least_timeout"):
+        seconds = getattr(settings, name)
+        if seconds is not None and not 0 < seconds < float("inf"):
+            raise ConfigurationError(f"`{name}` is {seconds}, but must be a number of seconds above 0")
     if settings.kill_rule not in get_args(KillRule):
         raise ConfigurationError(f"`kill_rule` is {settings.kill_rule!r}, but must be one of {get_args(KillRule)}")
     policy_named(settings.policy)

@@ -30,11 +30,17 @@ class Facts:
     def put(self, fact: Event | BackendError) -> None:
         self._waiting.put(fact)
 
-    def take(self) -> list[Event]:
-        """All there is now, at least one; an error is raised after all that was known before it is told."""
+    def take(self, timeout: float | None = None) -> list[Event]:
+        """All there is now, at least one; an error is raised after all that was known before it is told.
+
+        Nothing, if nothing came for `timeout` seconds.
+        """
         events: list[Event] = []
         while not events or not self._waiting.empty():
-            item = self._late or self._waiting.get()
+            try:
+                item = self._late or self._waiting.get(timeout=timeout)
+            except queue.Empty:
+                break
             self._late = None
             if isinstance(item, Event):
                 events.append(item)

@@ -19,6 +19,7 @@ _log = logging.getLogger(__name__)
 class Hand:
     """A worker as the driver knows it: `peer` is its wire once it has said hello, `running` the attempt it is at.
 
+    `orders` are those it has not said the end of, and `since` is when it was last seen to begin or to end one.
     `leaving` is one that shall go after its unit, `dismissed` one that was told so. `tried` is one that was given a
     trial to try, `useful` one that has done something. `kept_away` are the seconds for which its place was left empty
     before it came, because too much had failed there. `cause` is what it died of, where that was not its unit. `ended`
@@ -37,6 +38,8 @@ class Hand:
     kept_away: float = 0.0
     cause: str = ""
     launched: Any = None
+    orders: dict[Any, Any] = field(default_factory=dict)
+    since: float = 0.0
     ended: threading.Event = field(default_factory=threading.Event)
     words: deque[str] = field(default_factory=lambda: deque(maxlen=40))
 

@@ -19,7 +19,8 @@ class Job:
     """One run as a worker sees it: where its data and its checkpoints are, and the user's functions.
 
     `metric` is what the search goes by, if that is to be looked for when one batch is tried. A training unit's last
-    batch of fewer rows than `smallest_batch` joins the one before it.
+    batch of fewer rows than `smallest_batch` joins the one before it. `unit_timeout` are the seconds that a unit may
+    take, if the user said so.
     """
 
     run: str
@@ -32,6 +33,7 @@ class Job:
     cache: Mapping[str, Any] = field(default_factory=dict)
     metric: str | None = None
     smallest_batch: int = 1
+    unit_timeout: float | None = None
 
     @property
     def columns(self) -> Columns:

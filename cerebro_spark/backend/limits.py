@@ -13,5 +13,5 @@ def check_whole(name: str, value: object) -> None:
 
 def check_seconds(name: str, value: object) -> None:
     """Raise ConfigurationError unless this can be a time to wait."""
-    if not isinstance(value, int | float) or not 0 < value < float("inf"):
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
         raise ConfigurationError(f"`{name}` is {value!r}, but must be a number of seconds above 0")

@@ -25,6 +25,7 @@ from cerebro_spark.events import (
     Event,
     LoadPartition,
     PartitionLoaded,
+    PartitionLost,
     RetireWorker,
     RunUnit,
     UnitFinished,
@@ -137,7 +138,7 @@ class SimulatedBackend(Backend):
         if isinstance(action, RunUnit):
             self._enqueue(seat, action)
         elif isinstance(action, LoadPartition) and seat.up:
-            self._at(self._now + self._world.load_seconds, partial(self._load, seat, seat.life, action.partition))
+            self._begin_load(seat, action)
         elif isinstance(action, RetireWorker):
             seat.up = False
             if action.back_after is not None:
@@ -201,7 +202,30 @@ class SimulatedBackend(Backend):
         if self._world.failure_rate and self._luck.random() < self._world.failure_rate:
             self._at(self._now + seconds * self._luck.random(), lambda: self._fall(seat, life))
             return
-        self._at(self._now + seconds, lambda: self._end(order, seat, life))
+        if order.limit is not None and seconds > order.limit:
+            reason = f"unit {order.unit} took longer than {order.limit:g} s"
+            lost = WorkerLost(self._now + order.limit, seat.spec.id, reason, running=order.attempt)
+            self._at(lost.at, lambda: self._overrun(seat, life, lost))
+        elif seconds < float("inf"):
+            self._at(self._now + seconds, lambda: self._end(order, seat, life))
+
+    def _begin_load(self, seat: _Seat, action: LoadPartition) -> None:
+        seconds, life = self._load_seconds(action), seat.life
+        if action.limit is not None and seconds > action.limit:
+            at, reason = self._now + action.limit, f"loading {action.partition} took longer than {action.limit:g} s"
+            unloaded = PartitionLost(at, seat.spec.id, action.partition, reason)
+            lost = WorkerLost(at, seat.spec.id, reason, blames_unit=False)
+            self._at(at, lambda: self._overrun(seat, life, unloaded, lost))
+        elif seconds < float("inf"):
+            self._at(self._now + seconds, partial(self._load, seat, life, action.partition))
+
+    def _overrun(self, seat: _Seat, life: int, *facts: Event) -> list[Event]:
+        """A worker that is stuck is killed, and comes again."""
+        if seat.life != life or not seat.up:
+            return []
+        self._die(seat, "")
+        self._at(self._now + self._world.repair_seconds, lambda: self._join(seat))
+        return list(facts)
 
     def _end(self, order: RunUnit, seat: _Seat, life: int) -> list[Event]:
         if seat.life != life:
@@ -231,6 +255,9 @@ class SimulatedBackend(Backend):
         return self._die(seat, "died by chance")
 
     # -- how long it takes
+
+    def _load_seconds(self, action: LoadPartition) -> float:
+        return self._world.load_seconds
 
     def _seconds(self, order: RunUnit, seat: _Seat) -> float:
         cost = self._world.cost(order.params) * self._factor(order.unit)

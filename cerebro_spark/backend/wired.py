@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from cerebro_spark.backend.base import Backend
+from cerebro_spark.backend.clocks import Clocks, Order
 from cerebro_spark.backend.facts import Facts
 from cerebro_spark.backend.hand import Hand, see_off
 from cerebro_spark.backend.hub import Hub
@@ -37,6 +38,7 @@ from cerebro_spark.events import (
     GatheringEnded,
     LossExplained,
     PartitionLoaded,
+    PartitionLost,
     RetireWorker,
     RunUnit,
     UnitFailed,
@@ -65,6 +67,7 @@ class WiredBackend(Backend):
     _rehearsed: dict[int, str | None]
     _practice: Message | None
     _returns: Returns
+    _clocks: Clocks
     _failure: BackendError | None
 
     def __init__(self, num_workers: int, *, heartbeat: float, start_timeout: float, max_restarts: int) -> None:
@@ -153,10 +156,18 @@ class WiredBackend(Backend):
                 self._let_go(hand, action)
             if isinstance(action, RunUnit):
                 self._janitor.ordered(action)
+            self._clocks.ordered(hand, action, self.now())
             self._hub.send(hand.peer, message)
 
     def events(self) -> list[Event]:
-        return self._facts.take()
+        while True:
+            with self._lock:
+                for hand, late in self._clocks.overdue(self._hands.values(), self.now()):
+                    self._give_up(hand, late)
+                patience = self._clocks.wait(self.now())
+            events = self._facts.take(patience)
+            if events:
+                return events
 
     def now(self) -> float:
         return time.monotonic() - self._zero
@@ -212,7 +223,7 @@ class WiredBackend(Backend):
             for other in self._hands.values():
                 if self._practice and other is not hand and other.peer is not None:
                     self._hub.send(other.peer, self._practice)
-            self._news.wait_for(lambda: number in self._rehearsed or hand.name not in self._hands or self._failure)
+            self._wait_for_rehearsal(hand, number)
             self._practice = None
             if self._failure is not None:
                 raise self._failure
@@ -220,6 +231,18 @@ class WiredBackend(Backend):
                 return hand, number
             self._rehearsed[number] = None
             return hand, None
+
+    def _wait_for_rehearsal(self, hand: Hand, number: int) -> None:
+        """Until it is over, or its worker is gone, or it takes too long, which counts as its end; the lock is held."""
+        assert self._job is not None
+        assert self._hub is not None
+        limit = self._job.unit_timeout
+        seconds = None if limit is None else limit + self.start_timeout  # frameworks are loaded, models built first
+        if not self._news.wait_for(
+            lambda: number in self._rehearsed or hand.name not in self._hands or self._failure, seconds
+        ):
+            self._rehearsed[number] = f"one batch took longer than {seconds:g} s"
+            self._hub.lose(hand.peer or 0, str(self._rehearsed[number]))
 
     def _first_comer(self) -> Hand:
         """Wait until a worker is there. With none for ever, the facts hold the error that says so."""
@@ -296,6 +319,7 @@ class WiredBackend(Backend):
         self._names = {}
         self._rehearsed = {}
         self._returns = Returns(self._return)
+        self._clocks = Clocks(self.start_timeout)
         self._succession = Succession(self.max_restarts)
         self._closing = False
         self._zero = time.monotonic()
@@ -404,6 +428,8 @@ class WiredBackend(Backend):
             self._facts.put(event)
 
     def _note(self, hand: Hand, message: Message, event: Event | None) -> None:
+        with self._lock:
+            self._clocks.heard(hand, message, self.now())
         if message["type"] == "started":
             hand.running = int(message["attempt"])
         if isinstance(event, (PartitionLoaded, UnitFinished)):
@@ -448,6 +474,19 @@ class WiredBackend(Backend):
             if not hand.dismissed and not (hand.leaving and self._hands):
                 self._hiring.submit(self._succeed, hand)
             self._news.notify_all()
+
+    def _give_up(self, hand: Hand, late: Order) -> None:
+        """A worker is stuck with something, although it lives: it is lost, and replaced; the lock is held."""
+        assert self._hub is not None
+        reason = f"{late.what} took longer than {late.limit:g} s"
+        _log.warning("worker %s on %s is given up: %s", hand.name, hand.host, reason)
+        if late.partition is not None:
+            hand.cause = reason
+            self._facts.put(PartitionLost(self.now(), hand.name, late.partition, reason))
+        else:
+            hand.running = late.attempt
+        hand.orders.clear()
+        self._hub.lose(hand.peer or 0, reason)
 
     def _explain(self, hand: Hand, cause: str) -> None:
         """A worker dies, or died, of something else than its unit."""

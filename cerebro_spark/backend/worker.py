@@ -199,6 +199,7 @@ class Worker:
 
     def _load(self, partition: str) -> None:
         dataset = self._job.dataset
+        self._line.send({"type": "loading", "partition": partition})
         try:
             self._cache.load(dataset, dataset.partition(partition))
         except Exception as error:

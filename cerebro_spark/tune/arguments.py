@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from cerebro_spark.backend.base import Backend
+from cerebro_spark.backend.limits import check_seconds
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.result.reading import check_kind
 from cerebro_spark.trainer.base import Hooks
@@ -69,6 +70,8 @@ def check_options(options: Mapping[str, Any]) -> None:
     for name in ("partitions", "max_concurrent", "max_kills"):
         if options.get(name) is not None:
             at_least(name, options[name], 1)
+    if options.get("unit_timeout") is not None:
+        check_seconds("unit_timeout", options["unit_timeout"])
     backend, resources, trackers = (options.get(name) for name in ("backend", "resources", "trackers"))
     if backend is not None and not isinstance(backend, Backend):
         raise ConfigurationError(

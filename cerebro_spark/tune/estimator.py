@@ -57,6 +57,7 @@ class Options(TypedDict, total=False):
     seed: int
     replicas: int
     max_kills: int | None
+    unit_timeout: float | None
     max_concurrent: int | None
     time_budget: float | None
     patience: int | None
@@ -83,7 +84,8 @@ class ModelSearch(_Stage):
       `cs.prepare`.
     - `replicas`: how many workers hold each partition. `max_concurrent`: how many trials are under way at a time.
     - `max_kills`: how many workers a unit may lose in a row, on different hosts, before its trial fails; if not given,
-      that goes by how often workers die by themselves.
+      that goes by how often workers die by themselves. `unit_timeout`: the seconds after which a unit, or the load of a
+      partition, is taken for stuck, and its worker replaced; if not given, that goes by what they usually take.
     - `time_budget` (seconds), `patience` (epochs without a new best), `target` (a value of the metric): when to stop.
     - `input_fn`, `train_fn`, `eval_fn`: the user's other functions. `framework`: "keras" or "torch", where the code of
       `model_fn` does not tell. `resources`: threads, device and precision of a worker.
@@ -177,6 +179,7 @@ class ModelSearch(_Stage):
             replicas=options.get("replicas", 1),
             max_kills=options.get("max_kills"),
             kind=options.get("kind"),
+            unit_timeout=options.get("unit_timeout"),
         )
 
     def _prepared(self, data: Any, store: Store, backend: Backend) -> Dataset:

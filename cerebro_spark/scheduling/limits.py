@@ -1,0 +1,78 @@
+"""How long a unit or a load may take before its worker is taken for stuck. PURE: it learns from events alone.
+
+A deadline is generous, because it must never hit what only is slow: ten times what is usual, and more where little is
+known. Before anything was measured there is none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from cerebro_spark.events import Action, Event, LoadPartition, PartitionLoaded, RunUnit, UnitFinished
+from cerebro_spark.scheduling.state import State
+from cerebro_spark.types import PartitionId, TrialId, WorkerId
+
+_USUAL = 10.0
+# Of a trial, or a worker, that was never measured nobody knows what is usual.
+_UNKNOWN = 100.0
+
+
+class Limits:
+    """Puts a limit on orders: what the settings say, or what was learnt."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._settings = state.settings
+        self._on = state.settings.unit_timeout is not None or state.settings.least_timeout is not None
+        self._longest = 0.0
+        self._longest_load = 0.0
+        self._evaluated: dict[TrialId, float] = {}
+        self._ordered: dict[tuple[WorkerId, PartitionId], float] = {}
+
+    def heard(self, event: Event) -> None:
+        """Learn from what went well."""
+        if isinstance(event, UnitFinished):
+            self._longest = max(self._longest, event.seconds)
+            if event.unit.kind == "eval":
+                trial = event.unit.trial
+                self._evaluated[trial] = max(self._evaluated.get(trial, 0.0), event.seconds)
+        elif isinstance(event, PartitionLoaded):
+            ordered = self._ordered.pop((event.worker, event.partition), event.at)
+            self._longest_load = max(self._longest_load, event.at - ordered)
+
+    def put_on(self, actions: list[Action]) -> list[Action]:
+        """The same orders, with their limits."""
+        return [self._limited(action) for action in actions] if self._on else actions
+
+    def _limited(self, action: Action) -> Action:
+        if isinstance(action, LoadPartition):
+            self._ordered[action.worker, action.partition] = self._state.now
+            return replace(action, limit=self._of(_USUAL * self._longest_load))
+        if isinstance(action, RunUnit):
+            return replace(action, limit=self._of(self._expected(action)))
+        return action
+
+    def _of(self, learnt: float) -> float | None:
+        if self._settings.unit_timeout is not None:
+            return self._settings.unit_timeout
+        return max(learnt, self._settings.least_timeout or 0.0) if learnt else None
+
+    def _expected(self, order: RunUnit) -> float:
+        """The seconds after which a unit is taken for stuck; 0 where nothing is known at all."""
+        unit, state = order.unit, self._state
+        if unit.kind == "eval":
+            known = self._evaluated.get(unit.trial)
+            return _UNKNOWN * self._longest if known is None else _USUAL * known
+        trial, worker = state.trials[unit.trial].row, state.workers[order.worker].row
+        costs = state.board.costs
+        if not costs.measured(trial) or not costs.speed_is_sure(worker, 1):
+            return _UNKNOWN * self._longest
+        return _USUAL * costs.seconds(trial, worker, state.columns[unit.partition])
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "longest": (self._longest, self._longest_load),
+            "evaluated": dict(self._evaluated),
+            "ordered": dict(self._ordered),
+        }

@@ -1,0 +1,146 @@
+"""Workers that are stuck while their heartbeat goes on: they are replaced, and the run goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_search import small_dataset, torch_model_fn
+
+import cerebro_spark as cs
+from cerebro_spark import hp
+from cerebro_spark.backend.clocks import Clocks
+from cerebro_spark.backend.hand import Hand
+from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.eventlog import EventLog
+from cerebro_spark.events import LoadPartition, RunUnit, UnitFinished, WorkerLost
+from cerebro_spark.store.local import LocalStore
+from cerebro_spark.types import Unit
+
+SECONDS = 6.0
+
+
+def blocking(folder: Path) -> Any:
+    """A `train_fn` that blocks for ever in the first unit of all, whoever trains that, and never again.
+
+    What is tried before the run has one batch.
+    """
+
+    def train_fn(model: Any, batches: Any, params: Any) -> dict[str, float]:
+        import contextlib
+        import threading
+
+        import torch
+
+        every = list(batches)
+        if len(every) > 1:
+            with contextlib.suppress(FileExistsError), open(folder / "blocked", "x"):
+                threading.Event().wait()
+        total, rows = 0.0, 0
+        for batch in every:
+            x, y = (torch.from_numpy(batch[name]) for name in ("features", "label"))
+            loss = model.loss(model.module(x), y)
+            model.optimizer.zero_grad()
+            loss.backward()
+            model.optimizer.step()
+            total, rows = total + loss.item() * len(y), rows + len(y)
+        return {"loss": total, "rows": rows}
+
+    return train_fn
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_unit_that_blocks_for_ever_is_trained_by_another_worker(tmp_path: Path) -> None:
+    dataset = small_dataset(tmp_path)
+    search = cs.GridSearch(
+        torch_model_fn,
+        space={"lr": hp.choice([0.01, 0.02])},
+        store=str(tmp_path / "runs"),
+        metric="val_loss",
+        epochs=2,
+        backend=cs.LocalBackend(num_workers=2, threads=1),
+        train_fn=blocking(tmp_path),
+        framework="torch",
+        unit_timeout=SECONDS,
+        max_kills=50,
+        progress=False,
+    )
+    result = search.fit(dataset, run_id="r1")
+    assert result.finished
+    assert len(result.history) == 4, "two epochs of two trials"
+    events = list(EventLog(LocalStore(str(tmp_path / "runs")), "r1").read())
+    stuck = [event for event in events if isinstance(event, WorkerLost)]
+    assert any(f"took longer than {SECONDS:g} s" in event.reason for event in stuck)
+    assert all(event.blames_unit for event in stuck)
+    assert len([event for event in events if isinstance(event, UnitFinished)]) >= 2 * 2 * (2 + len(dataset.validation))
+
+
+@pytest.mark.parametrize("value", [0, -3, True, "5", float("inf"), float("nan")])
+def test_a_time_that_is_none_is_refused(value: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"`unit_timeout` is .*, but must be a number of seconds above 0"):
+        cs.GridSearch(
+            torch_model_fn,
+            space={"lr": hp.choice([0.01])},
+            store=str(tmp_path),
+            metric="loss",
+            epochs=1,
+            unit_timeout=value,
+        )
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True])
+def test_a_number_of_kills_that_is_none_is_refused(value: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="`max_kills` is"):
+        cs.GridSearch(
+            torch_model_fn,
+            space={"lr": hp.choice([0.01])},
+            store=str(tmp_path),
+            metric="loss",
+            epochs=1,
+            max_kills=value,
+        )
+
+
+def run_unit(attempt: int, limit: float | None) -> RunUnit:
+    return RunUnit("w0", Unit("t0", 1, "p0"), attempt, {}, limit=limit)
+
+
+def test_a_clock_runs_from_the_beginning_of_a_unit_to_its_report() -> None:
+    clocks, hand = Clocks(grace=100.0), Hand("w0", peer=1)
+    assert clocks.wait(0.0) is None
+    clocks.ordered(hand, run_unit(1, 10.0), 0.0)
+    clocks.ordered(hand, run_unit(2, 10.0), 0.0)
+    assert clocks.wait(4.0) == 6.0
+    clocks.heard(hand, {"type": "started", "attempt": 1}, 5.0)
+    assert clocks.overdue([hand], 14.9) == []
+    clocks.heard(hand, {"type": "started", "attempt": 2}, 14.0)
+    (late,) = clocks.overdue([hand], 15.0)
+    assert late[1].attempt == 1, "its checkpoint may be stuck"
+    clocks.heard(hand, {"type": "finished", "attempt": 1}, 15.0)
+    assert clocks.overdue([hand], 23.9) == []
+    assert clocks.wait(23.9) == pytest.approx(0.1)
+    assert [order.attempt for _, order in clocks.overdue([hand], 24.0)] == [2]
+    clocks.heard(hand, {"type": "failed", "attempt": 2}, 24.0)
+    assert clocks.overdue([hand], 1e9) == []
+    assert clocks.wait(1e9) is None
+
+
+def test_who_begins_nothing_at_all_is_overdue_too() -> None:
+    clocks, hand = Clocks(grace=100.0), Hand("w0", peer=1)
+    clocks.ordered(hand, LoadPartition("w0", "p0", limit=10.0), 0.0)
+    assert clocks.overdue([hand], 109.0) == []
+    (late,) = clocks.overdue([hand], 110.0)
+    assert late[1].partition == "p0"
+
+
+def test_what_waits_behind_something_without_a_limit_waits_as_long_as_that_takes() -> None:
+    clocks, hand = Clocks(grace=1.0), Hand("w0", peer=1)
+    clocks.ordered(hand, run_unit(1, None), 0.0)
+    clocks.heard(hand, {"type": "started", "attempt": 1}, 0.0)
+    clocks.ordered(hand, run_unit(2, 10.0), 0.0)
+    assert clocks.overdue([hand], 1e6) == []
+    clocks.heard(hand, {"type": "finished", "attempt": 1}, 1e6)
+    clocks.heard(hand, {"type": "started", "attempt": 2}, 1e6)
+    assert [order.attempt for _, order in clocks.overdue([hand], 1e6 + 20.0)] == [2]
