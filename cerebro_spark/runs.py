@@ -16,6 +16,7 @@ from contextlib import closing
 
 from cerebro_spark import recipe as recipes
 from cerebro_spark.backend.base import Backend
+from cerebro_spark.backend.carried import CarriedFiles
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.sweeper import Sweeper
 from cerebro_spark.engine import Engine, Observer
@@ -203,6 +204,7 @@ class _Drive:
         self._script = recipe.search.script if isinstance(recipe.search, ReplaySearch) else None
         self._log = EventLog(self._store, run)
         self._sweeper = Sweeper(Patient(store, seconds=min(patience, _PATIENCE_TO_SWEEP)), run)
+        self._carried = CarriedFiles(Patient(store, seconds=min(patience, _PATIENCE_TO_SWEEP)), run)
         self._engine: Engine | None = None
         self._inherited = bool(earlier)
         self.begun = bool(earlier)
@@ -215,12 +217,13 @@ class _Drive:
         checker = self._checker()
         log = self._log
         try:
-            with closing(log), self._sweeper, Progress(progress, self._earlier) as watching:
+            with closing(log), self._sweeper, self._carried, Progress(progress, self._earlier) as watching:
                 everybody: list[Observer] = [self._note, watching, *([checker] if checker else []), *observers]
                 search, settings = self._recipe.search, self._scripted()
                 self._engine = Engine(search, settings, self._backend, log, self._run, everybody, recipe=recipe)
                 go(self._engine)
                 self._sweep()
+                self._carried.clear(inherited=bool(self._earlier))
         except BaseException as error:
             self._say_how_to_go_on(error)
             raise
@@ -253,6 +256,8 @@ class _Drive:
         is the time to delete what earlier drivers decided to delete, and did not, or never knew of.
         """
         self.begun = True
+        assert self._engine is not None
+        self._carried.note(event, self._engine.scheduler.state.trials)
         if self._inherited:
             self._inherited = False
             self._sweep(self._log.is_mine)

@@ -78,13 +78,21 @@ class Checkpoint(NamedTuple):
         return f"{self.trial}/e{self.epoch:04d}-s{self.step:05d}-a{self.attempt}"
 
 
+class CarriedFile(NamedTuple):
+    """Where carried metric states lie that are too large for a log: a name in the store, "" where nobody needs them."""
+
+    name: str
+    bytes: int
+    digest: str
+
+
 @dataclass(frozen=True, slots=True)
 class Metrics:
     """Sums and weights of what was measured, so that they add up exactly over partitions.
 
     A metric whose value is no average (an AUC) has instead a state that adds up, in `states`; one that can only be
-    updated row after row has its JSON-able state in `carried`, handed from partition to partition in series. A trainer
-    turns both into values (`Trainer.finish`).
+    updated row after row has its JSON-able state in `carried`, handed from partition to partition in series; in a log,
+    where that would be too large, it is `stored` elsewhere. A trainer turns both into values (`Trainer.finish`).
 
     >>> a = Metrics({"loss": 6.0}, {"loss": 3.0})
     >>> b = Metrics({"loss": 2.0}, {"loss": 1.0})
@@ -96,6 +104,12 @@ class Metrics:
     weights: Mapping[str, float] = field(default_factory=dict)
     states: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     carried: Mapping[str, Any] = field(default_factory=dict)
+    stored: CarriedFile | None = None
+
+    @property
+    def carries(self) -> bool:
+        """Whether there is a state to be handed on, wherever it lies."""
+        return bool(self.carried) or self.stored is not None
 
     @staticmethod
     def merge(parts: Iterable[Metrics]) -> Metrics:
@@ -104,6 +118,7 @@ class Metrics:
         weights: dict[str, float] = {}
         states: dict[str, tuple[float, ...]] = {}
         carried: dict[str, Any] = {}
+        stored: CarriedFile | None = None
         for part in parts:
             for name, value in part.sums.items():
                 sums[name] = sums.get(name, 0.0) + value
@@ -111,8 +126,10 @@ class Metrics:
             for name, state in part.states.items():
                 before = states.get(name, (0.0,) * len(state))
                 states[name] = tuple(a + b for a, b in zip(before, state, strict=True))
-            carried.update(part.carried)
-        return Metrics(sums, weights, states, carried)
+            if part.carries:
+                carried = {} if part.stored else {**carried, **part.carried}
+                stored = part.stored
+        return Metrics(sums, weights, states, carried, stored)
 
     def values(self, prefix: str = "") -> dict[str, float]:
         """The averages by name; NaN where nothing was counted."""

@@ -24,6 +24,7 @@ from typing import Any
 
 import cloudpickle
 
+from cerebro_spark.backend.carried import fetched, put_away
 from cerebro_spark.backend.child import HOST
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.messages import checkpoint_of, finished, restored_metrics, restored_params, unit_of
@@ -255,6 +256,7 @@ class Worker:
             metrics, values = self._perform(unit, message, parent)
             self._computed = time.perf_counter()
             seconds = self._computed - began
+            metrics = put_away(metrics, self._job, unit.trial, message["attempt"], final=message["final"])
             if unit.kind == "train":
                 self._save(unit, message, seconds, metrics, values)
             else:
@@ -279,7 +281,7 @@ class Worker:
         dataset = self._job.dataset
         arrays = self._cache.load(dataset, dataset.partition(unit.partition))
         size = batch_size_of(params)
-        carry = restored_metrics(message["carry"])
+        carry = fetched(restored_metrics(message["carry"]), self._job.store)
         self._waited = time.perf_counter() - self._computed if self._computed else 0.0
         if unit.kind == "train":
             rows = len(next(iter(arrays.values())))

@@ -120,7 +120,7 @@ class Record:
         if counts:
             self.timeline(event)
             self.units.append(_unit_row(event, state.workers[event.worker].host))
-            if event.metrics.carried:
+            if event.metrics.carries:
                 self.carrying.add(event.unit.trial)
             if event.unit.kind == "train":
                 # Those of the last unit of an epoch stand: params change between epochs only.

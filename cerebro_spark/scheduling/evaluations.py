@@ -18,7 +18,7 @@ def merging_of(metrics: Metrics) -> Merging:
     >>> merging_of(Metrics({"loss": 1.0}, {"loss": 2.0}))
     'plain'
     """
-    return "carried" if metrics.carried else "states" if metrics.states else "plain"
+    return "carried" if metrics.carries else "states" if metrics.states else "plain"
 
 
 class Evaluations:

@@ -5,6 +5,7 @@ runs/<run>/log/000000000064.jsonl       one commit of the event log, from event 
 runs/<run>/claim.json                   who took the run's id, the first thing in its folder
 runs/<run>/functions.pkl                the user's functions, the one pickle of a run
 runs/<run>/checkpoints/<trial>/...      a trial's state after a unit
+runs/<run>/carried/<trial>/a17.json     metric states between two units, where they are too large for the log
 runs/<run>/result.json                  what the search returned
 datasets/<dataset>/manifest.json        schema, shapes, rows, seed and files of a prepared data set
 datasets/<dataset>/<token>/train/...parquet   its partitions, a folder a split; each writer has a token of its own
@@ -169,6 +170,24 @@ def is_checkpoint(name: str) -> bool:
     (True, False)
     """
     return _CHECKPOINT.fullmatch(name.rpartition("/")[2]) is not None
+
+
+def carried_folder(run: str) -> str:
+    """The folder of metric states that go from unit to unit and are too large for the log.
+
+    >>> carried_folder("r1")
+    'runs/r1/carried'
+    """
+    return f"{run_folder(run)}/carried"
+
+
+def carried(run: str, trial: str, attempt: int) -> str:
+    """The metric states after a unit, by the attempt that wrote them.
+
+    >>> carried("r1", "t3", 17)
+    'runs/r1/carried/t3/a17.json'
+    """
+    return f"{carried_folder(run)}/{check_id(trial, 'trial id')}/a{attempt}.json"
 
 
 def dataset_folder(dataset: str) -> str:

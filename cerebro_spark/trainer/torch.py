@@ -229,7 +229,7 @@ def batch_loss(own: TorchResident, output: Any, label: Any, weight: torch.Tensor
             "a sample weight needs a loss a row, but `loss` returned a single number: use reduction='none',"
             " such as torch.nn.BCEWithLogitsLoss(reduction='none')"
         )
-    return (loss.reshape(len(loss), -1).mean(1) * weight).mean()
+    return (loss.reshape(len(loss), -1).mean(1) * weight.reshape(len(loss))).mean()
 
 
 def step(own: TorchResident, loss: torch.Tensor) -> None:

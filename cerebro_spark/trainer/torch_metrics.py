@@ -41,6 +41,8 @@ class Tally:
     ) -> None:
         self._functions = {name: m for name, m in metrics.items() if not is_metric_object(m)}
         self._objects = {name: m for name, m in metrics.items() if is_metric_object(m)}
+        self._known = {name: known_loss(function) for name, function in self._functions.items()}
+        self._fitting = {name for name, metric in self._objects.items() if fits_itself(metric)}
         self._weigh = weigh
         self._device = device
         self._pending: list[torch.Tensor] = []
@@ -102,7 +104,7 @@ class Tally:
         return values
 
     def _summed(self, name: str, function: Any, output: Any, label: Any, rows: int) -> torch.Tensor:
-        what, known = f"metric {name!r}", known_loss(function)
+        what, known = f"metric {name!r}", self._known[name]
         if known is not None:
             label = known.fit(output, label)
             if known.own and known.kind != "class numbers":
@@ -113,7 +115,7 @@ class Tally:
 
     def _update(self, name: str, metric: Any, output: Any, label: Any) -> None:
         before = {} if self._watched else hidden_state(metric)
-        if fits_itself(metric):
+        if name in self._fitting:
             metric.update(output, like_output(output, label))
         elif self._watched:
             metric.update(output, label)

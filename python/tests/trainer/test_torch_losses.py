@@ -130,3 +130,22 @@ def test_a_mean_that_nobody_sees_is_said_once(caplog: pytest.LogCaptureFixture) 
     assert len(told) == 1
     assert "unseen_mean" in told[0]
     assert "mean over its rows" in told[0]
+
+
+def test_weights_in_a_column_are_not_stretched_over_the_rows() -> None:
+    rows = arrays("weighted", 0)
+
+    def model_fn(params: Any) -> TorchModel:
+        module = fixed()
+        loss = nn.BCEWithLogitsLoss(reduction="none")
+        return TorchModel(module, torch.optim.SGD(module.parameters(), lr=0.1), loss)
+
+    def in_a_column(batch: Any, params: Any) -> Any:
+        return {**batch, "weight": batch["weight"][:, None]}
+
+    found = []
+    for input_fn in (None, in_a_column):
+        trainer = TorchTrainer(Hooks(model_fn, input_fn), columns("weighted"), resources=Resources(device="cpu"))
+        trainer.build("t", {})
+        found.append(trainer.evaluate(EVAL, Feed(rows, batch_size=7)).values()["loss"])
+    assert found[0] == found[1]
