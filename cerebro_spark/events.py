@@ -273,6 +273,19 @@ class RunUnit(Action):
 
 
 @dataclass(frozen=True, slots=True)
+class LimitOrder(Action):
+    """Backend: so many seconds are the limit of an order that was given without one, when nothing was known yet.
+
+    The order is that of a unit, by its `attempt`, or of a load, by its `partition`.
+    """
+
+    worker: WorkerId
+    limit: float
+    attempt: int | None = None
+    partition: PartitionId | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RetireWorker(Action):
     """Worker: you are done, go. Backend: have another take its place after so many seconds, if there are any."""
 

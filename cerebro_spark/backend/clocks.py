@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cerebro_spark.backend.hand import Hand
 from cerebro_spark.backend.wire import Message
-from cerebro_spark.events import Action, LoadPartition, RunUnit
+from cerebro_spark.events import Action, LimitOrder, LoadPartition, RunUnit
 
 Key = tuple[str, int | str]
 
@@ -51,6 +51,13 @@ class Clocks:
         if len(hand.orders) == 1:
             hand.since = now
         self._look_at = min(self._look_at, now + limit)
+
+    def limit(self, hand: Hand, action: LimitOrder, now: float) -> None:
+        """Something that was ordered without a limit has one."""
+        order = hand.orders.get(("load", action.partition) if action.attempt is None else ("run", action.attempt))
+        if order is not None:
+            order.limit = action.limit
+            self._look_at = min(self._look_at, now + action.limit if order.began is None else order.began + order.limit)
 
     def heard(self, hand: Hand, message: Message, now: float) -> None:
         """Something that a worker said may be the beginning or the end of an order."""

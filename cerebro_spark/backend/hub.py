@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from cerebro_spark.backend.wire import Channel, Message, WireError
+from cerebro_spark.backend.wire import Channel, Message, WireError, keep_alive
 
 _log = logging.getLogger(__name__)
 _SECONDS_TO_PROVE = 10.0
@@ -169,6 +169,7 @@ class Hub:
             self._lose(unproven[0], f"too many connections that have proven nothing, and now {address}")
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        keep_alive(sock, self._silence)
         self._count += 1
         peer = _Peer(self._count, sock, Channel(self._secret, leads=True), time.monotonic())
         self._peers[peer.number] = peer

@@ -50,7 +50,7 @@ class LocalBackend(WiredBackend):
     def _launch(self, hand: Hand, posting: Posting) -> None:
         try:
             # It may die before this call returns: its words must be where `_gone` looks for them.
-            child = Child(hand.name, lambda: self._gone(hand), hand.words)
+            child = Child(hand.name, lambda: self._gone(hand), hand.words, say=lambda said: self._said(hand, said))
         except OSError as error:
             raise BackendError(f"worker {hand.name} could not be started: {error}") from error
         hand.launched = child

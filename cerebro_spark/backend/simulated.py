@@ -23,6 +23,7 @@ from cerebro_spark.events import (
     Action,
     DeleteCheckpoint,
     Event,
+    LimitOrder,
     LoadPartition,
     PartitionLoaded,
     PartitionLost,
@@ -91,6 +92,8 @@ class _Seat:
     life: int = 0
     up: bool = False
     queue: deque[RunUnit] = field(default_factory=deque)
+    began: float = 0.0
+    loading: dict[PartitionId, float] = field(default_factory=dict)
 
 
 class SimulatedBackend(Backend):
@@ -139,6 +142,8 @@ class SimulatedBackend(Backend):
             self._enqueue(seat, action)
         elif isinstance(action, LoadPartition) and seat.up:
             self._begin_load(seat, action)
+        elif isinstance(action, LimitOrder):
+            self._limit(seat, action)
         elif isinstance(action, RetireWorker):
             seat.up = False
             if action.back_after is not None:
@@ -183,12 +188,16 @@ class SimulatedBackend(Backend):
         seat.up, seat.life = False, seat.life + 1
         ghosts = [*seat.queue] if self._world.late_results else []
         seat.queue.clear()
+        seat.loading.clear()
         for ghost in ghosts:
             self._at(self._now + self._seconds(ghost, seat), partial(self._finish, ghost, seat))
         return [WorkerLost(self._now, seat.spec.id, reason)]
 
     def _load(self, seat: _Seat, life: int, partition: PartitionId) -> list[Event]:
-        return [PartitionLoaded(self._now, seat.spec.id, partition)] if seat.up and seat.life == life else []
+        if not seat.up or seat.life != life:
+            return []
+        seat.loading.pop(partition, None)
+        return [PartitionLoaded(self._now, seat.spec.id, partition)]
 
     def _enqueue(self, seat: _Seat, order: RunUnit) -> None:
         if seat.up:
@@ -202,22 +211,54 @@ class SimulatedBackend(Backend):
         if self._world.failure_rate and self._luck.random() < self._world.failure_rate:
             self._at(self._now + seconds * self._luck.random(), lambda: self._fall(seat, life))
             return
+        seat.began = self._now
         if order.limit is not None and seconds > order.limit:
-            reason = f"unit {order.unit} took longer than {order.limit:g} s"
-            lost = WorkerLost(self._now + order.limit, seat.spec.id, reason, running=order.attempt)
-            self._at(lost.at, lambda: self._overrun(seat, life, lost))
-        elif seconds < float("inf"):
+            self._limit_unit(seat, order.attempt, order.limit)
+        if seconds < float("inf"):
             self._at(self._now + seconds, lambda: self._end(order, seat, life))
 
     def _begin_load(self, seat: _Seat, action: LoadPartition) -> None:
-        seconds, life = self._load_seconds(action), seat.life
+        seat.loading[action.partition] = self._now
+        seconds = self._load_seconds(action)
         if action.limit is not None and seconds > action.limit:
-            at, reason = self._now + action.limit, f"loading {action.partition} took longer than {action.limit:g} s"
-            unloaded = PartitionLost(at, seat.spec.id, action.partition, reason)
-            lost = WorkerLost(at, seat.spec.id, reason, blames_unit=False)
-            self._at(at, lambda: self._overrun(seat, life, unloaded, lost))
-        elif seconds < float("inf"):
-            self._at(self._now + seconds, partial(self._load, seat, life, action.partition))
+            self._limit_load(seat, action.partition, action.limit)
+        if seconds < float("inf"):
+            self._at(self._now + seconds, partial(self._load, seat, seat.life, action.partition))
+
+    def _limit(self, seat: _Seat, action: LimitOrder) -> None:
+        if action.partition is not None and action.partition in seat.loading:
+            self._limit_load(seat, action.partition, action.limit)
+        elif seat.queue and seat.queue[0].attempt == action.attempt:
+            self._limit_unit(seat, action.attempt, action.limit)
+        else:
+            queued = [
+                replace(order, limit=action.limit) if order.attempt == action.attempt else order for order in seat.queue
+            ]
+            seat.queue = deque(queued)
+
+    def _limit_unit(self, seat: _Seat, attempt: int, limit: float) -> None:
+        """Whoever is still at this unit when its time is over is stuck."""
+        life, at = seat.life, max(self._now, seat.began + limit)
+
+        def look() -> list[Event]:
+            if not seat.queue or seat.queue[0].attempt != attempt:
+                return []
+            reason = f"unit {seat.queue[0].unit} took longer than {limit:g} s"
+            return self._overrun(seat, life, WorkerLost(at, seat.spec.id, reason, running=attempt))
+
+        self._at(at, look)
+
+    def _limit_load(self, seat: _Seat, partition: PartitionId, limit: float) -> None:
+        life, at = seat.life, max(self._now, seat.loading[partition] + limit)
+
+        def look() -> list[Event]:
+            if partition not in seat.loading:
+                return []
+            reason = f"loading partition {partition} took longer than {limit:g} s"
+            unloaded = PartitionLost(at, seat.spec.id, partition, reason)
+            return self._overrun(seat, life, unloaded, WorkerLost(at, seat.spec.id, reason, blames_unit=False))
+
+        self._at(at, look)
 
     def _overrun(self, seat: _Seat, life: int, *facts: Event) -> list[Event]:
         """A worker that is stuck is killed, and comes again."""

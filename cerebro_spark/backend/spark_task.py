@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from cerebro_spark.backend.child import HOST, Child
+from cerebro_spark.backend.speech import Said
 
 
 class Errand(NamedTuple):
@@ -61,7 +62,16 @@ def run_worker(posting: bytes, host: str, gpus: Sequence[str]) -> list[str]:
     environment = {HOST: host}
     if gpus:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-    child = Child("task", ended.set, environment=environment, say=lambda line: print(line, file=sys.stderr, flush=True))
+    made: list[Child] = []
+
+    def say(said: Said) -> None:
+        """Into the executor's own log, and by the worker's wire into the driver's."""
+        print(said.text, file=sys.stderr, flush=True)
+        for child in made:
+            child.relay(said)
+
+    child = Child("task", ended.set, environment=environment, say=say)
+    made.append(child)
     child.post(posting)
     ended.wait()
     return list(child.words)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import math
 import os
 import socket
 import struct
@@ -161,10 +162,28 @@ def _parse(body: bytes) -> Message:
     return message
 
 
-class Line:
-    """A worker's connection to the driver: blocking reads from one thread, writes from any."""
+def keep_alive(sock: socket.socket, seconds: float) -> None:
+    """Have the system notice within so many seconds, about, that the machine at the other end is gone.
 
-    def __init__(self, address: tuple[str, int], secret: bytes, timeout: float) -> None:
+    It says no word then, and who only listens would wait for ever.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    probes = 3
+    wanted = {"TCP_KEEPIDLE": seconds / 2, "TCP_KEEPINTVL": seconds / (2 * probes), "TCP_KEEPCNT": probes}
+    for name, value in wanted.items():
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), max(1, math.ceil(value)))
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # what was sent and is not confirmed counts too
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1000, math.ceil(1000 * seconds)))
+
+
+class Line:
+    """A worker's connection to the driver: blocking reads from one thread, writes from any.
+
+    A driver whose machine is silent for about `silence` seconds has hung up.
+    """
+
+    def __init__(self, address: tuple[str, int], secret: bytes, timeout: float, *, silence: float = 60.0) -> None:
         try:
             self._socket = socket.create_connection(address, timeout=timeout)
         except OSError as error:
@@ -173,6 +192,7 @@ class Line:
                 " see spark.driver.host, and `host` and `port` of SparkBackend"
             ) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        keep_alive(self._socket, silence)
         self._channel = Channel(secret, leads=False)
         self._early: list[Message] = []
         self._sending = threading.Lock()

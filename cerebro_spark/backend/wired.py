@@ -26,6 +26,7 @@ from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.limits import check_seconds, check_whole
 from cerebro_spark.backend.messages import fact, order
 from cerebro_spark.backend.returns import Returns
+from cerebro_spark.backend.speech import Said
 from cerebro_spark.backend.succession import Succession
 from cerebro_spark.backend.wire import Message, WireError
 from cerebro_spark.backend.worker import Posting, packed
@@ -36,6 +37,7 @@ from cerebro_spark.events import (
     DeleteCheckpoint,
     Event,
     GatheringEnded,
+    LimitOrder,
     LossExplained,
     PartitionLoaded,
     PartitionLost,
@@ -144,6 +146,9 @@ class WiredBackend(Backend):
         if isinstance(action, DeleteCheckpoint):
             self._janitor.delete(action)
             return
+        if isinstance(action, LimitOrder):
+            self._limit(action)
+            return
         message = order(action)
         if message is None:
             return
@@ -158,6 +163,12 @@ class WiredBackend(Backend):
                 self._janitor.ordered(action)
             self._clocks.ordered(hand, action, self.now())
             self._hub.send(hand.peer, message)
+
+    def _limit(self, action: LimitOrder) -> None:
+        with self._lock:
+            hand = self._hands.get(action.worker)
+            if hand is not None:
+                self._clocks.limit(hand, action, self.now())
 
     def events(self) -> list[Event]:
         while True:
@@ -420,6 +431,9 @@ class WiredBackend(Backend):
         if message["type"] == "rehearsed":
             self._note_rehearsal(message)
             return
+        if message["type"] == "said" and hand is not None:
+            self._said(hand, Said(str(message["text"]), str(message["trial"]), bool(message["loud"])))
+            return
         event = fact(name, message, self.now())
         self._janitor.heard(event)
         if hand is not None:
@@ -436,6 +450,11 @@ class WiredBackend(Backend):
             hand.useful = True
         if isinstance(event, UnitFailed):
             _log.debug("%s failed on %s (%s): %s", event.unit, hand.name, hand.host, event.error)
+
+    def _said(self, hand: Hand, said: Said) -> None:
+        """A worker printed something."""
+        where = f"{hand.name}, trial {said.trial}" if said.trial else hand.name
+        _log.log(logging.WARNING if said.loud else logging.INFO, "%s: %s", where, said.text)
 
     def _note_rehearsal(self, message: Message) -> None:
         error = message.get("error")

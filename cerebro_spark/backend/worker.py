@@ -7,6 +7,8 @@ the next unit already runs, and only when it is in the store is the unit reporte
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import os
 import queue
@@ -15,7 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
@@ -28,6 +30,7 @@ from cerebro_spark.backend.carried import fetched, put_away
 from cerebro_spark.backend.child import HOST
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.messages import checkpoint_of, finished, restored_metrics, restored_params, unit_of
+from cerebro_spark.backend.speech import mark
 from cerebro_spark.backend.wire import Line, Message, WireError
 from cerebro_spark.data.batches import row_order
 from cerebro_spark.data.cache import Cache
@@ -79,11 +82,11 @@ def packed(job: Job, name: str) -> bytes:
     return data
 
 
-def serve(posting: Posting) -> None:
+def serve(posting: Posting, relay: Relay | None = None) -> None:
     """Work until the driver says stop, or hangs up."""
     # Before the driver is dialled, who would take a long silence for death: functions may bring whole frameworks along.
     job, trouble = _unpacked(posting)
-    line = Line(posting.address, posting.secret, posting.timeout)
+    line = Line(posting.address, posting.secret, posting.timeout, silence=8 * posting.beat)
     # What this machine is called by those who say where data lies, if whoever started this process knows.
     host = os.environ.get(HOST) or socket.gethostname()
     hello = {"type": "hello", "name": posting.name, "host": host, "pid": os.getpid(), "probe": posting.probe}
@@ -92,12 +95,14 @@ def serve(posting: Posting) -> None:
         line.close()
         return
     line.send({**hello, "threads": job.resources.threads})
-    work_for(job, line, posting)
+    if relay is not None:
+        relay.line = line
+    work_for(job, line, posting, mark if relay is not None else None)
 
 
-def work_for(job: Job, line: Line, posting: Posting) -> None:
+def work_for(job: Job, line: Line, posting: Posting, mark: Callable[[str], None] | None = None) -> None:
     """Work on this job until the driver says stop, or hangs up; the driver knows already who works for it."""
-    worker = Worker(job, line)
+    worker = Worker(job, line, mark)
     threading.Thread(target=_beat, args=(line, posting.beat, worker.stopped), daemon=True).start()
     threading.Thread(target=_listen, args=(line, worker), name=f"listen-{posting.name}", daemon=True).start()
     try:
@@ -142,9 +147,10 @@ def _listen(line: Line, worker: Worker) -> None:
 class Worker:
     """Carries out orders one after another, and says what came of them."""
 
-    def __init__(self, job: Job, line: Line) -> None:
+    def __init__(self, job: Job, line: Line, mark: Callable[[str], None] | None = None) -> None:
         self._job = job
         self._line = line
+        self._mark = mark or (lambda trial: None)
         self._cache = Cache(**job.cache)
         self._orders: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._parents: dict[int, Future[Parent]] = {}
@@ -187,6 +193,7 @@ class Worker:
                 self._drop(message["partition"])
             elif message["type"] == "run":
                 self._run(message)
+                self._mark("")
             elif message["type"] == "rehearse":
                 error = self._rehearse(message["params"])
                 self._line.send({"type": "rehearsed", "number": message["number"], "error": error})
@@ -251,6 +258,7 @@ class Worker:
         unit = unit_of(message["unit"])
         parent = self._parents.pop(message["attempt"], None)
         self._line.send({"type": "started", "attempt": message["attempt"]})
+        self._mark(unit.trial)
         try:
             began = time.perf_counter()
             metrics, values = self._perform(unit, message, parent)
@@ -357,9 +365,10 @@ def main() -> None:
     # What is worth a warning goes to standard error, and from there into the driver's log.
     logging.basicConfig(level=logging.WARNING)
     posting = cloudpickle.load(sys.stdin.buffer)
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    relay = Relay()
+    threading.Thread(target=_die_with_parent, args=(relay,), daemon=True).start()
     try:
-        serve(posting)
+        serve(posting, relay)
     except (OSError, WireError) as error:
         print(f"worker {posting.name} ends: {error}", file=sys.stderr)
     # Threads of frameworks may not end by themselves; everything of ours has.
@@ -368,8 +377,22 @@ def main() -> None:
     os._exit(0)
 
 
-def _die_with_parent() -> None:
-    sys.stdin.buffer.read()
+@dataclass
+class Relay:
+    """Where lines go that a parent, which read what this process printed, cannot bring to the driver itself."""
+
+    line: Line | None = None
+
+    def __call__(self, raw: bytes) -> None:
+        if self.line is not None:
+            with contextlib.suppress(OSError, WireError, ValueError):
+                text, trial, loud = json.loads(raw)
+                self.line.send({"type": "said", "text": text, "trial": trial, "loud": loud})
+
+
+def _die_with_parent(relay: Relay) -> None:
+    for raw in sys.stdin.buffer:
+        relay(raw)
     os._exit(1)
 
 

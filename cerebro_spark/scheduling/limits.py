@@ -1,7 +1,7 @@
 """How long a unit or a load may take before its worker is taken for stuck. PURE: it learns from events alone.
 
 A deadline is generous, because it must never hit what only is slow: ten times what is usual, and more where little is
-known. Before anything was measured there is none.
+known. Before anything was measured there is none; what was ordered then gets its limit as soon as something was.
 """
 
 from __future__ import annotations
@@ -9,7 +9,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cerebro_spark.events import Action, Event, LoadPartition, PartitionLoaded, RunUnit, UnitFinished
+from cerebro_spark.events import (
+    Action,
+    Event,
+    LimitOrder,
+    LoadPartition,
+    PartitionLoaded,
+    PartitionLost,
+    RunUnit,
+    UnitFailed,
+    UnitFinished,
+    WorkerJoined,
+    WorkerLost,
+)
 from cerebro_spark.scheduling.state import State
 from cerebro_spark.types import PartitionId, TrialId, WorkerId
 
@@ -29,9 +41,21 @@ class Limits:
         self._longest_load = 0.0
         self._evaluated: dict[TrialId, float] = {}
         self._ordered: dict[tuple[WorkerId, PartitionId], float] = {}
+        self._units: dict[int, RunUnit] = {}
+        self._loads: dict[tuple[WorkerId, PartitionId], LoadPartition] = {}
 
     def heard(self, event: Event) -> None:
-        """Learn from what went well."""
+        """Learn from what went well, and forget what is over."""
+        if isinstance(event, (UnitFinished, UnitFailed)):
+            self._units.pop(event.attempt, None)
+        elif isinstance(event, (PartitionLoaded, PartitionLost)):
+            self._loads.pop((event.worker, event.partition), None)
+        elif isinstance(event, (WorkerLost, WorkerJoined)):
+            self._units = {number: order for number, order in self._units.items() if order.worker != event.worker}
+            self._loads = {key: order for key, order in self._loads.items() if order.worker != event.worker}
+        self._learn(event)
+
+    def _learn(self, event: Event) -> None:
         if isinstance(event, UnitFinished):
             self._longest = max(self._longest, event.seconds)
             if event.unit.kind == "eval":
@@ -43,14 +67,30 @@ class Limits:
 
     def put_on(self, actions: list[Action]) -> list[Action]:
         """The same orders, with their limits."""
-        return [self._limited(action) for action in actions] if self._on else actions
+        return [*map(self._limited, actions), *self._late()] if self._on else actions
+
+    def _late(self) -> list[Action]:
+        """Limits for what was ordered before anything was known."""
+        late: list[Action] = []
+        if self._longest:
+            late += [LimitOrder(o.worker, self._of(self._expected(o)) or 0.0, o.attempt) for o in self._units.values()]
+            self._units = {}
+        if self._longest_load:
+            limit = self._of(_USUAL * self._longest_load) or 0.0
+            late += [LimitOrder(order.worker, limit, partition=order.partition) for order in self._loads.values()]
+            self._loads = {}
+        return late
 
     def _limited(self, action: Action) -> Action:
         if isinstance(action, LoadPartition):
             self._ordered[action.worker, action.partition] = self._state.now
-            return replace(action, limit=self._of(_USUAL * self._longest_load))
-        if isinstance(action, RunUnit):
-            return replace(action, limit=self._of(self._expected(action)))
+            action = replace(action, limit=self._of(_USUAL * self._longest_load))
+            if action.limit is None:
+                self._loads[action.worker, action.partition] = action
+        elif isinstance(action, RunUnit):
+            action = replace(action, limit=self._of(self._expected(action)))
+            if action.limit is None:
+                self._units[action.attempt] = action
         return action
 
     def _of(self, learnt: float) -> float | None:
@@ -75,4 +115,5 @@ class Limits:
             "longest": (self._longest, self._longest_load),
             "evaluated": dict(self._evaluated),
             "ordered": dict(self._ordered),
+            "unlimited": (sorted(self._units), sorted(self._loads)),
         }

@@ -94,6 +94,17 @@ def test_who_is_stuck_is_replaced_and_nothing_is_lost(what: Stuck) -> None:
     assert 20.0 <= lost.at < 40.0
 
 
+@pytest.mark.parametrize("what", [unit("p1"), unit("v0"), load("p1")], ids=["train", "eval", "load"])
+def test_who_is_stuck_with_the_very_first_thing_is_found_when_others_have_shown_what_is_usual(what: Stuck) -> None:
+    world = World(cost=lambda params: params["cost"], load_seconds=2.0)
+    settings = with_todays_rules(Settings(PARTITIONS, workers=3, queue_ahead=1))
+    search, log = run(Sticky(once(what), world=world), settings)
+    assert len(search.reports) == 12
+    assert not [report for report in search.reports if report.failed]
+    (lost,) = [event for event in log.events if isinstance(event, WorkerLost)]
+    assert 300.0 <= lost.at < 700.0
+
+
 def test_without_any_limit_a_stuck_unit_hangs_the_run() -> None:
     with pytest.raises(RunStalled):
         run(Sticky(once(unit("p1"))), Settings(PARTITIONS, workers=3))
