@@ -6,6 +6,7 @@ has its digest, and a file with another one is not even opened.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import pickle
 from collections.abc import Mapping
@@ -40,13 +41,7 @@ class Recipe:
     cache: Mapping[str, Any] = field(default_factory=dict)
     replicas: int = 1
     policy: str = "hopper"
-    # What the model puts out, where the user says so. Recipes of older releases do not have it: use `told_kind`.
     kind: str | None = None
-
-    @property
-    def told_kind(self) -> str | None:
-        """What the user said that the model puts out; None if nothing, as in recipes of older releases."""
-        return getattr(self, "kind", None)
 
     def job(self, run: str, store: Store) -> Job:
         """The run as its workers see it; its checkpoints go to `store`."""
@@ -124,4 +119,12 @@ def unpack(data: bytes) -> Recipe:
             " the run, with the modules that its functions come from"
         ) from error
     assert isinstance(recipe, Recipe)
+    return _completed(recipe)
+
+
+def _completed(recipe: Recipe) -> Recipe:
+    """A recipe of an older version lacks the fields that came later: they are what they are if not given."""
+    for known in dataclasses.fields(recipe):
+        if not hasattr(recipe, known.name):
+            object.__setattr__(recipe, known.name, known.default)
     return recipe

@@ -105,7 +105,7 @@ def blueprint(
         source_columns(recipe.dataset),
         recipe.seed,
         recipe.resources.precision,
-        recipe.told_kind,
+        recipe.kind,
     )
 
 

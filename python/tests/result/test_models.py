@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from made_runs import (
     two_headed_fn,
 )
 
+from cerebro_spark import recipe as recipes
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.errors import (
     AlreadyInStore,
@@ -33,6 +35,7 @@ from cerebro_spark.errors import (
     DataError,
     NotFoundInStore,
 )
+from cerebro_spark.recipe import Recipe
 from cerebro_spark.result import Result, frames, load_result, rows
 from cerebro_spark.result.rows import read_rows
 from cerebro_spark.trainer.base import Hooks
@@ -113,12 +116,16 @@ def test_a_kind_and_names_may_be_told(torch_run: MadeRun) -> None:
         result.transform(test, 3)
 
 
-def test_a_recipe_of_an_older_release_says_no_kind(torch_run: MadeRun) -> None:
-    """Its pickle has a field less, and the loss tells."""
+def test_a_recipe_of_an_older_release_says_no_kind(torch_run: MadeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pickle has a field less; it can be read, and pickled again for a resumed run, and the loss tells."""
     result = torch_run.result
-    recipe = result._recipe
-    object.__delattr__(recipe, "kind")
-    assert recipe.told_kind is None
+    with monkeypatch.context() as patch:
+        fields = [known.name for known in dataclasses.fields(Recipe) if known.name != "kind"]
+        patch.setattr(Recipe, "__getstate__", lambda recipe: [getattr(recipe, name) for name in fields])
+        old = recipes.pack(result._recipe)
+    again = recipes.unpack(recipes.pack(recipes.unpack(old)))
+    assert (again.kind, again.seed) == (None, result._recipe.seed)
+    monkeypatch.setitem(vars(result), "_recipe", again)
     assert "probability" in result.transform(torch_run.test)
 
 
