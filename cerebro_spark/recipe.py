@@ -140,14 +140,6 @@ def unpack(data: bytes, resolve: Resolve) -> Recipe:
             " the run, with the modules that its functions come from"
         ) from error
     assert isinstance(recipe, Recipe)
-    return _completed(recipe)
-
-
-def _completed(recipe: Recipe) -> Recipe:
-    """A recipe of an older version lacks the fields that came later: they are what they are if not given."""
-    for known in dataclasses.fields(recipe):
-        if not hasattr(recipe, known.name):
-            object.__setattr__(recipe, known.name, known.default)
     return recipe
 
 

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from cerebro_spark.errors import CerebroError, CheckpointError, ConfigurationError, TrialFailed
+from cerebro_spark.trainer.batch_keys import complete, explained
 from cerebro_spark.trainer.checkpoint import Entry, MemorySource, Reader, open_checkpoint, write_checkpoint
 from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
 from cerebro_spark.trainer.randomness import Tree, derive_seed
@@ -194,7 +195,8 @@ class Trainer(ABC):
         """The current trial's outputs for every row, in the order of the feed, by output name ("prediction" if one)."""
         live = self._current()
         with self._randomness(live, keep=False):
-            parts = list(self._predict(live.resident, self._batches(feed, live.params)))
+            batches = complete(self._batches(feed, live.params), self.columns.inputs)
+            parts = list(self._predict(live.resident, batches))
         return {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
 
     def finish(self, metrics: Metrics) -> dict[str, float]:
@@ -271,6 +273,7 @@ class Trainer(ABC):
         except Exception as error:
             raise TrialFailed(
                 f"building trial {trial} with params {dict(params)!r} failed:\n{traceback.format_exc()}"
+                + explained(error, self.columns, params)
             ) from error
 
     def _register(self, params: Params, made: Resident) -> Resident:
@@ -314,7 +317,7 @@ class Trainer(ABC):
             ) from error
 
     def _input(self, feed: Feed | Iterable[Batch], params: Params) -> Feed | Iterable[Batch]:
-        return feed if self.hooks.input_fn is None else self._batches(feed, params)
+        return feed if self.hooks.input_fn is None else complete(self._batches(feed, params), self.columns.names)
 
     def _batches(self, feed: Feed | Iterable[Batch], params: Params) -> Iterator[Batch]:
         for batch in feed:
@@ -323,7 +326,9 @@ class Trainer(ABC):
     def _sample(self, params: Params) -> Batch:
         """Two rows that look like what a step gets, to build with."""
         batch = self.columns.zeros(2)
-        return batch if self.hooks.input_fn is None else self.hooks.input_fn(batch, params)
+        if self.hooks.input_fn is None:
+            return batch
+        return next(complete([self.hooks.input_fn(batch, params)], self.columns.names))
 
     @contextmanager
     def _randomness(self, live: Live, *, keep: bool = True) -> Iterator[None]:
@@ -345,7 +350,7 @@ class Trainer(ABC):
         except Exception as error:
             raise TrialFailed(
                 f"trial {unit.trial} failed in epoch {unit.epoch} on partition {unit.partition} with params"
-                f" {dict(params)!r}:\n{traceback.format_exc()}"
+                f" {dict(params)!r}:\n{traceback.format_exc()}" + explained(error, self.columns, params)
             ) from error
 
 

@@ -87,8 +87,12 @@ class ModelSearch(_Stage):
       that goes by how often workers die by themselves. `unit_timeout`: the seconds after which a unit, or the load of a
       partition, is taken for stuck, and its worker replaced; if not given, that goes by what they usually take.
     - `time_budget` (seconds), `patience` (epochs without a new best), `target` (a value of the metric): when to stop.
-    - `input_fn`, `train_fn`, `eval_fn`: the user's other functions. `framework`: "keras" or "torch", where the code of
-      `model_fn` does not tell. `resources`: threads, device and precision of a worker.
+    - `input_fn(batch, params)`, `train_fn(model, batches, params)`, `eval_fn(model, batches, params)`: the user's other
+      functions. A batch is a dict of arrays with the keys "features", "label" and, with `weight`, "weight"; where
+      `features` or `label` is a dict, with its keys instead. `input_fn` returns a batch with the same keys; the others
+      return sums with their count, such as `{"loss": 12.5, "rows": 1000}`.
+    - `framework`: "keras" or "torch", where the code of `model_fn` does not tell. `resources`: threads, device and
+      precision of a worker.
     - `kind`: what the model puts out, where the loss does not tell; see `Result.transform`.
     - `trackers`: MLflow, TensorBoard, CSV. `progress`: a bar, or none; where somebody can see it, if not given.
     """

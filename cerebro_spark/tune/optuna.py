@@ -35,6 +35,11 @@ Callback = Callable[[optuna.Study, optuna.trial.FrozenTrial], None]
 
 _ABSENT = Absent("an Optuna study", "another optimize with the same study goes on where it stopped")
 _OWN = ("study", "model_fn", "space", "store", "data", "metric", "epochs", "n_trials", "timeout", "callbacks")
+_CALLED_OTHERWISE = {
+    "n_jobs": "optimize(..., max_concurrent=8)",
+    "show_progress_bar": "optimize(..., progress=True)",
+    "func": "optimize(study, model_fn, space, ...)",
+}
 _INSTEAD = {
     "time_budget": "optimize(..., timeout=600)",
     "patience": "a pruner of the study, such as optuna.pruners.PatientPruner",
@@ -76,7 +81,7 @@ def optimize(
     cerebro_spark.errors.ConfigurationError: the study would maximize 'val_loss', of which less is better: make it
     with direction='minimize', or say mode='max' if it is the other way round
     """
-    check_led_names("optimize", options, _OWN, {})
+    check_led_names("optimize", options, _OWN, _CALLED_OTHERWISE)
     called = _checked_callbacks(callbacks)
     _check(study, n_trials, timeout, bool(called))
     chosen: Options = {**options, "mode": _mode(study, metric, options.get("mode"))}

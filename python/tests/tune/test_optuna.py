@@ -297,6 +297,7 @@ def test_a_space_may_prune_and_its_errors_are_raised(go: Optimize) -> None:
             r"`callbacks` has 'stop', but must be functions, called as callback\(study, trial\)",
         ),
         ({}, {"trial": 3}, "optimize has no argument 'trial': did you mean 'n_trials'"),
+        ({}, {"n_jobs": 4}, r"optimize has no argument 'n_jobs': give it as optimize\(..., max_concurrent=8\)"),
         ({}, {"data": None}, "`data` is None, but must be a DataFrame"),
     ],
 )
