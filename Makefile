@@ -15,7 +15,7 @@ MODERN_TESTS := $(addprefix python/tests/,data test_engine.py test_engine_faults
 	tune/test_space.py tune/test_search_contract.py tune/test_tpe.py tune/test_bad_inputs.py tune/test_fit.py \
 	result/test_record.py result/test_spark_scoring.py integration/test_end_to_end.py::test_on_spark_executors)
 
-.PHONY: demo test test-fast test-modern lint format docs bench hadoop clean java maven
+.PHONY: demo test test-fast test-modern test-zoo lint format docs bench hadoop clean java maven
 
 demo: java $(READY)
 	$(BIN)/python examples/flights.py
@@ -28,6 +28,10 @@ test-fast: $(READY)
 
 test-modern: java $(MODERN_READY)
 	$(MODERN_BIN)/python -m pytest $(SIDE_BY_SIDE) --durations=20 -m "not hadoop" $(MODERN_TESTS)
+
+# Two processes a model already, so pytest itself runs in one.
+test-zoo: $(READY)
+	CEREBRO_ZOO=all $(BIN)/python -m pytest --durations=20 python/tests/zoo
 
 lint: $(READY)
 	$(BIN)/ruff check .
