@@ -221,10 +221,21 @@ class ModelSearch(_Estimator):
         return Stopping(algorithm, self.objective, **limits)  # type: ignore[arg-type]
 
 
-def resume(store: Store | str, run_id: str, *, backend: Backend | None = None, progress: bool | None = None) -> Result:
-    """Go on with a run whose driver died, or that was stopped, and return its Result. A finished run stays as it is."""
+def resume(
+    store: Store | str,
+    run_id: str,
+    *,
+    backend: Backend | None = None,
+    progress: bool | None = None,
+    take_over: bool = False,
+) -> Result:
+    """Go on with a run whose driver died, or that was stopped, and return its Result. A finished run stays as it is.
+
+    A driver that was killed could not say so: its run is watched for up to 30 seconds, and refused with EventLogError
+    if it turns out to live. `take_over=True` does not wait; a driver that lives ends with such an error then.
+    """
     place = open_store(store)
-    runs.resume(place, run_id, backend or default_backend(), progress=progress)
+    runs.resume(place, run_id, backend or default_backend(), progress=progress, take_over=take_over)
     return fitted(place, run_id)
 
 
