@@ -60,6 +60,11 @@ class EventLog:
         self._joins: list[Future[None]] = []
         self._hurry = threading.Event()
 
+    @property
+    def writer(self) -> str:
+        """Who writes here, as others will read it."""
+        return self._writer
+
     def append(self, events: Sequence[Event]) -> None:
         """Make these events last before anybody acts on them; one write for all of them.
 

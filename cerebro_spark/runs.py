@@ -31,6 +31,7 @@ from cerebro_spark.errors import (
 )
 from cerebro_spark.eventlog import EventLog, signature
 from cerebro_spark.events import Event, RunStarted, Settings, WorkerJoined
+from cerebro_spark.hold import Hold, wait_until_free
 from cerebro_spark.progress import Progress
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.replay import Checker, ReplaySearch, Script
@@ -77,10 +78,12 @@ def execute(
     copy = recipes.unpack(data, stores)
     if led_by is not None:
         copy = dataclasses.replace(copy, search=led_by)
-    drive = _Drive(place, name, copy, backend, copy.settings(backend.num_workers), store_patience)
+    log = EventLog(Patient(place, seconds=store_patience), name)
+    drive = _Drive(place, name, copy, backend, copy.settings(backend.num_workers), store_patience, log)
     drive.resumable = led_by is None
     try:
-        drive(lambda engine: engine.run(), recipes.digest(data), observers, progress)
+        with Hold(place, name, log.writer):
+            drive(lambda engine: engine.run(), recipes.digest(data), observers, progress)
     except BaseException as error:
         if not drive.begun:
             _forget(place, name, error)
@@ -98,13 +101,15 @@ def resume(
     threads: int | None = None,
     store_patience: float = PATIENCE,
     data_store: StoreLike | None = None,
+    take_over: bool = False,
 ) -> Recipe:
     """Go on with a run whose driver died or was stopped; no finished unit is trained again. Returns its recipe.
 
     Workers compute with as many threads as the log says, because results depend on it; `threads` says otherwise. A run
-    that came to its end stays as it is. A run that somebody else goes on with is left to them: EventLogError.
-    Data that lies in the run's own store is read from `store`, whose address and credentials may be others than they
-    were; `data_store` is where it lies otherwise.
+    that came to its end stays as it is. A run whose driver left without a word is looked at for up to 30 seconds: if it
+    lives, the run is left to it, with an EventLogError that says who it is. `take_over` does not look: a driver that
+    lives then ends with such an error itself. Data that lies in the run's own store is read from `store`, whose address
+    and credentials may be others than they were; `data_store` is where it lies otherwise.
     """
     place = open_store(store)
     recipe, events = read(place, run)
@@ -112,10 +117,15 @@ def resume(
     start = events[0]
     assert isinstance(start, RunStarted)
     check_writable(place)
-    copy = recipes.unpack(*recipes.pack(recipe))
-    copy = with_threads(copy, threads or recipe.resources.threads or _threads(events))
-    drive = _Drive(place, run, copy, backend, start.settings, store_patience, events)
-    drive(lambda engine: engine.resume(), start.recipe, observers, progress)
+    log = EventLog(Patient(place, seconds=store_patience), run)
+    if not take_over:
+        wait_until_free(Patient(place, seconds=store_patience), run)
+    with Hold(place, run, log.writer):
+        events = log.claim()
+        copy = recipes.unpack(*recipes.pack(recipe))
+        copy = with_threads(copy, threads or recipe.resources.threads or _threads(events))
+        drive = _Drive(place, run, copy, backend, start.settings, store_patience, log, events)
+        drive(lambda engine: engine.resume(), start.recipe, observers, progress)
     return recipe
 
 
@@ -192,6 +202,7 @@ class _Drive:
         backend: Backend,
         settings: Settings,
         patience: float,
+        log: EventLog,
         earlier: Sequence[Event] = (),
     ) -> None:
         self._store = Patient(store, seconds=patience)
@@ -202,7 +213,7 @@ class _Drive:
         self._patience = patience
         self._earlier = earlier
         self._script = recipe.search.script if isinstance(recipe.search, ReplaySearch) else None
-        self._log = EventLog(self._store, run)
+        self._log = log
         self._sweeper = Sweeper(Patient(store, seconds=min(patience, _PATIENCE_TO_SWEEP)), run)
         self._carried = CarriedFiles(Patient(store, seconds=min(patience, _PATIENCE_TO_SWEEP)), run)
         self._engine: Engine | None = None

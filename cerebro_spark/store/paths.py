@@ -3,6 +3,7 @@
 runs/<run>/log/000000000064.jsonl       one commit of the event log, from event 64 on; ...000-...063.jsonl: joined ones;
                                         ...064.2.jsonl: of the second driver that took the run over, see segments.py
 runs/<run>/claim.json                   who took the run's id, the first thing in its folder
+runs/<run>/beats/<token>-000000007.json  a driver that lives, and who it is; each beat has a name of its own
 runs/<run>/functions.pkl                the user's functions, the one pickle of a run
 runs/<run>/checkpoints/<trial>/...      a trial's state after a unit
 runs/<run>/carried/<trial>/a17.json     metric states between two units, where they are too large for the log
@@ -114,6 +115,24 @@ def claim(run: str) -> str:
     'runs/r1/claim.json'
     """
     return f"{run_folder(run)}/claim.json"
+
+
+def beats(run: str) -> str:
+    """The folder in which drivers that live say so.
+
+    >>> beats("r1")
+    'runs/r1/beats'
+    """
+    return f"{run_folder(run)}/beats"
+
+
+def beat(run: str, token: str, count: int) -> str:
+    """One beat of one driver.
+
+    >>> beat("r1", "5e8c", 7)
+    'runs/r1/beats/5e8c-000000007.json'
+    """
+    return f"{beats(run)}/{check_id(token, 'token')}-{count:09d}.json"
 
 
 def functions(run: str) -> str:

@@ -246,15 +246,21 @@ def resume(
     backend: Backend | None = None,
     progress: bool | None = None,
     data_store: Store | str | None = None,
+    take_over: bool = False,
 ) -> Result:
     """Go on with a run whose driver died, or that was stopped, and return its Result. A finished run stays as it is.
+
+    A driver that was killed could not say so: its run is watched for up to 30 seconds, and refused with EventLogError
+    if it turns out to live. `take_over=True` does not wait; a driver that lives ends with such an error then.
 
     `store` may have moved since, and may need other credentials than it did: the run, and its data if that lies in the
     same store, are read as it is opened now. Data in another store is looked for where it was, with the credentials of
     the environment; `data_store` says where it is, and is opened with the credentials that it needs.
     """
     place = open_store(store)
-    runs.resume(place, run_id, backend or default_backend(), progress=progress, data_store=data_store)
+    runs.resume(
+        place, run_id, backend or default_backend(), progress=progress, data_store=data_store, take_over=take_over
+    )
     return fitted(place, run_id)
 
 

@@ -20,7 +20,7 @@ LAYERS = [
     {"events", "search", "store", "trainer"},
     {"codec", "placement", "segments", "timeline"},
     {"scheduling", "data"},
-    {"dispatch", "eventlog", "gantt"},
+    {"dispatch", "eventlog", "gantt", "hold"},
     {"scheduler"},
     {"backend"},
     {"engine", "recipe"},

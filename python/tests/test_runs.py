@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,10 @@ import pytest
 from plain_loop import judged, logged
 from small_driver import Stop, small_recipe, stopping_after
 from small_search import small_dataset
+from virtual_runs import WORLD, Untouchable, simulated
 
 from cerebro_spark import runs
-from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World
+from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.errors import (
     ConfigurationError,
@@ -25,21 +25,16 @@ from cerebro_spark.errors import (
     StoreError,
     StoreForbidden,
 )
-from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import (
-    Action,
-    DeleteCheckpoint,
     Event,
     FailRun,
     PartitionLoaded,
     RunStarted,
-    RunUnit,
     Settings,
     UnitFailed,
     UnitFinished,
     WorkAdded,
     WorkerJoined,
-    WorkerLost,
 )
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.scheduler import MopScheduler
@@ -47,14 +42,7 @@ from cerebro_spark.search import FixedSearch
 from cerebro_spark.store import paths
 from cerebro_spark.store.local import LocalStore
 from cerebro_spark.trainer.base import Hooks
-from cerebro_spark.types import Checkpoint, Objective, Partition, Unit, Work
-
-TESTS = Path(__file__).parent
-WORLD = World(cost=lambda params: 1.0)
-
-
-def simulated(workers: int = 2) -> SimulatedBackend:
-    return SimulatedBackend([SimulatedWorker(f"w{i}") for i in range(workers)], WORLD)
+from cerebro_spark.types import Objective, Partition, Unit, Work
 
 
 @pytest.fixture(scope="module")
@@ -121,16 +109,6 @@ def test_of_several_that_start_the_same_recipe_under_one_id_at_once_one_has_it(
     assert said[0] == "mine"
     assert all("has a run 'mine' already" in other for other in said[1:])
     assert judged(logged(LocalStore(tmp_path), "mine"))[0].finished
-
-
-class Untouchable(SimulatedBackend):
-    """Nothing may be launched on it."""
-
-    def __init__(self) -> None:
-        super().__init__([SimulatedWorker("w0")], WORLD)
-
-    def start(self, partitions: Sequence[Partition], at: float = 0.0) -> None:
-        raise AssertionError("something was launched")
 
 
 class ReadOnly(LocalStore):
@@ -249,191 +227,3 @@ def test_a_store_that_fails_workers_ends_the_run_and_no_trial() -> None:
         assert FailRun("the store failed worker w0 with t0/1/p0: StoreFull: no room") in actions
         scheduler.check_invariants()
     assert scheduler.state.trials["t0"].status == "training"
-
-
-# -- checkpoints that nobody would ever delete
-
-
-ORPHANS = [Checkpoint("t0", 1, 1, 9999), Checkpoint("t1", 2, 3, 9998), Checkpoint("stranger", 1, 1, 9997)]
-
-
-def checkpoints(store: LocalStore) -> list[str]:
-    return store.list(paths.checkpoint_folder("r1"))
-
-
-def write(store: LocalStore, wanted: Sequence[Checkpoint]) -> list[str]:
-    names = sorted(paths.checkpoint("r1", checkpoint) for checkpoint in wanted)
-    for name in names:
-        LocalStore(store.root).write(name, b"weights")
-    return names
-
-
-def stopped(template: Dataset, store: LocalStore) -> tuple[list[str], list[str]]:
-    """A run that was stopped while it trained: what is kept of it, and what its last logged event gave up."""
-    with pytest.raises(Stop):
-        runs.execute(small_recipe(template, 2), store, simulated(), "r1", [stopping_after(7, Stop())])
-    events = logged(store, "r1")
-    scheduler = judged(events[:-1])[0]
-    actions = scheduler.handle(events[-1])
-    given_up = [action.checkpoint for action in actions if isinstance(action, DeleteCheckpoint)]
-    assert given_up
-    return write(store, list(scheduler.state.retention.kept())), write(store, given_up)
-
-
-class Noting(LocalStore):
-    """Notes when checkpoints are listed, and orders given; knows what was deleted."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.notes: list[str] = []
-        self._deleted: set[str] = set()
-        self._news = threading.Condition()
-
-    def delete(self, name: str) -> None:
-        super().delete(name)
-        with self._news:
-            self._deleted.add(name)
-            self._news.notify_all()
-
-    def wait_until_deleted(self, names: Sequence[str]) -> None:
-        with self._news:
-            assert self._news.wait_for(lambda: self._deleted.issuperset(names), timeout=30)
-
-    def list(self, folder: str = "") -> list[str]:
-        if folder == paths.checkpoint_folder("r1"):
-            self.notes.append("listed")
-        return super().list(folder)
-
-
-class Ordered(SimulatedBackend):
-    """Notes when units are ordered."""
-
-    def __init__(self, notes: list[str]) -> None:
-        super().__init__([SimulatedWorker("w0"), SimulatedWorker("w1")], WORLD)
-        self._notes = notes
-
-    def submit(self, action: Action) -> None:
-        if isinstance(action, RunUnit):
-            self._notes.append("ordered")
-        super().submit(action)
-
-
-def test_a_driver_that_takes_over_deletes_what_its_predecessor_left_before_it_orders_anything(
-    template: Dataset, tmp_path: Path
-) -> None:
-    store = Noting(tmp_path)
-    kept, given_up = stopped(template, store)
-    orphans = write(store, ORPHANS)
-    foreign = f"{paths.checkpoint_folder('r1')}/notes.txt"
-    store.write(foreign, b"mine")
-    assert checkpoints(store) == sorted([*kept, *given_up, *orphans, foreign])
-    store.notes.clear()
-    swept: list[list[str]] = []
-
-    def look(event: Event) -> None:
-        if not swept:
-            store.wait_until_deleted([*given_up, *orphans])
-            swept.append(checkpoints(LocalStore(tmp_path)))
-
-    runs.resume(store, "r1", Ordered(store.notes), [look])
-    assert swept == [sorted([*kept, foreign])], "nothing else is touched"
-    assert (store.notes[0], set(store.notes[1:-1]), store.notes[-1]) == ("listed", {"ordered"}, "listed")
-
-
-def test_a_run_that_came_to_its_end_is_rid_of_what_its_driver_left(template: Dataset, tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    runs.execute(small_recipe(template, 2), store, simulated(), "r1")
-    kept = write(store, list(judged(logged(store, "r1"))[0].state.retention.kept()))
-    assert len(kept) == 4
-    write(store, ORPHANS)
-    runs.resume(store, "r1", Untouchable())
-    assert checkpoints(store) == kept
-
-
-def test_a_checkpoint_that_was_written_and_never_logged_is_gone_at_the_end(template: Dataset, tmp_path: Path) -> None:
-    """Its worker was given up, and spoke up when the search was over: nobody listened any more."""
-    store = LocalStore(tmp_path)
-    late = [lambda event: write(store, ORPHANS) if isinstance(event, RunStarted) else None]
-    runs.execute(small_recipe(template, 1), store, simulated(), "r1", late)
-    assert checkpoints(store) == []
-
-
-class NoLists(LocalStore):
-    def list(self, folder: str = "") -> list[str]:
-        if folder == paths.checkpoint_folder("r1"):
-            raise StoreError("lists are out today")
-        return super().list(folder)
-
-
-class NoDeletions(LocalStore):
-    tried = 0
-
-    def delete(self, name: str) -> None:
-        if name.startswith(paths.checkpoint_folder("r1")):
-            self.tried += 1
-            raise StoreError("deletions are out today")
-        super().delete(name)
-
-
-@pytest.mark.parametrize("kind", [NoLists, NoDeletions])
-def test_a_store_that_cannot_be_swept_holds_nothing_up(
-    kind: type[LocalStore], template: Dataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = kind(tmp_path)
-    kept, given_up = stopped(template, store)
-    left = sorted([*kept, *given_up, *write(store, ORPHANS)])
-    runs.resume(store, "r1", simulated(), store_patience=0.1)
-    assert judged(logged(store, "r1"))[0].finished
-    assert "are out today" in caplog.text
-    assert "stay for now" in caplog.text
-    assert checkpoints(LocalStore(tmp_path)) == left
-    if isinstance(store, NoDeletions):
-        assert store.tried <= 2 * 3, "of each sweep the first failure is the last"
-    runs.resume(tmp_path, "r1", Untouchable())
-    assert set(checkpoints(LocalStore(tmp_path))).isdisjoint(left), "the next driver finds it"
-
-
-class Raced(SimulatedBackend):
-    """While its workers start, the driver that was thought dead goes on."""
-
-    def __init__(self, log: EventLog) -> None:
-        super().__init__([SimulatedWorker("w0")], WORLD)
-        self._log = log
-
-    def start(self, partitions: Sequence[Partition], at: float = 0.0) -> None:
-        super().start(partitions, at)
-        self._log.append([WorkerLost(at, "nobody")])
-
-
-def test_a_driver_that_lives_loses_no_checkpoint_to_one_that_believes_it_dead(
-    template: Dataset, tmp_path: Path
-) -> None:
-    store = LocalStore(tmp_path)
-    kept, _ = stopped(template, store)
-    before = sorted({*checkpoints(store), *write(store, ORPHANS), *kept})
-    with pytest.raises(EventLogError, match="another driver goes on"):
-        runs.resume(store, "r1", Raced(EventLog(store, "r1")))
-    assert checkpoints(store) == before
-
-
-class TakenOver(LocalStore):
-    """While checkpoints are listed, another driver takes the run over, and its workers write theirs."""
-
-    taken = False
-
-    def list(self, folder: str = "") -> list[str]:
-        if folder == paths.checkpoint_folder("r1") and not self.taken:
-            self.taken = True
-            EventLog(LocalStore(self.root), "r1").claim()
-            write(self, ORPHANS)
-        return super().list(folder)
-
-
-def test_a_driver_that_was_taken_over_deletes_nothing_of_its_successors(template: Dataset, tmp_path: Path) -> None:
-    store = TakenOver(tmp_path)
-    kept, given_up = stopped(template, LocalStore(tmp_path))
-    with pytest.raises(EventLogError, match="another driver goes on"):
-        runs.resume(store, "r1", simulated())
-    assert checkpoints(LocalStore(tmp_path)) == sorted(
-        [*kept, *given_up, *(paths.checkpoint("r1", checkpoint) for checkpoint in ORPHANS)]
-    )

@@ -19,11 +19,7 @@ from small_search import small_dataset, torch_model_fn
 
 from cerebro_spark import runs
 from cerebro_spark.backend.local import LocalBackend
-from cerebro_spark.errors import (
-    BackendError,
-    EventLogError,
-    StoreUnavailable,
-)
+from cerebro_spark.errors import BackendError, StoreUnavailable
 from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import (
     Event,
@@ -34,9 +30,8 @@ from cerebro_spark.events import (
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.search import FixedSearch
 from cerebro_spark.store import paths
-from cerebro_spark.store.local import LocalStore
 from cerebro_spark.trainer.base import Hooks
-from cerebro_spark.types import Objective, Partition
+from cerebro_spark.types import Objective
 
 TESTS = Path(__file__).parent
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -67,10 +62,10 @@ def deaths_of(pids: Sequence[int]) -> Iterator[Callable[[float], bool]]:
 
 
 @contextlib.contextmanager
-def driver(folder: Path, run: str) -> Iterator[subprocess.Popen[str]]:
-    """A driver in a process, and a process group, of its own."""
+def driver(folder: Path, run: str, units: int) -> Iterator[subprocess.Popen[str]]:
+    """A driver in a process, and a process group, of its own, which waits after so many units."""
     process = subprocess.Popen(
-        [sys.executable, str(TESTS / "small_driver.py"), str(folder), run],
+        [sys.executable, str(TESTS / "small_driver.py"), str(folder), run, str(units)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -93,7 +88,7 @@ def see_units(process: subprocess.Popen[str], count: int) -> None:
 @pytest.mark.parametrize("how", ["ctrl-c", "killed"])
 def test_a_driver_that_is_stopped_takes_its_workers_along_and_the_run_is_resumed(how: str, tmp_path: Path) -> None:
     dataset = small_dataset(tmp_path, partitions=3)
-    with driver(tmp_path, "r1") as process:
+    with driver(tmp_path, "r1", 20) as process:
         see_units(process, 20)
         workers = children(process.pid)
         assert len(workers) == 2
@@ -111,7 +106,7 @@ def test_a_driver_that_is_stopped_takes_its_workers_along_and_the_run_is_resumed
     assert not judged(before)[0].finished
     assert not [e for e in before if type(e).__name__ == "WorkerLost"], "an interrupt is no worker's fault"
     trained = {e.unit for e in before if isinstance(e, UnitFinished)}
-    runs.resume(dataset.store, "r1", LocalBackend(num_workers=1, threads=2))
+    runs.resume(dataset.store, "r1", LocalBackend(num_workers=1, threads=2), take_over=how == "killed")
     events = check_run(dataset, "r1", len(CONFIGURATIONS), EPOCHS, SEED)
     assert events[: len(before)] == before
     again = [e.unit for e in events[len(before) :] if isinstance(e, UnitFinished)]
@@ -122,36 +117,21 @@ def test_a_driver_that_is_stopped_takes_its_workers_along_and_the_run_is_resumed
     assert {e.threads for e in events if isinstance(e, WorkerJoined)} == {1}, "the logged thread count is kept"
 
 
-class Waiting(LocalBackend):
-    """Lets the other driver write to the log before this one does."""
-
-    def __init__(self, store: LocalStore, process: subprocess.Popen[str]) -> None:
-        super().__init__(num_workers=1, threads=1)
-        self._process = process
-        self.pids: list[int] = []
-
-    def start(self, partitions: Sequence[Partition], at: float = 0.0) -> None:
-        super().start(partitions, at)
-        self.rehearse({"lr": 0.01, "batch_size": 16})
-        self.pids = children(os.getpid())
-        see_units(self._process, 8)
-
-
-def test_a_run_whose_driver_lives_is_not_resumed(tmp_path: Path) -> None:
+def test_a_run_that_is_taken_over_goes_on_here_and_ends_there(tmp_path: Path) -> None:
     dataset = small_dataset(tmp_path, partitions=3)
-    assert isinstance(dataset.store, LocalStore)
-    with driver(tmp_path, "r1") as process:
+    with driver(tmp_path, "r1", 8) as process:
         see_units(process, 8)
-        backend = Waiting(dataset.store, process)
-        with pytest.raises(EventLogError, match=rf"another driver goes on with run r1.*process {process.pid} on") as no:
-            runs.resume(dataset.store, "r1", backend)
-        assert getattr(no.value, "__notes__", []) == []
-        assert len(backend.pids) == 1
-        with pytest.raises(ProcessLookupError):
-            os.kill(backend.pids[0], 0)
-        process.communicate(timeout=120)
-        assert process.returncode == 0, "the first driver does not even notice"
-    check_run(dataset, "r1", len(CONFIGURATIONS), EPOCHS, SEED)
+        runs.resume(dataset.store, "r1", LocalBackend(num_workers=2, threads=1), take_over=True)
+        (tmp_path / "go").touch()
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 1
+        assert "EventLogError: another driver goes on with run r1" in said
+        assert f"process {os.getpid()} on" in said
+    events = check_run(dataset, "r1", len(CONFIGURATIONS), EPOCHS, SEED)
+    best = [trial.best for trial in judged(events)[0].state.trials.values()]
+    needed = {paths.checkpoint("r1", checkpoint) for checkpoint in best if checkpoint}
+    assert needed <= set(dataset.store.list(paths.checkpoint_folder("r1"))), "who was taken over deletes none of them"
+    assert dataset.store.list(paths.beats("r1")) == []
 
 
 # -- a store that fails
@@ -208,7 +188,7 @@ def test_a_store_that_fails_for_ever_ends_the_run_which_is_resumed_when_it_is_ba
     assert caught.value.__notes__ == [f'run r1 can be resumed: cs.resume("{dataset.store.url}", "r1", backend=...)']
     assert children(os.getpid()) == []
     outage.end()
-    runs.resume(dataset.store, "r1", LocalBackend(2, threads=1))
+    runs.resume(dataset.store, "r1", LocalBackend(2, threads=1), take_over=True)
     check_run(dataset, "r1", len(CONFIGURATIONS), 3, SEED)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from plain_loop import check_run, judged, logged
-from small_driver import CONFIGURATIONS, SEED, Stop, small_recipe, stopping_after
+from small_driver import CONFIGURATIONS, SEED, Stop, small_recipe
 from small_search import small_dataset, torch_model_fn
 
 from cerebro_spark import runs
@@ -24,7 +24,17 @@ from cerebro_spark.backend.wire import Line, Message
 from cerebro_spark.backend.worker import Posting, work_for
 from cerebro_spark.engine import Engine
 from cerebro_spark.eventlog import EventLog
-from cerebro_spark.events import LoadPartition, RunUnit, Settings, UnitFinished, WorkerLost
+from cerebro_spark.events import (
+    DeleteCheckpoint,
+    Event,
+    LoadPartition,
+    RunStarted,
+    RunUnit,
+    Settings,
+    UnitFinished,
+    WorkerLost,
+)
+from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.search import FixedSearch
 from cerebro_spark.store import paths
 from cerebro_spark.store.local import LocalStore
@@ -63,14 +73,32 @@ def test_a_checkpoint_that_nobody_heard_of_is_deleted(tmp_path: Path) -> None:
     assert kept(store) == sorted(paths.checkpoint("r1", checkpoint) for checkpoint in best if checkpoint)
 
 
+class StoppingAtADeletion:
+    """Ends the driver when an event was logged by which a checkpoint is to be deleted, before anybody does so."""
+
+    def __init__(self) -> None:
+        self._scheduler: MopScheduler | None = None
+        self.given_up: list[Checkpoint] = []
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, RunStarted):
+            self._scheduler = MopScheduler(event.settings)
+        assert self._scheduler is not None
+        actions = self._scheduler.handle(event)
+        self.given_up = [action.checkpoint for action in actions if isinstance(action, DeleteCheckpoint)]
+        if self.given_up and isinstance(event, UnitFinished) and event.unit.epoch > 1:
+            raise Stop
+
+
 def test_what_a_driver_left_is_deleted_when_its_run_is_resumed(tmp_path: Path) -> None:
     """It ended before it could delete what the last event it logged gave up, and forgot what was never reported."""
     dataset = small_dataset(tmp_path, partitions=3)
     store = LocalStore(tmp_path / "store")
+    stopping = StoppingAtADeletion()
     with pytest.raises(Stop):
-        runs.execute(small_recipe(dataset, 3), store, LocalBackend(2, threads=1), "r1", [stopping_after(20, Stop())])
-    needed = {paths.checkpoint("r1", c) for c in judged(logged(store, "r1"))[0].state.retention.kept()}
-    assert needed < set(kept(store)), "a deletion was decided, logged and never done"
+        runs.execute(small_recipe(dataset, 3), store, LocalBackend(2, threads=1), "r1", [stopping])
+    left = {paths.checkpoint("r1", checkpoint) for checkpoint in stopping.given_up}
+    assert left <= set(kept(store)), "a deletion was decided, logged and never done"
     for orphan in (Checkpoint("t0", 1, 1, 9999), Checkpoint("t3", 3, 2, 9998)):
         store.write(paths.checkpoint("r1", orphan), b"")
     runs.resume(store, "r1", LocalBackend(1, threads=1))
