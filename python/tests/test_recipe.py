@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import cloudpickle
-from small_driver import small_dataset
+from small_search import small_dataset
 
 from cerebro_spark import recipe as recipes
 from cerebro_spark.recipe import Recipe

@@ -17,6 +17,7 @@ from cerebro_spark.events import (
     Event,
     GatheringBegan,
     GatheringEnded,
+    LimitOrder,
     LoadPartition,
     LossExplained,
     PartitionLoaded,
@@ -52,10 +53,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         queue_ahead=st.integers(0, 1),
         serial=st.booleans(),
         seed=st.integers(0, 3),
-        quarantine=st.sampled_from([None, 60.0]),
-        kill_rule=st.sampled_from(["in a row", "hosts", "chance"]),
+        rules=st.fixed_dictionaries(
+            {
+                "quarantine": st.sampled_from([None, 60.0]),
+                "kill_rule": st.sampled_from(["in a row", "hosts", "chance"]),
+                "unit_timeout": st.sampled_from([None, 9.0]),
+                "least_timeout": st.sampled_from([None, 5.0]),
+            }
+        ),
     )
-    def begin(self, train, validation, workers, replicas, policy, queue_ahead, serial, seed, quarantine, kill_rule):
+    def begin(self, train, validation, workers, replicas, policy, queue_ahead, serial, seed, rules):
         parts = [Partition(f"p{i}", rows=10 + i) for i in range(train)]
         parts += [Partition(f"v{i}", "validation") for i in range(validation)]
         self.settings = Settings(
@@ -67,8 +74,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             queue_ahead,
             serial_evaluation=serial,
             objective=Objective("loss", "min"),
-            quarantine=quarantine,
-            kill_rule=kill_rule,
+            **rules,
         )
         self.scheduler = MopScheduler(self.settings)
         self.auditor = Auditor(self.settings)
@@ -282,6 +288,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.events.append(event)
         self.actions.append(list(actions))
         for action in actions:
+            if isinstance(action, (RunUnit, LoadPartition, LimitOrder)):
+                self.check_limit(action)
             if isinstance(action, RunUnit):
                 self.orders[action.attempt] = action
                 self.check_carry(action)
@@ -356,6 +364,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert action.back_after == self.settings.quarantine * 2 ** min(times, 6)
         self.let_go.append(action.worker)
         self.away.append(action.worker)
+
+    def check_limit(self, action: RunUnit | LoadPartition | LimitOrder) -> None:
+        """What the settings say holds; what is learnt is never short; who wants no limit gets none."""
+        said, least = self.settings.unit_timeout, self.settings.least_timeout
+        if said is not None:
+            assert action.limit == said
+        elif least is None:
+            assert action.limit is None
+        else:
+            assert action.limit is None or action.limit >= least
+        if isinstance(action, LimitOrder) and action.attempt is not None:
+            assert self.orders[action.attempt].limit is None, "it had none, and is under way"
 
     def forget(self, worker: str) -> None:
         self.lost_orders += [order for order in self.orders.values() if order.worker == worker]
