@@ -225,6 +225,8 @@ class Worker:
             trainer = self._ready_trainer()
             trainer.build(_REHEARSAL, params)
             trainer.train(Unit(_REHEARSAL, 1, partition.id), Feed(arrays, batch_size=size))
+            # Whatever no checkpoint can hold shows here, and not when a unit's work is to be kept.
+            trainer.save(BytesIO())
             measured = trainer.evaluate(Unit(_REHEARSAL, 1, partition.id, "eval"), Feed(arrays, batch_size=size))
             self._check_metric(trainer.finish(measured))
         except (CerebroError, MemoryError) as known:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,29 +11,21 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from cerebro_spark.errors import CerebroError, CheckpointError, ConfigurationError, TrialFailed
-from cerebro_spark.trainer.checkpoint import Entry, MemorySource, Reader, open_checkpoint, write_checkpoint
+from cerebro_spark.errors import CerebroError
+from cerebro_spark.trainer.blame import building, fitting, left_behind, running
+from cerebro_spark.trainer.checkpoint import Entry, MemorySource, digest_of, open_checkpoint, write_checkpoint
 from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
+from cerebro_spark.trainer.footprint import Change, Footprint, Look
+from cerebro_spark.trainer.hooks import Hooks as Hooks
+from cerebro_spark.trainer.hooks import Params as Params
+from cerebro_spark.trainer.hooks import WatchedHooks
+from cerebro_spark.trainer.outcomes import check_loss, user_metrics
 from cerebro_spark.trainer.randomness import Tree, derive_seed
 from cerebro_spark.trainer.resident import Resident, Residents
 from cerebro_spark.trainer.resources import Resources as Resources
 from cerebro_spark.trainer.state import flatten, numpy_array, unflatten
 from cerebro_spark.trainer.structure import signature
 from cerebro_spark.types import Metrics, TrialId, Unit
-
-Params = Mapping[str, Any]
-
-EXPLODED = 1e30
-
-
-@dataclass(frozen=True, slots=True)
-class Hooks:
-    """The user's functions, as `api.md` names them. Only `model_fn` is needed."""
-
-    model_fn: Callable[[Params], Any]
-    input_fn: Callable[[Batch, Params], Batch] | None = None
-    train_fn: Callable[[Any, Iterable[Batch], Params], Any] | None = None
-    eval_fn: Callable[[Any, Iterable[Batch], Params], Any] | None = None
 
 
 class Saved(NamedTuple):
@@ -49,7 +40,11 @@ class Saved(NamedTuple):
 
 @dataclass(slots=True)
 class Live:
-    """The trial whose state a trainer holds right now."""
+    """The trial whose state a trainer holds right now.
+
+    `digest` is that of a checkpoint with this state, as far as one is known. Once something was `measured` with it, it
+    is only what it was before.
+    """
 
     trial: TrialId
     params: Params
@@ -58,6 +53,7 @@ class Live:
     epoch: int = 0
     units: int = 0
     digest: str = field(default="")
+    measured: bool = False
 
 
 class Trainer(ABC):
@@ -68,7 +64,9 @@ class Trainer(ABC):
     leave the process's own as they were.
 
     The law: train(A), save, load in another process, train(B) leaves the same bits as train(A), train(B), on CPUs of
-    one type with the same versions and thread count.
+    one type with the same versions and thread count; whatever other trials did here in between, and whatever was
+    evaluated. What a unit changes either hops with the checkpoint, or the unit fails and says what it was; the built
+    model is then let go, before another trial can take it on.
 
     Raises: TrialFailed for what only this trial can be blamed for (its functions raise, its loss is not finite);
     ConfigurationError for a `model_fn` that returns something else than it must; CheckpointError for a file that does
@@ -79,7 +77,7 @@ class Trainer(ABC):
     returns: str
 
     def __init__(self, hooks: Hooks, columns: Columns, *, seed: int = 0, resources: Resources | None = None) -> None:
-        self.hooks = hooks
+        self._watched_hooks = WatchedHooks(hooks, self._look)
         self.columns = columns
         self.seed = seed
         self.resources = resources or Resources()
@@ -124,7 +122,7 @@ class Trainer(ABC):
             return
         self._live = None
         resident, numbers = self._resident(trial, params)
-        with open_checkpoint(source, digest=digest) as reader, self._fitting(reader):
+        with open_checkpoint(source, digest=digest) as reader, fitting(reader, self.framework):
             resident.restore(reader, numbers if warm_start else None)
             random = unflatten(reader.meta["rng"], lambda name: numpy_array(reader, name))
             counters = reader.meta["counters"]
@@ -134,24 +132,16 @@ class Trainer(ABC):
 
     def save(self, target: Path | BinaryIO) -> Saved:
         """Write the current trial's whole training state."""
-        live = self._current()
-        tree = {"model": live.resident.state(), "rng": live.random}
-        json, entries = flatten(tree, self._entry)
-        meta = {
-            **json,
-            "framework": self.framework,
-            "versions": self._versions(),
-            "trial": live.trial,
-            "counters": {"epoch": live.epoch, "units": live.units},
-        }
-        written = write_checkpoint(target, entries, meta)
+        live = self._unchanged()
+        written = write_checkpoint(target, *self._contents(live))
         live.digest = written.digest
         return Saved(*written)
 
     def holds(self, trial: TrialId, digest: str) -> bool:
         """Whether the current state is just that checkpoint of that trial, so that loading it would change nothing."""
         live = self._live
-        return live is not None and bool(digest) and (live.trial, live.digest) == (trial, digest)
+        claimed = live is not None and bool(digest) and (live.trial, live.digest) == (trial, digest)
+        return claimed and not self._moved(self._current())
 
     def train(self, unit: Unit, feed: Feed | Iterable[Batch], carried: Metrics | None = None) -> Metrics:
         """Train the current trial on one partition; the metrics are those of this partition alone.
@@ -159,10 +149,10 @@ class Trainer(ABC):
         `carried` is what the trial's unit before this one of the same epoch returned: only metrics that cannot be
         merged look at it.
         """
-        live = self._current()
+        live = self._unchanged()
         self._live = None
         live.digest = ""
-        with self._blame(unit, live.params), self._randomness(live):
+        with self._watched(live, unit), running(unit, live.params), self._randomness(live):
             if live.epoch and unit.epoch > live.epoch:
                 self._epochs_passed(live.resident, unit.epoch - live.epoch)
             self._begin(live.resident, training=True)
@@ -177,10 +167,19 @@ class Trainer(ABC):
         return metrics
 
     def evaluate(self, unit: Unit, feed: Feed | Iterable[Batch], carried: Metrics | None = None) -> Metrics:
-        """Measure the current trial on one partition; its state stays as it is."""
+        """Measure the current trial on one partition; its state stays as it is.
+
+        Statistics and generators are put back. Should a user's function have changed anything else of the state, the
+        trainer does not hold that checkpoint any more, and will not train on from here: load it again.
+        """
         live = self._current()
         self._live = None
-        with self._blame(unit, live.params), self._randomness(live, keep=False):
+        with (
+            self._watched(live, unit),
+            running(unit, live.params),
+            self._randomness(live, keep=False),
+            self._measuring(live),
+        ):
             self._begin(live.resident, training=False)
             if self.hooks.eval_fn is not None:
                 batches = self._batches(feed, live.params)
@@ -193,7 +192,7 @@ class Trainer(ABC):
     def predict(self, feed: Feed | Iterable[Batch]) -> dict[str, Array]:
         """The current trial's outputs for every row, in the order of the feed, by output name ("prediction" if one)."""
         live = self._current()
-        with self._randomness(live, keep=False):
+        with self._randomness(live, keep=False), self._measuring(live):
             parts = list(self._predict(live.resident, self._batches(feed, live.params)))
         return {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
 
@@ -221,6 +220,19 @@ class Trainer(ABC):
     @abstractmethod
     def _signature(self, resident: Resident) -> str:
         """Equal for built models that only differ in what `restore` replaces."""
+
+    @abstractmethod
+    def _footprint(self, resident: Resident) -> Footprint:
+        """Everything that can be reached from the model and that its state does not have, as it is now."""
+
+    @abstractmethod
+    def _look(self) -> Look:
+        """The framework's way to see its things where a user's function holds on to them."""
+
+    @property
+    @abstractmethod
+    def _remedy(self) -> str:
+        """How a user makes something hop in this framework; finishes "it changed while training and ..."."""
 
     @abstractmethod
     def _users(self, resident: Resident) -> Any: ...
@@ -264,14 +276,8 @@ class Trainer(ABC):
 
     def _make(self, trial: TrialId, params: Params) -> tuple[Resident, Tree]:
         self.builds += 1
-        try:
+        with building(trial, params):
             return self._build(params, derive_seed(self.seed, trial))
-        except CerebroError:
-            raise
-        except Exception as error:
-            raise TrialFailed(
-                f"building trial {trial} with params {dict(params)!r} failed:\n{traceback.format_exc()}"
-            ) from error
 
     def _register(self, params: Params, made: Resident) -> Resident:
         """Remember what `params` build; the resident to use, which is another one when an equal one is kept."""
@@ -280,6 +286,7 @@ class Trainer(ABC):
         kept = self.residents.get(key)
         if kept is not None:
             return kept
+        made.footprint = self._footprint(made)
         self.residents.put(key, made)
         return made
 
@@ -294,24 +301,75 @@ class Trainer(ABC):
             _, numbers = self._seen[signature(params)]
         return kept, numbers
 
-    @contextmanager
-    def _fitting(self, reader: Reader) -> Iterator[None]:
-        """Whatever goes wrong inside is the checkpoint's fault, which does not fit, and is named."""
-        found = reader.meta.get("framework") if isinstance(reader.meta, dict) else None
-        if found != self.framework:
-            raise CheckpointError(
-                f"{reader.label} was written by {found!r}, but this search trains with {self.framework!r}: a checkpoint"
-                " is loaded by the framework that wrote it"
+    @property
+    def hooks(self) -> Hooks:
+        return self._watched_hooks.hooks
+
+    def _contents(self, live: Live) -> tuple[list[Entry], Any]:
+        """The whole training state, as a checkpoint's arrays and JSON."""
+        json, entries = flatten({"model": live.resident.state(), "rng": live.random}, self._entry)
+        meta = {
+            **json,
+            "framework": self.framework,
+            "versions": self._versions(),
+            "trial": live.trial,
+            "counters": {"epoch": live.epoch, "units": live.units},
+        }
+        return entries, meta
+
+    def _moved(self, live: Live) -> bool:
+        """Whether measuring has changed the state. It is looked at only once somebody wants to go on from there."""
+        if live.measured and digest_of(*self._contents(live)) != live.digest:
+            return True
+        live.measured = False
+        return False
+
+    def _unchanged(self) -> Live:
+        """The current trial, to be trained on or saved."""
+        live = self._current()
+        if self._moved(live):
+            self._live = None
+            raise CerebroError(
+                f"evaluating or predicting has changed the state of trial {live.trial}: load its checkpoint again"
             )
+        return live
+
+    @contextmanager
+    def _measuring(self, live: Live) -> Iterator[None]:
+        live.digest = live.digest or digest_of(*self._contents(live))
+        live.measured = True
+        kept = live.resident.volatile()
         try:
             yield
-        except (CerebroError, OSError):
-            raise
-        except Exception as error:
-            raise CheckpointError(
-                f"{reader.label} does not fit the model that params build ({type(error).__name__}: {error}): a"
-                " checkpoint fits only the architecture that wrote it"
-            ) from error
+        finally:
+            live.resident.settle(kept)
+            if live.resident.footprint is not None:
+                live.resident.footprint.tidy()
+
+    @contextmanager
+    def _watched(self, live: Live, unit: Unit) -> Iterator[None]:
+        """Fail the unit if it left a change that hops with no checkpoint, and see to it that nobody else gets that."""
+        finished = False
+        try:
+            yield
+            finished = True
+        finally:
+            change = self._forsake(live.resident)
+            if change is not None and finished:
+                raise left_behind(change, unit, live.params, self._remedy)
+
+    def _forsake(self, resident: Resident) -> Change | None:
+        """What a unit has left that it must not; the model, or the functions, that have it are not used again."""
+        change = resident.footprint.change() if resident.footprint is not None else None
+        if change is not None and resident.footprint is not None:
+            resident.footprint.put_back()
+            self.residents.drop(resident)
+        beside = self._watched_hooks.change()
+        if beside is not None:
+            self._watched_hooks.renew()
+            self.residents.clear()
+            self._seen.clear()
+        return change or beside
 
     def _input(self, feed: Feed | Iterable[Batch], params: Params) -> Feed | Iterable[Batch]:
         return feed if self.hooks.input_fn is None else self._batches(feed, params)
@@ -335,53 +393,3 @@ class Trainer(ABC):
                 live.random = self._capture()
         finally:
             self._restore(outer)
-
-    @contextmanager
-    def _blame(self, unit: Unit, params: Params) -> Iterator[None]:
-        try:
-            yield
-        except CerebroError:
-            raise
-        except Exception as error:
-            raise TrialFailed(
-                f"trial {unit.trial} failed in epoch {unit.epoch} on partition {unit.partition} with params"
-                f" {dict(params)!r}:\n{traceback.format_exc()}"
-            ) from error
-
-
-def check_loss(metrics: Metrics, unit: Unit, params: Params) -> None:
-    """Raise TrialFailed when a loss of the unit has exploded: NaN, infinite, or beyond 1e30 a row.
-
-    Nothing learns from a loss of 1e30, float32 ends at 3e38, and the square of such a number is infinite already.
-    """
-    for name, total in metrics.sums.items():
-        value = total / (metrics.weights.get(name) or 1.0)
-        if (name == "loss" or name.endswith("_loss")) and not abs(value) <= EXPLODED:
-            raise TrialFailed(
-                f"trial {unit.trial} failed in epoch {unit.epoch} on partition {unit.partition}: its {name} is {value},"
-                f" which is beyond {EXPLODED:g}; params {dict(params)!r}. Lower the learning rate, clip the gradients,"
-                " or look for odd rows"
-            )
-
-
-def user_metrics(value: Any) -> Metrics:
-    """What `train_fn` or `eval_fn` returned, as Metrics: sums with a row count, or Metrics itself.
-
-    >>> user_metrics({"loss": 6.0, "rows": 3}).values()
-    {'loss': 2.0}
-    """
-    if isinstance(value, Metrics):
-        if value.sums.keys() != value.weights.keys():
-            raise ConfigurationError(
-                f"train_fn or eval_fn returned Metrics with sums of {sorted(value.sums)} but weights of"
-                f" {sorted(value.weights)}: give each sum its weight, as in Metrics({{'loss': 12.5}}, {{'loss': 1000}})"
-            )
-        return value
-    if not isinstance(value, Mapping) or "rows" not in value:
-        raise ConfigurationError(
-            f"train_fn or eval_fn returned {value!r}, but must return sums over the rows with their count, such as"
-            " {'loss': 12.5, 'rows': 1000}, or cerebro_spark.types.Metrics"
-        )
-    rows = float(value["rows"])
-    sums = {str(name): float(total) for name, total in value.items() if name != "rows"}
-    return Metrics(sums, dict.fromkeys(sums, rows))

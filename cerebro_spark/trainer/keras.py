@@ -13,6 +13,8 @@ from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer.base import Hooks, Params, Resources, Trainer
 from cerebro_spark.trainer.checkpoint import Entry
 from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
+from cerebro_spark.trainer.footprint import Footprint, Look
+from cerebro_spark.trainer.keras_footprint import KerasLook, keras_footprint
 from cerebro_spark.trainer.keras_metrics import finish_metrics, read_metrics, start_metrics
 from cerebro_spark.trainer.keras_resident import (
     KerasResident,
@@ -93,6 +95,20 @@ class KerasTrainer(Trainer):
     def _signature(self, resident: Resident) -> str:
         return model_signature(_own(resident).model)
 
+    def _footprint(self, resident: Resident) -> Footprint:
+        own = _own(resident)
+        return keras_footprint(own.model, own.default_seed)
+
+    def _look(self) -> Look:
+        return KerasLook()
+
+    @property
+    def _remedy(self) -> str:
+        return (
+            "is no variable of the model: use `self.add_weight(..., trainable=False)`, so that it hops with the"
+            " checkpoint, set it in model_fn, or undo it before the unit ends"
+        )
+
     def _users(self, resident: Resident) -> Any:
         return _own(resident).model
 
@@ -107,10 +123,7 @@ class KerasTrainer(Trainer):
         own = _own(resident)
         own.model.reset_metrics()
         start_metrics(own.metrics, carried)
-        seeds = [(variable, variable.numpy()) for variable in own.seeds()]
         self._run(own, "test", feed)
-        for variable, value in seeds:
-            variable.assign(value)
         return read_metrics(own.metrics)
 
     def _predict(self, resident: Resident, batches: Iterable[Batch]) -> Iterator[dict[str, Array]]:

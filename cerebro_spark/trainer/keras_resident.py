@@ -45,6 +45,7 @@ class KerasResident(Resident):
         for optimizer in optimizers:
             _save_as_plain(optimizer, [rates["weight_decay"] for rates in self._rates if "weight_decay" in rates])
         model._symbolic_build(data_batch=self.pack(sample))
+        check_layers(model)
         self.metrics = named_metrics(model)
         self.rows: Any = None
         for tracker in getattr(model._compile_loss, "metrics", []):
@@ -88,9 +89,18 @@ class KerasResident(Resident):
         }
         return {**named, "default_seed": self.default_seed}
 
-    def seeds(self) -> list[Any]:
-        """The states of the seed generators, which `evaluate` puts back."""
-        own = [v for v in self.model.variables if "seed_generator_state" in v.path]
+    def volatile(self) -> Any:
+        return [(variable, np.array(variable.numpy())) for variable in self._volatile()]
+
+    def settle(self, kept: Any) -> None:
+        for variable, value in kept:
+            if variable.numpy().tobytes() != value.tobytes():
+                variable.assign(value)
+
+    def _volatile(self) -> list[Any]:
+        """Statistics, counters and generators: all that does not learn and is no metric."""
+        measuring = {id(variable) for variable in self.model.metrics_variables}
+        own = [v for v in self.model.non_trainable_variables if id(v) not in measuring]
         return [*own, self.default_seed]
 
     def state(self) -> Any:
@@ -127,7 +137,19 @@ def check_model(made: Any) -> Any:
         raise ConfigurationError(f"model_fn returned {made!r} of type {type(made).__name__}. {RETURNS}")
     if not made.compiled or made.optimizer is None:
         raise ConfigurationError(f"model_fn returned the Keras model {made.name!r} without compiling it. {RETURNS}")
+    check_layers(made)
     return made
+
+
+def check_layers(model: Any) -> None:
+    """Raise ConfigurationError for layers whose state means something between two batches of one order only."""
+    for layer in model._flatten_layers():
+        if getattr(layer, "stateful", False):
+            raise ConfigurationError(
+                f"layer {layer.name!r} ({type(layer).__name__}) has stateful=True: it goes on with what the batch"
+                " before left, but batches here are drawn from shuffled rows, trial by trial. Use stateful=False, and"
+                " sequences that are whole rows"
+            )
 
 
 def default_generator() -> Any:

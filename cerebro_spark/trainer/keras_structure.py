@@ -16,7 +16,7 @@ from cerebro_spark.trainer.structure import Instead, class_token, signature, unl
 
 _FRAMEWORKS = ("keras", "tensorflow", "torch")
 # Wrappers that Keras puts on every layer, and those that this package puts on an optimizer.
-_WRAPPERS = {"build", "quantize", "get_config", "save_own_variables", "load_own_variables", "update_state"}
+WRAPPERS = {"build", "quantize", "get_config", "save_own_variables", "load_own_variables", "update_state"}
 _UNSAID = (AttributeError, NotImplementedError, TypeError, ValueError, RuntimeError)
 
 
@@ -60,17 +60,22 @@ def attributes(thing: Any) -> dict[str, Any]:
     Of the attributes that Keras' own code sets only those count that hold code or objects from elsewhere (activations,
     regularizers: configurations write such by name); of what anybody else set, everything.
     """
-    own = _names_set_by_keras(type(thing))
+    own = names_set_by_keras(type(thing))
     return {
         name: value
         for name, value in vars(thing).items()
-        if name not in _WRAPPERS and (_is_foreign(value) if name in own or name.startswith("_self_") else True)
+        if name not in WRAPPERS and (is_foreign(value) if name in own or name.startswith("_self_") else True)
     }
 
 
-def _names_set_by_keras(kind: type) -> set[str]:
-    bases: list[Any] = [base for base in kind.__mro__ if _root(base) in _FRAMEWORKS]
-    return set().union(_names_of_any_layer(), *map(_names_set_in, bases))
+def names_set_by_keras(kind: type) -> frozenset[str]:
+    """The attributes of a class that Keras' own code sets."""
+    return _names_of_bases(tuple(base for base in kind.__mro__ if _root(base) in _FRAMEWORKS))
+
+
+@functools.lru_cache(maxsize=1000)
+def _names_of_bases(bases: tuple[Any, ...]) -> frozenset[str]:
+    return _names_of_any_layer().union(*map(_names_set_in, bases))
 
 
 @functools.cache
@@ -95,12 +100,12 @@ def _names_set(code: types.CodeType) -> Iterator[str]:
             yield from _names_set(constant)
 
 
-def _is_foreign(value: Any) -> bool:
+def is_foreign(value: Any) -> bool:
     """Code, or an object of a class that no framework defines, or a container with one inside."""
     if isinstance(value, Mapping):
-        return any(_is_foreign(item) for item in value.values())
+        return any(is_foreign(item) for item in value.values())
     if isinstance(value, list | tuple | set | frozenset):
-        return any(_is_foreign(item) for item in value)
+        return any(is_foreign(item) for item in value)
     if isinstance(value, types.FunctionType):
         return value.__module__ is None or value.__module__.split(".")[0] not in _FRAMEWORKS
     if isinstance(value, types.MethodType | functools.partial):

@@ -7,10 +7,17 @@ from collections import OrderedDict
 from typing import Any
 
 from cerebro_spark.trainer.checkpoint import Source
+from cerebro_spark.trainer.footprint import Footprint
 
 
 class Resident(ABC):
-    """A built model that can take on the state of any trial of its architecture."""
+    """A built model that can take on the state of any trial of its architecture.
+
+    `footprint` is everything of it that `restore` does not reset, as it was when built: a model that a unit has left
+    otherwise can be nobody else's.
+    """
+
+    footprint: Footprint | None = None
 
     @property
     @abstractmethod
@@ -29,6 +36,14 @@ class Resident(ABC):
     def numbers(self) -> Any:
         """Its numeric hyperparameters (learning rate, weight decay, ...), JSON-able."""
 
+    @abstractmethod
+    def volatile(self) -> Any:
+        """Copies of what an evaluation may change by itself (statistics, generators), for `settle`."""
+
+    @abstractmethod
+    def settle(self, kept: Any) -> None:
+        """Put back what `volatile` copied, where it has changed."""
+
     def close(self) -> None:  # noqa: B027 (most have nothing to do)
         """Called once it is let go."""
 
@@ -41,6 +56,8 @@ class Residents:
     ...     def state(self): ...
     ...     def restore(self, source, numbers=None): ...
     ...     def numbers(self): ...
+    ...     def volatile(self): ...
+    ...     def settle(self, kept): ...
     >>> kept = Residents(budget=25)
     >>> for name in "abc":
     ...     kept.put(name, Small())
@@ -69,3 +86,14 @@ class Residents:
         while len(self._residents) > 1 and sum(r.nbytes for r in self._residents.values()) > self.budget:
             _, gone = self._residents.popitem(last=False)
             gone.close()
+
+    def drop(self, resident: Resident) -> None:
+        """Let go of a resident that must not be used again, whatever it is kept under."""
+        for signature in [signature for signature, kept in self._residents.items() if kept is resident]:
+            del self._residents[signature]
+        resident.close()
+
+    def clear(self) -> None:
+        """Let go of all."""
+        for resident in list(self._residents.values()):
+            self.drop(resident)

@@ -12,10 +12,12 @@ from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer.base import Hooks, Params, Resources, Trainer
 from cerebro_spark.trainer.checkpoint import Entry
 from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
+from cerebro_spark.trainer.footprint import Footprint, Look
 from cerebro_spark.trainer.randomness import Tree, capture_host, restore_host, seed_host
 from cerebro_spark.trainer.resident import Resident
 from cerebro_spark.trainer.state import numpy_entry
 from cerebro_spark.trainer.torch_device import claim_torch
+from cerebro_spark.trainer.torch_footprint import TorchLook, torch_footprint
 from cerebro_spark.trainer.torch_metrics import Tally
 from cerebro_spark.trainer.torch_model import TorchModel
 from cerebro_spark.trainer.torch_resident import TorchResident, from_numpy, torch_entry
@@ -62,7 +64,7 @@ class TorchTrainer(Trainer):
         try:
             seed_host(seed)
             torch.manual_seed(seed)
-            model = check_model(self.hooks.model_fn(params))
+            model = check_model(self.hooks.model_fn(params), own_loop=self.hooks.train_fn is not None)
             if any(torch.nn.parameter.is_lazy(p) for p in model.module.parameters()):
                 with torch.no_grad():
                     self._forward(model.module, {n: from_numpy(a) for n, a in self._sample(params).items()})
@@ -72,6 +74,19 @@ class TorchTrainer(Trainer):
 
     def _signature(self, resident: Resident) -> str:
         return model_signature(_own(resident).model)
+
+    def _footprint(self, resident: Resident) -> Footprint:
+        return torch_footprint(_own(resident).model)
+
+    def _look(self) -> Look:
+        return TorchLook()
+
+    @property
+    def _remedy(self) -> str:
+        return (
+            "is no parameter or buffer: use `register_buffer` (or `get_extra_state` and `set_extra_state`), so that it"
+            " hops with the checkpoint, set it in model_fn, or undo it before the unit ends"
+        )
 
     def _users(self, resident: Resident) -> TorchModel:
         return _own(resident).model

@@ -44,6 +44,7 @@ class TorchResident(Resident):
         scaled = dtype is torch.float16 and device.type == "cuda"
         self.scaler = GradScaler("cuda") if scaled else None
         self.parameters = [p for group in model.optimizer.param_groups for p in group["params"]]
+        self._learning = {name: p.requires_grad for name, p in model.module.named_parameters()}
         self.fit_label = label_fitter(model.loss)
         self.weigh = loss_weigher(model.loss)
 
@@ -60,24 +61,31 @@ class TorchResident(Resident):
         return {
             "parameters": dict(model.module.named_parameters()),
             "buffers": dict(model.module.named_buffers()),
-            "loss": _loss_buffers(model.loss),
+            "loss": loss_buffers(model.loss),
             "extra": {name: part.get_extra_state() for name, part in _with_extra_state(model.module)},
             "optimizer": {
-                "class": _class_name(model.optimizer),
+                "class": class_name(model.optimizer),
                 "sizes": [len(group["params"]) for group in model.optimizer.param_groups],
                 "state": [dict(model.optimizer.state.get(p, {})) for p in self.parameters],
                 "groups": [_without_params(group) for group in model.optimizer.param_groups],
             },
-            "scheduler_class": _class_name(model.lr_scheduler),
+            "scheduler_class": class_name(model.lr_scheduler),
             "scheduler": None if model.lr_scheduler is None else model.lr_scheduler.state_dict(),
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
+            **self._thawed_and_frozen(),
         }
+
+    def _thawed_and_frozen(self) -> dict[str, Any]:
+        """Which parameters learn, of those where it is not as when built: of most models there is nothing to say."""
+        named = self.model.module.named_parameters()
+        changed = {name: p.requires_grad for name, p in named if p.requires_grad != self._learning.get(name)}
+        return {"requires_grad": changed} if changed else {}
 
     def numbers(self) -> Any:
         groups = [_without_params(group) for group in self.model.optimizer.param_groups]
         plain = [{key: v.item() if isinstance(v, torch.Tensor) else v for key, v in group.items()} for group in groups]
-        loss = {name: buffer.clone() for name, buffer in _loss_buffers(self.model.loss).items()}
-        return plain, [_schedule_numbers(part) for part in _schedulers(self.model.lr_scheduler)], loss
+        loss = {name: buffer.clone() for name, buffer in loss_buffers(self.model.loss).items()}
+        return plain, [_schedule_numbers(part) for part in schedulers(self.model.lr_scheduler)], loss
 
     @torch.no_grad()
     def restore(self, source: Source, numbers: Any = None) -> None:
@@ -87,11 +95,17 @@ class TorchResident(Resident):
         for kind, own in self._tensors().items():
             for name, tensor in own.items():
                 read_tensor(source, f"model/{kind}/{name}", tensor)
+        learning = self._learning | saved.get("requires_grad", {})
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad != learning[name]:
+                parameter.requires_grad_(learning[name])
         for name, part in _with_extra_state(module):
             kept = saved["extra"][name]
             part.set_extra_state(unflatten(kept, lambda array: new_tensor(source, array, torch.device("cpu"))))
         groups = unflatten(saved["optimizer"]["groups"], lambda name: new_tensor(source, name, torch.device("cpu")))
         for group, values in zip(optimizer.param_groups, groups, strict=True):
+            for key in group.keys() - values.keys() - {"params"}:
+                del group[key]  # some optimizers count their steps there from the first on
             for key, value in values.items():
                 _set_number(group, key, value)
         self._restore_optimizer_state(source, saved["optimizer"]["state"])
@@ -108,13 +122,26 @@ class TorchResident(Resident):
         if numbers is not None:
             self._use_numbers(*numbers)
 
+    def volatile(self) -> Any:
+        return {name: tensor.clone() for name, tensor in self._buffers().items()}
+
+    @torch.no_grad()
+    def settle(self, kept: Any) -> None:
+        for name, tensor in self._buffers().items():
+            if name in kept and tensor.shape == kept[name].shape and not _same_bits(tensor, kept[name]):
+                tensor.copy_(kept[name])
+
+    def _buffers(self) -> dict[str, torch.Tensor]:
+        tensors = self._tensors()
+        return {**{f"module.{n}": t for n, t in tensors["buffers"].items()}, **tensors["loss"]}
+
     def _tensors(self) -> dict[str, dict[str, torch.Tensor]]:
         """All that is restored in place, by kind and name."""
         module = self.model.module
         return {
             "parameters": dict(module.named_parameters()),
             "buffers": dict(module.named_buffers()),
-            "loss": _loss_buffers(self.model.loss),
+            "loss": loss_buffers(self.model.loss),
         }
 
     def _check_fits(self, source: Source) -> None:
@@ -127,10 +154,10 @@ class TorchResident(Resident):
         extra = [name for name, _ in _with_extra_state(model.module)]
         check_fact(source, "list of modules with extra state", list(saved["extra"]), extra)
         optimizer = saved["optimizer"]
-        check_fact(source, "optimizer", optimizer["class"], _class_name(model.optimizer))
+        check_fact(source, "optimizer", optimizer["class"], class_name(model.optimizer))
         sizes = [len(group["params"]) for group in model.optimizer.param_groups]
         check_fact(source, "number of parameters in each group of the optimizer", optimizer["sizes"], sizes)
-        check_fact(source, "learning rate schedule", saved["scheduler_class"], _class_name(model.lr_scheduler))
+        check_fact(source, "learning rate schedule", saved["scheduler_class"], class_name(model.lr_scheduler))
 
     def _restore_optimizer_state(self, source: Source, saved: list[Any]) -> None:
         optimizer = self.model.optimizer
@@ -153,9 +180,9 @@ class TorchResident(Resident):
 
         The buffers of a loss may be hyperparameters too, so they begin anew.
         """
-        for name, buffer in _loss_buffers(self.model.loss).items():
+        for name, buffer in loss_buffers(self.model.loss).items():
             buffer.copy_(loss[name])
-        parts = _schedulers(self.model.lr_scheduler)
+        parts = schedulers(self.model.lr_scheduler)
         for part, own in zip(parts, schedules, strict=True):
             vars(part).update(copy.deepcopy(own))
         for group, fresh in zip(self.model.optimizer.param_groups, numbers, strict=True):
@@ -170,9 +197,14 @@ class TorchResident(Resident):
             part._last_lr = [group["lr"] for group in groups]
 
 
-def _schedulers(scheduler: Any) -> list[Any]:
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Equal, where a NaN equals itself."""
+    return torch.equal(one, other) or tensor_bytes(one) == tensor_bytes(other)
+
+
+def schedulers(scheduler: Any) -> list[Any]:
     """A schedule and those it is made of."""
-    inner = [part for each in getattr(scheduler, "_schedulers", []) for part in _schedulers(each)]
+    inner = [part for each in getattr(scheduler, "_schedulers", []) for part in schedulers(each)]
     return [] if scheduler is None else [scheduler, *inner]
 
 
@@ -194,10 +226,14 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, bool | int | float | str)
 
 
-def _loss_buffers(loss: Any) -> dict[str, torch.Tensor]:
+def loss_buffers(loss: Any) -> dict[str, torch.Tensor]:
     """What a user's own loss keeps in buffers; of PyTorch's losses those are settings, which `model_fn` makes."""
-    own = isinstance(loss, torch.nn.Module) and type(loss).__module__ != torch_losses.__name__
-    return dict(loss.named_buffers()) if own else {}
+    return dict(loss.named_buffers()) if is_own_loss(loss) else {}
+
+
+def is_own_loss(loss: Any) -> bool:
+    """Whether a loss is a module that PyTorch did not bring."""
+    return isinstance(loss, torch.nn.Module) and type(loss).__module__ != torch_losses.__name__
 
 
 def _with_extra_state(module: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
@@ -319,7 +355,7 @@ def _move_optimizer_state(optimizer: Any) -> None:
                 state[key] = value.to(_home(key, parameter, group))
 
 
-def _class_name(thing: Any) -> str | None:
+def class_name(thing: Any) -> str | None:
     return None if thing is None else f"{type(thing).__module__}.{type(thing).__qualname__}"
 
 

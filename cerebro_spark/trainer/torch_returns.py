@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,12 +19,15 @@ RETURNS = (
 )
 
 
-def check_model(made: Any) -> TorchModel:
-    """Return what `model_fn` made if it can be trained, else raise ConfigurationError that shows what to return."""
+def check_model(made: Any, *, own_loop: bool = False) -> TorchModel:
+    """Return what `model_fn` made if it can be trained, else raise ConfigurationError that shows what to return.
+
+    `own_loop` says that a `train_fn` of the user's takes the steps.
+    """
     if not isinstance(made, TorchModel):
         raise ConfigurationError(f"model_fn returned {made!r} of type {type(made).__name__}. {RETURNS}")
-    _check_module(made)
     _check_loss(made.loss)
+    _check_module(made, own_loop)
     _check_metrics(made.metrics)
     _check_scheduler(made)
     for name, limit in (("clip_norm", made.clip_norm), ("clip_value", made.clip_value)):
@@ -39,7 +43,7 @@ def is_metric_object(metric: Any) -> bool:
     )
 
 
-def _check_module(made: TorchModel) -> None:
+def _check_module(made: TorchModel, own_loop: bool) -> None:
     if not isinstance(made.module, torch.nn.Module):
         raise ConfigurationError(f"TorchModel.module is {_a(made.module)}, not a torch.nn.Module. {RETURNS}")
     if not isinstance(made.optimizer, torch.optim.Optimizer):
@@ -51,11 +55,37 @@ def _check_module(made: TorchModel) -> None:
         raise ConfigurationError(
             f"TorchModel.optimizer holds parameters of another module: build it over module.parameters(). {RETURNS}"
         )
+    needed = _needed(made.optimizer)
+    if needed and not own_loop:
+        raise ConfigurationError(
+            f"TorchModel.optimizer is {type(made.optimizer).__name__}, whose step() needs {needed}"
+            " (as LBFGS does), but is called without: give a train_fn of your own that calls it, or use another"
+            " optimizer, such as torch.optim.Adam"
+        )
+
+
+def _needed(stepping: Any) -> str:
+    """The arguments that `step` cannot be called without. The class is asked: schedulers wrap the optimizer's own."""
+    try:
+        _, *parameters = inspect.signature(type(stepping).step).parameters.values()
+    except (TypeError, ValueError):
+        return ""
+    loose = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return ", ".join(f"`{p.name}`" for p in parameters if p.default is p.empty and p.kind not in loose)
 
 
 def _check_loss(loss: Any) -> None:
     if isinstance(loss, type) or not callable(loss):
         raise ConfigurationError(f"TorchModel.loss is {_a(loss)}, but must be called as loss(output, label). {RETURNS}")
+    named = loss.named_parameters() if isinstance(loss, torch.nn.Module) else ()
+    learning = [name for name, parameter in named if parameter.requires_grad]
+    if learning:
+        raise ConfigurationError(
+            f"TorchModel.loss is a {type(loss).__name__} with parameters ({', '.join(learning[:3])}), but only those of"
+            " the module are trained and hop: make the loss a part of it (module.criterion = criterion), build the"
+            " optimizer over module.parameters() after that, and give"
+            " loss=lambda output, label: module.criterion(output, label)"
+        )
 
 
 def _check_metrics(metrics: Any) -> None:
@@ -81,10 +111,22 @@ def _check_scheduler(made: TorchModel) -> None:
             "lr_scheduler is a ReduceLROnPlateau, which waits for a validation metric that no single worker knows: use"
             " a scheduler that goes by steps or epochs"
         )
+    if isinstance(scheduler, torch.optim.swa_utils.SWALR):
+        raise ConfigurationError(
+            "lr_scheduler is a SWALR, whose state holds a function that no checkpoint can: use a LambdaLR, or a"
+            " SequentialLR of a LinearLR and a ConstantLR that ends at the same rate"
+        )
     able = all(callable(getattr(scheduler, name, None)) for name in ("step", "state_dict", "load_state_dict"))
     example = "such as lr_scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 1)"
     if scheduler is not None and (isinstance(scheduler, type) or not able):
         raise ConfigurationError(f"TorchModel.lr_scheduler is {_a(scheduler)}, but must be a scheduler, {example}")
+    needed = "" if scheduler is None else _needed(scheduler)
+    if needed:
+        raise ConfigurationError(
+            f"lr_scheduler is a {type(scheduler).__module__}.{type(scheduler).__name__}, whose step() needs"
+            f" {needed} (as timm's do), but is called without: use one of PyTorch's, such as"
+            " torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: ...) with the same rates"
+        )
     if getattr(scheduler, "optimizer", made.optimizer) is not made.optimizer:
         raise ConfigurationError(f"TorchModel.lr_scheduler steers another optimizer: build it over this one, {example}")
     if made.scheduler_step not in ("epoch", "batch"):
