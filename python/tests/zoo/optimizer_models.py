@@ -78,7 +78,9 @@ SCHEDULES = {
 SPECIMENS = {
     **{f"timm.optim.{n}": Specimen(with_optimizer(n), "image-32", quick=n in QUICK) for n in (*QUICK, *REST)},
     "timm.optim.param_groups": Specimen(by_layers, "image-32", quick=True),
-    "timm.optim.lookahead": Specimen(with_optimizer("lookahead_radam"), "image-32", quick=True, refused=("Lookahead",)),
+    "timm.optim.lookahead": Specimen(
+        with_optimizer("lookahead_radam"), "image-32", quick=True, refused=("lookahead", "_base_optimizer")
+    ),
     "timm.optim.adahessian": Specimen(with_optimizer("adahessian"), "image-32", refused=("create_graph",)),
     **{
         f"timm.scheduler.{name}": Specimen(

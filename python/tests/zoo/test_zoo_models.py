@@ -66,6 +66,9 @@ def run_the_law(pair: Pair, name: str, folder: Path) -> dict[str, Any]:
     if (folder / "between").exists():
         here.ask("hopped", name, folder)
         told["hopped"] = here.answer()
+    # Only now, when nobody has an answer left that was not fetched.
+    errors = [f"{part} raised {answer['error']}" for part, answer in told.items() if "error" in answer]
+    assert not errors, errors[0]
     return told
 
 

@@ -56,7 +56,10 @@ def straight(specimen: Specimen, folder: Path) -> Any:
 
 
 def crowded(specimen: Specimen, folder: Path) -> Any:
-    """The same units after a rehearsal, by turns with a trial of the same structure, and with evaluations between."""
+    """The same units after a rehearsal, by turns with a trial of the same structure, and with evaluations between.
+
+    In the end both are measured one after the other, with no training in between.
+    """
     trainer = _fresh(specimen)
     trainer.build("rehearsal", OTHER)
     _train(trainer, specimen, "rehearsal", 1, batches=1)
@@ -71,10 +74,13 @@ def crowded(specimen: Specimen, folder: Path) -> Any:
     trainer.save(folder / "between")
     trainer.load("t0", OTHER, other.getvalue())
     _train(trainer, specimen, "t0", 2)
-    _evaluate(trainer, specimen, "t0")
     trainer.load("t1", OWN, folder / "between")
     metrics.append(_train(trainer, specimen, "t1", 2))
-    return _end(trainer, specimen, folder / "crowded", metrics)
+    saved = trainer.save(folder / "crowded")
+    trainer.load("t0", OTHER, other.getvalue())
+    _evaluate(trainer, specimen, "t0")
+    trainer.load("t1", OWN, folder / "crowded")
+    return {"digest": saved.digest, "metrics": metrics, "measured": _evaluate(trainer, specimen, "t1")}
 
 
 def hopped(specimen: Specimen, folder: Path) -> Any:
