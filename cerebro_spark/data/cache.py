@@ -243,8 +243,10 @@ def _key(dataset: Dataset, partition: Partition) -> str:
     check_id(partition.id, "partition id")
     columns = [column.to_json() for column in dataset.columns]
     versions = [dataset.version(name) for name in partition.files]
+    # What was let through by one reader may be refused by another, which must read it to find out.
+    rules = dataset.made.get("allow_nan")
     text = json.dumps(
-        [dataset.store.url, dataset.id, partition.files, versions, partition.rows, columns], sort_keys=True
+        [dataset.store.url, dataset.id, partition.files, versions, partition.rows, columns, rules], sort_keys=True
     )
     return f"{partition.id}-{hashlib.blake2b(text.encode(), digest_size=10).hexdigest()}"
 

@@ -24,6 +24,7 @@ _log = logging.getLogger(__name__)
 ENTRY = "entry.json"
 """Written last into the folder of an entry; whoever has mapped its arrays holds a shared lock on it."""
 STAGED, FETCHED = ".staged", ".fetched"
+_TRIES = 1000
 _ROOT_LOCK, _USERS = "root.lock", "users.lock"
 SHARED_MEMORY = Path("/dev/shm")
 DISK_VARIABLE, MEMORY_VARIABLE = "CEREBRO_SPARK_CACHE", "CEREBRO_SPARK_CACHE_MEMORY"
@@ -82,9 +83,15 @@ class CacheRoot:
         if self._folder is not None and self._folder.is_there:
             return
         self._close()
-        while self._folder is None:
-            with suppress(FileNotFoundError):  # the last user took the folder along just now: make it again
+        for tried in range(_TRIES):
+            try:
                 self._try_to_enter()
+            except FileNotFoundError:  # the last user took the folder along just now: make it again
+                if tried + 1 == _TRIES:
+                    raise
+            if self._folder is not None:
+                return
+        raise OSError(f"the cache {self.path} is removed again and again by somebody else")
 
     def leave(self, *, tidy: bool = True) -> None:
         """Be no user any more. The last one removes everything that nobody holds, and the folder if nothing is left.

@@ -8,6 +8,7 @@ import hashlib
 import io
 import os
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -60,16 +61,16 @@ def open_dataset(
     """
     from cerebro_spark.store import open_store
 
+    check_allow_nan(allow_nan)
     store = open_store(url)
     if store.exists(MANIFEST):
-        return _checked(read_manifest(store, ""), features, label, weight)
+        return _lenient(_checked(read_manifest(store, ""), features, label, weight), allow_nan)
     if dataset_ids(store.list(DATASETS)):
-        return _checked(Dataset.open(store), features, label, weight)
+        return _lenient(_checked(Dataset.open(store), features, label, weight), allow_nan)
     if features is None or label is None:
         raise ConfigurationError(
             f"{store.url} was not written by prepare: say which columns to take with features= and label="
         )
-    check_allow_nan(allow_nan)
     return _open_foreign(store, parse_inputs(features, label, weight), validation, allow_nan)
 
 
@@ -82,6 +83,11 @@ def _checked(dataset: Dataset, features: Any, label: Any, weight: str | None) ->
     if asked != known:
         raise ConfigurationError(f"{dataset.url} was prepared with the columns {known}, not {asked}: prepare it again")
     return dataset
+
+
+def _lenient(dataset: Dataset, allow_nan: bool) -> Dataset:
+    """Saved arrays are looked into only when they are read: what is in them may be let through even then."""
+    return replace(dataset, made={**dataset.made, "allow_nan": True}) if allow_nan else dataset
 
 
 def _open_foreign(store: Store, inputs: Sequence[Input], validation: str | None, allow_nan: bool) -> Dataset:

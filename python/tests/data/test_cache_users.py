@@ -69,6 +69,11 @@ def test_a_folder_removed_under_its_users_is_made_again(dataset: Dataset, roots:
     assert gone(roots)
 
 
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        CacheRoot(Path("/proc/nowhere/cache")).enter()
+
+
 def test_what_is_not_ours_to_remove_stays(roots: dict[str, Any]) -> None:
     root = CacheRoot(roots["folder"])
     root.enter()

@@ -240,7 +240,7 @@ def test_a_shape_that_only_the_schema_knows(store: LocalStore, tmp_path: Path) -
     made = prepare(data, store=store, features="g", label="y", partitions=1)
     file = store.local_path(made.train[0].files[0])
     assert file is not None
-    dataset = open_dataset(file.parent, features={"g": "features"}, label={"y": "label"})
+    dataset = open_dataset(file.parent, features={"g": "g"}, label={"y": "y"})
     assert dataset.features[0].shape == (2, 3)
     assert (load_arrays(dataset, dataset.train[0])["g"] == load_arrays(made, made.train[0])["features"]).all()
 

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numbered_rows import READERS
 
+from cerebro_spark.data.cache import Cache
 from cerebro_spark.data.cells import rounded_rows
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.foreign import open_dataset
@@ -153,6 +154,17 @@ def test_saved_arrays_that_are_not_finite_are_said_when_they_are_read(store: Loc
     dataset = prepare({"x": [sink.getvalue()] * 2, "y": [0, 1]}, store=store, features="x", label="y", partitions=1)
     with pytest.raises(DataError, match=r"is a feature and has 2 NaN .*allow_nan=True"):
         load_arrays(dataset, dataset.train[0])
+    let = open_dataset(store, allow_nan=True)
+    assert np.isnan(load_arrays(let, let.train[0])["features"]).sum() == 2
+
+
+def test_what_one_reader_lets_through_is_refused_to_another_who_finds_it_in_the_cache(tmp_path: Path) -> None:
+    folder = parquet(tmp_path / "p", x=[1.0, NAN, 2.0, 3.0])
+    let, strict = (open_dataset(folder, features=["x"], label="y", allow_nan=allow) for allow in (True, False))
+    with Cache(tmp_path / "disk", memory_folder=tmp_path / "memory") as cache:
+        assert np.isnan(cache.load(let, let.train[0])["features"]).any()
+        with pytest.raises(DataError, match="'x' is a feature and has 1 NaN"):
+            cache.load(strict, strict.train[0])
 
 
 def test_data_of_before_is_read_as_it_was(store: LocalStore, tmp_path: Path) -> None:
