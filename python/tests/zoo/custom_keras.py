@@ -103,7 +103,7 @@ class CountingLoss(keras.losses.Loss):
 
     def call(self, y_true, y_pred):
         self.calls += 1
-        return ops.mean(ops.square(y_pred[:, 0] - y_true)) / self.calls
+        return ops.square(y_pred[:, 0] - y_true)
 
 
 def recurrent(stateful):
