@@ -10,7 +10,7 @@ from specimen import CLASSES, Specimen
 # Of timm's optimizers one a class and variant; those that need a GPU or a package of their own are not here.
 QUICK = ("adabelief", "adafactor", "adan", "lamb", "lion", "madgrad", "muon", "sgdp")
 REST = (
-    "adadelta", "adafactorbv", "adagrad", "adamax", "adamc", "adamp", "adamuon", "adamw", "adamwlegacy", "adanw",
+    "adadelta", "adagrad", "adamax", "adamc", "adamp", "adamuon", "adamw", "adamwlegacy", "adanw",
     "adopt", "adoptw", "cadafactor", "cadamw", "cadan", "cadopt", "clamb", "claprop", "clion", "cmars", "cnadamw",
     "crmsproptf", "csgdw", "kron", "kronw", "lambc", "laprop", "larc", "lars", "madgradw", "mars", "momentum", "nadam",
     "nadamlegacy", "nadamuon", "nesterov", "nlarc", "novograd", "radabelief", "radam", "radamlegacy", "rmsprop",
@@ -81,6 +81,8 @@ SPECIMENS = {
     "timm.optim.lookahead": Specimen(
         with_optimizer("lookahead_radam"), "image-32", quick=True, refused=("lookahead", "_base_optimizer")
     ),
+    # Its groups hold a dtype.
+    "timm.optim.adafactorbv": Specimen(with_optimizer("adafactorbv"), "image-32", refused=("momentum_dtype",)),
     "timm.optim.adahessian": Specimen(with_optimizer("adahessian"), "image-32", refused=("create_graph",)),
     **{
         f"timm.scheduler.{name}": Specimen(
