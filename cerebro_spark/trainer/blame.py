@@ -70,7 +70,7 @@ def fitting(reader: Reader, framework: str) -> Iterator[None]:
 def left_behind(change: Change, unit: Unit, params: Mapping[str, Any], remedy: str) -> TrialFailed:
     """The error of a unit that has changed what hops with no checkpoint."""
     doing = "training" if unit.kind == "train" else "evaluating"
-    what = _GENERATORS if change.after.startswith("a generator") else remedy
+    what = _GENERATORS if str(change.after).startswith("a generator") else remedy
     return TrialFailed(
         f"trial {unit.trial} failed in epoch {unit.epoch} on partition {unit.partition}: {change} while {doing} and"
         f" {what} (it is at {change.place}; params {dict(params)!r})"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from cerebro_spark.trainer.users_code import class_data, function_parts, is_opaque, is_users, method_globals
+from cerebro_spark.trainer.users_code import class_data, function_parts, is_opaque, is_settled, is_users, method_globals
 
 Guard = Callable[[], bool]
 
@@ -296,7 +296,7 @@ def _see_object(value: Any) -> Seen:
     if is_opaque(kind):
         return Seen(fact)
     own = getattr(value, "__dict__", {})
-    inside = [(f".{name}", part) for name, part in own.items()]
+    inside = [(f".{name}", part) for name, part in own.items() if not is_settled(kind, name)]
     guards = [same_items(own)]
     slots = [name for base in kind.__mro__ for name in _slots(base) if hasattr(value, name)]
     if slots:

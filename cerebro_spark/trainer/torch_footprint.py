@@ -21,6 +21,9 @@ _HOOKS = tuple(name for name in vars(torch.nn.Module()) if "hook" in name and na
 _HELD = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 # Every unit sets the mode; the others only say how a call is carried out, or that a warning was given.
 _ASIDE = {*_HELD, *_HOOKS, "training", "_is_full_backward_hook", "_compiled_call_impl", "warnings_issued"}
+# That `transformers` has hung its hooks in, which only hand on outputs to a call that asks for them.
+_ASIDE |= {"_output_capturing_hooks_installed"}
+_CAPTURING = "transformers.utils.output_capturing"
 _OPTIMIZER_ASIDE = {"state", "param_groups", "step", "_opt_called", "_warned_capturable_if_run_uncaptured"}
 _OPTIMIZER_ASIDE |= {"_need_device_dtype_check_for_fused"}
 _SCHEDULER_ASIDE = {"optimizer", "_step_count", "_last_lr", "_get_lr_called_within_step", "_is_initial", "verbose"}
@@ -203,7 +206,8 @@ def _hooks(own: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Registered functions in their order: the numbers that they are kept under count on through the process."""
     for name, kept in own.items():
         if "hook" in name and isinstance(kept, Mapping):
-            yield from ((f".{name}[{index}]", hook) for index, hook in enumerate(kept.values()))
+            hooks = [hook for hook in kept.values() if getattr(hook, "__module__", None) != _CAPTURING]
+            yield from ((f".{name}[{index}]", hook) for index, hook in enumerate(hooks))
 
 
 def _is_derived(name: str, module: torch.nn.Module) -> bool:

@@ -14,6 +14,8 @@ import numpy as np
 
 # Objects of these change by themselves and tell no model anything.
 _BYSTANDERS = {"tqdm", "wandb", "mlflow", "tensorboard", "tensorboardX", "tensorflow", "torch", "keras", "numpy"}
+# A model of `transformers` that is given labels tells by their dtype what kind of problem it is.
+_SETTLED = {"transformers": {"problem_type"}}
 _PLAIN_OBJECTS = (types.SimpleNamespace,)
 _COUNTED = (bool, int, float, complex, types.NoneType, np.random.Generator, np.random.RandomState, random.Random)
 _INSTALLED = {"site-packages", "dist-packages"}
@@ -46,6 +48,11 @@ def is_opaque(kind: type) -> bool:
     if issubclass(kind, _PLAIN_OBJECTS):
         return False
     return root in sys.stdlib_module_names or root == "builtins" or root in _BYSTANDERS
+
+
+def is_settled(kind: type, name: str) -> bool:
+    """Whether an attribute is one that a library finds out from the first rows, the same from any."""
+    return name in _SETTLED.get((kind.__module__ or "").partition(".")[0], ())
 
 
 def class_data(kind: type) -> dict[str, Any]:

@@ -277,7 +277,7 @@ QUICK = {
     "Albert", "Bert", "DebertaV2", "DistilBert", "XLNet", "GPT2LMHeadModel", "GPTNeoXForCausalLM", "LlamaForCausalLM",
     "MambaForCausalLM", "Qwen2ForCausalLM", "BartForConditionalGeneration", "T5ForConditionalGeneration",
     "ConvNextForImageClassification", "SwinForImageClassification", "ViTForImageClassification",
-    "Wav2Vec2ForSequenceClassification",
+    "Wav2Vec2ForSequenceClassification", "LevitForImageClassification", "RwkvForCausalLM",
 }  # fmt: skip
 
 
@@ -285,8 +285,16 @@ def _side(config: dict[str, Any]) -> int:
     return max(32, int(config.get("image_size", 32)))
 
 
+# Funnel keeps in an attribute how far it has pooled. RWKV divides its weights when it is evaluated, and keeps in one
+# whether it has.
+REFUSED = {
+    "Funnel": ("FunnelAttentionStructure.pooling_mult",),
+    "RwkvForCausalLM": ("RwkvModel.layers_are_rescaled", "while evaluating"),
+}
+
+
 def _named(name: str, make: Callable[[Any], Any], data: str) -> tuple[str, Specimen]:
-    return f"transformers.{name}", Specimen(make, data, quick=name in QUICK)
+    return f"transformers.{name}", Specimen(make, data, quick=name in QUICK, refused=REFUSED.get(name, ()))
 
 
 SPECIMENS = dict(
