@@ -11,8 +11,10 @@ import errno
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import shutil
+import uuid
 import zlib
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -42,6 +44,7 @@ from cerebro_spark.errors import DataError, StoreFull, UntrustedCache
 from cerebro_spark.store.paths import check_id
 from cerebro_spark.types import Partition
 
+_log = logging.getLogger(__name__)
 _CHECKSUM_STEP = 8 << 20
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError)
 
@@ -63,6 +66,8 @@ class Cache:
     `memory_budget` bounds what all workers of this host together keep in shared memory, in bytes: half of the machine's
     memory if not given, nothing if there is no shared memory. `folder` is where the rest goes. Both are folders of this
     user alone, else UntrustedCache. Who uses a Cache closes it: the last to do so on this host leaves nothing behind.
+    A neighbour who loads the same partition is waited for, but no longer than `patience` seconds: one that is stuck
+    (a dead mount lets nobody go, not even the killed) keeps nobody else from loading it.
 
     >>> import tempfile
     >>> from cerebro_spark.data.prepare import prepare
@@ -81,11 +86,13 @@ class Cache:
         memory_budget: int | None = None,
         memory_folder: str | os.PathLike[str] | None = None,
         reader: ReaderName = "auto",
+        patience: float = 60.0,
     ) -> None:
         self._disk = CacheRoot(Path(folder) if folder is not None else disk_folder())
         self._memory = CacheRoot(Path(memory_folder) if memory_folder is not None else shared_memory_folder())
         self.memory_budget = _default_budget() if memory_budget is None else memory_budget
         self.reader = reader
+        self.patience = patience
         self._held: dict[str, _Held] = {}
 
     def __enter__(self) -> Cache:
@@ -108,18 +115,28 @@ class Cache:
         self.release(dataset, partition)
         self.enter()
         self._tidy_up(dataset)
-        with ExitStack() as locks:
-            for root in self._roots():
-                locks.enter_context(root.locked(f"{key}.lock"))
-            for root in self._roots():
-                found = self._open(root.place / key, dataset, partition, verify=True)
-                if found is not None:
-                    break
-                root.remove(key)
-            else:
-                found = self._create(key, dataset, partition)
+        found = self._shared(key, dataset, partition)
+        if found is None:
+            # A copy of our own, which counts and is evicted as any other.
+            own = f"{key}-{uuid.uuid4().hex[:8]}"
+            _log.warning("whoever loads partition %s seems to be stuck: it is loaded once more", partition.id)
+            found = self._shared(own, dataset, partition)
+        assert found is not None, "nobody else knows the name"
         self._held[key] = found
         return found.arrays
+
+    def _shared(self, name: str, dataset: Dataset, partition: Partition) -> _Held | None:
+        """The entry of that name, made if it is not there; None if others are at it for longer than patience lasts."""
+        with ExitStack() as locks:
+            for root in self._roots():
+                if not locks.enter_context(root.locked_within(self.patience, f"{name}.lock")):
+                    return None
+            for root in self._roots():
+                found = self._open(root.place / name, dataset, partition, verify=True)
+                if found is not None:
+                    return found
+                root.remove(name)
+            return self._create(name, dataset, partition)
 
     def holds(self, dataset: Dataset, partition: Partition) -> bool:
         """Whether this host has the partition, whole or not: a hint for placing work, not a promise."""

@@ -11,6 +11,7 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Container, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ ENTRY = "entry.json"
 """Written last into the folder of an entry; whoever has mapped its arrays holds a shared lock on it."""
 STAGED, FETCHED = ".staged", ".fetched"
 _TRIES = 1000
+_SECONDS_BETWEEN_LOOKS = 0.05
 _ROOT_LOCK, _USERS = "root.lock", "users.lock"
 SHARED_MEMORY = Path("/dev/shm")
 DISK_VARIABLE, MEMORY_VARIABLE = "CEREBRO_SPARK_CACHE", "CEREBRO_SPARK_CACHE_MEMORY"
@@ -116,6 +118,17 @@ class CacheRoot:
         assert self._folder is not None
         with self._folder.locked(name):
             yield
+
+    @contextmanager
+    def locked_within(self, seconds: float, name: str) -> Iterator[bool]:
+        """The same, if that is to be had within so many seconds; says whether it was."""
+        assert self._folder is not None
+        with self._folder.open(name, "ab") as lock:
+            end = time.monotonic() + seconds
+            # No file lock can be waited for with a limit, so this looks again and again.
+            while not (had := _lock_now(lock)) and time.monotonic() < end:
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+            yield had
 
     def free(self) -> int:
         """Bytes left in the file system under it."""

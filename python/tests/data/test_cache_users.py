@@ -69,6 +69,29 @@ def test_a_folder_removed_under_its_users_is_made_again(dataset: Dataset, roots:
     assert gone(roots)
 
 
+@pytest.mark.parametrize("stuck_in", ["memory_folder", "folder"])
+def test_a_neighbour_that_is_stuck_with_a_load_keeps_nobody_from_it(
+    dataset: Dataset, roots: dict[str, Any], stuck_in: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A mount that died holds whoever reads from it, killed or not, and so the lock that it has."""
+    partition = dataset.train[0]
+    with Cache(**roots, patience=0.2) as first:
+        expected = first.load(dataset, partition)
+        (name,) = [path.name for path in roots["memory_folder"].iterdir() if path.is_dir()]
+        first.release(dataset, partition)
+        neighbour = CacheRoot(Path(roots[stuck_in]))
+        neighbour.enter()
+        with neighbour.locked(f"{name}.lock"), Cache(**roots, patience=0.2) as second:
+            found = second.load(dataset, partition)
+            assert {column: array.tolist() for column, array in found.items()} == {
+                column: array.tolist() for column, array in expected.items()
+            }
+            assert f"whoever loads partition {partition.id} seems to be stuck" in caplog.text
+            assert second.load(dataset, partition) is found, "and it is held as any other"
+        neighbour.leave()
+    assert gone(roots)
+
+
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         CacheRoot(Path("/proc/nowhere/cache")).enter()
