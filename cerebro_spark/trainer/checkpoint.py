@@ -118,6 +118,16 @@ def _hash_array(label: str, data: memoryview) -> bytes:
     return part.digest()
 
 
+def _digest_beside(arrays: Mapping[str, memoryview | bytearray], meta: Any) -> str:
+    """A digest of what that of the training state leaves out, so that damage to it does not go unnoticed either."""
+    left_out = {key: meta.get(key) for key in _UNCOUNTED} if isinstance(meta, dict) else None
+    total = hashlib.sha256(json.dumps(left_out, sort_keys=True).encode())
+    for name, data in sorted(arrays.items()):
+        total.update(f"|{name}|".encode())
+        total.update(data)
+    return total.hexdigest()[:32]
+
+
 def write_checkpoint(target: Path | BinaryIO, entries: Sequence[Entry], meta: Any) -> Written:
     """Write the arrays and the JSON-able `meta`; a path appears whole or not at all.
 
@@ -193,7 +203,10 @@ def _write_all(file: BinaryIO, data: memoryview) -> None:
 
 def _header(entries: Sequence[Entry], meta: Any) -> bytes:
     state = json.dumps(meta, separators=(",", ":"))
-    header: dict[str, Any] = {"__metadata__": {"format": FORMAT, "version": str(VERSION), "state": state}}
+    generators = [entry for entry in entries if entry.name.startswith("rng/") and entry.nbytes]
+    beside = _digest_beside({entry.name: _as_bytes(entry.data()) for entry in generators}, meta)
+    said = {"format": FORMAT, "version": str(VERSION), "state": state, "beside": beside}
+    header: dict[str, Any] = {"__metadata__": said}
     offset = 0
     for entry in entries:
         if entry.name in header:
@@ -247,6 +260,7 @@ class Reader:
         header, self._start = self._read_header()
         metadata = header.pop("__metadata__", None)
         self.meta = self._check_format(metadata)
+        self._beside = metadata.get("beside")
         if self._digest is not None:
             self._digest.add_meta(self.meta)
         self._entries = {name: self._check_entry(name, spec) for name, spec in header.items()}
@@ -298,6 +312,13 @@ class Reader:
             raise CheckpointUnreadable(
                 f"{self.label} has digest {found}, but {self._expected} was written: the file is damaged or another's"
             )
+        self._check_beside()
+
+    def _check_beside(self) -> None:
+        """Files of older releases say nothing of their generators."""
+        names = [name for name, (_, _, begin, end) in self._entries.items() if name.startswith("rng/") and end > begin]
+        if self._beside is not None and _digest_beside({n: self.read(n) for n in names}, self.meta) != self._beside:
+            raise CheckpointUnreadable(f"the generators in {self.label} are not those that were written: it is damaged")
 
     def _entry(self, name: str) -> tuple[str, tuple[int, ...], int, int]:
         if name not in self._entries:

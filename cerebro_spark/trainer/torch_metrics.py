@@ -68,7 +68,7 @@ class Tally:
         self._pending_weights.append(rows if weight is None else weight)
         self._rows += rows
         if self._functions or self._objects:
-            output = {k: v.detach() for k, v in output.items()} if isinstance(output, dict) else output.detach()
+            output = _detached(output)
         for name, function in self._functions.items():
             self._values[name].append(self._summed(name, function, output, label, rows))
         for name, metric in self._objects.items():
@@ -136,6 +136,21 @@ class Tally:
             parts.clear()
         self._pending.clear()
         self._pending_weights.clear()
+
+
+def _detached(output: Any) -> Any:
+    """An output without its history: a tensor, some by name, or side by side as with auxiliary heads.
+
+    What is a class of its own, which metrics may ask for attributes, stays as it is.
+    """
+    if isinstance(output, torch.Tensor):
+        return output.detach()
+    if type(output) is dict:
+        return {name: _detached(part) for name, part in output.items()}
+    if isinstance(output, tuple | list):
+        parts = [_detached(part) for part in output]
+        return type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)
+    return output
 
 
 def _stacked(weights: list[Any], device: torch.device) -> torch.Tensor:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from trainer_data import arrays, columns
 
 from cerebro_spark.trainer import Columns, ColumnSpec, Feed, Hooks, Resources, TorchModel
 from cerebro_spark.trainer.torch import TorchTrainer
+from cerebro_spark.trainer.torch_metrics import Tally
 from cerebro_spark.types import Metrics, Unit
 
 EVAL = Unit("t", 1, "v", "eval")
@@ -149,3 +151,25 @@ def test_weights_in_a_column_are_not_stretched_over_the_rows() -> None:
         trainer.build("t", {})
         found.append(trainer.evaluate(EVAL, Feed(rows, batch_size=7)).values()["loss"])
     assert found[0] == found[1]
+
+
+class Heads(NamedTuple):
+    logits: torch.Tensor
+    aux: torch.Tensor | None
+
+
+class NamedOutput(dict[str, torch.Tensor]):
+    """As libraries have it: a dict whose values are attributes too."""
+
+    @property
+    def logits(self) -> torch.Tensor:
+        return self["logits"]
+
+
+@pytest.mark.parametrize("made", [lambda out: Heads(out, None), lambda out: NamedOutput(logits=out)])
+def test_metrics_get_outputs_of_several_parts_as_the_module_gave_them(made: Callable[[torch.Tensor], Any]) -> None:
+    logits = torch.tensor([[2.0, 1.0], [0.0, 3.0]], requires_grad=True)
+    metrics = {"accuracy": lambda output, label: output.logits.argmax(1) == label}
+    tally = Tally(metrics, None, lambda output, label, rows: rows, torch.device("cpu"))
+    tally.add(torch.tensor(0.5), made(logits * 2), torch.tensor([0, 0]))
+    assert tally.metrics().values() == {"loss": 0.5, "accuracy": 0.5}
