@@ -18,6 +18,8 @@ _GENERATORS = (
     "is a generator that no checkpoint carries: draw from the framework's default generator, np.random or random"
 )
 
+_OPTIMIZERS = "is in neither its `state` nor its `param_groups`, which are what hops of an optimizer: keep it there, or use another"
+
 
 @contextmanager
 def building(trial: TrialId, params: Mapping[str, Any], columns: Columns) -> Iterator[None]:
@@ -70,8 +72,11 @@ def fitting(reader: Reader, framework: str) -> Iterator[None]:
 def left_behind(change: Change, unit: Unit, params: Mapping[str, Any], remedy: str) -> TrialFailed:
     """The error of a unit that has changed what hops with no checkpoint."""
     doing = "training" if unit.kind == "train" else "evaluating"
-    what = _GENERATORS if str(change.after).startswith("a generator") else remedy
+    if str(change.after).startswith("a generator"):
+        remedy = _GENERATORS
+    elif change.place.startswith("optimizer"):
+        remedy = _OPTIMIZERS
     return TrialFailed(
         f"trial {unit.trial} failed in epoch {unit.epoch} on partition {unit.partition}: {change} while {doing} and"
-        f" {what} (it is at {change.place}; params {dict(params)!r})"
+        f" {remedy} (it is at {change.place}; params {dict(params)!r})"
     )

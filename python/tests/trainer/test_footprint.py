@@ -15,6 +15,8 @@ from trainer_data import columns, feed
 
 from cerebro_spark.errors import CerebroError, TrialFailed
 from cerebro_spark.trainer import Hooks, Resources, TorchModel
+from cerebro_spark.trainer.blame import left_behind
+from cerebro_spark.trainer.footprint import Change as Found
 from cerebro_spark.trainer.footprint import Footprint
 from cerebro_spark.trainer.torch import TorchTrainer
 from cerebro_spark.types import Unit
@@ -169,3 +171,17 @@ def test_a_footprint_is_equal_where_things_are() -> None:
     assert footprint.change() is None
     things["list"][1]["a"] = (2.5, 1)
     assert str(footprint.change()) == "`things['list'][1]['a'][1]` changed from None to 1"
+
+
+@pytest.mark.parametrize(
+    ("change", "way_out"),
+    [
+        (Found("Anneal.steps", "module.0.steps", "0", "1"), "use `register_buffer`"),
+        (Found("Lookahead._base", "optimizer._base", "0", "1"), "neither its `state` nor its `param_groups`"),
+        (Found("Noise.own", "module.1.own", "a generator in state a", "a generator in state b"), "default generator"),
+    ],
+)
+def test_the_way_out_is_that_of_the_part_that_changed(change: Found, way_out: str) -> None:
+    said = str(left_behind(change, Unit("t0", 1, "p"), {"lr": 0.1}, "is no buffer: use `register_buffer`"))
+    assert f"`{change.what}`" in said
+    assert way_out in said
