@@ -18,7 +18,10 @@ _GENERATORS = (
     "is a generator that no checkpoint carries: draw from the framework's default generator, np.random or random"
 )
 
-_OPTIMIZERS = "is in neither its `state` nor its `param_groups`, which are what hops of an optimizer: keep it there, or use another"
+_OPTIMIZERS = (
+    "is in neither its `state` nor its `param_groups`, which are what hops of an optimizer: keep it there, or use"
+    " another optimizer"
+)
 
 
 @contextmanager
