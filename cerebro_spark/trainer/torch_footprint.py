@@ -114,9 +114,12 @@ class TorchLook(Look):
             return Seen(f"parameter {name} {_spec(tensor)}", _tensor_parts(tensor))
         if id(tensor) in self._buffers:
             return Seen(f"buffer {self._buffers[id(tensor)]}")
-        if tensor.nbytes > _LARGE or tensor.device.type == "meta":
+        if tensor.device.type == "meta":
+            return Seen(f"tensor {_spec(tensor)}")
+        if tensor.nbytes > _LARGE and not tensor.is_inference():
             # Too large to be read after every unit: whoever writes to it counts its version up.
-            return leaf(lambda: (_spec(tensor), tensor.data_ptr(), tensor._version))
+            then = (tensor.data_ptr(), tensor._version)
+            return Seen(tensor_fact(tensor), (), [lambda: (tensor.data_ptr(), tensor._version) == then])
         return leaf(lambda: tensor_fact(tensor))
 
     def _metric(self, metric: Any) -> Seen | None:
