@@ -279,7 +279,8 @@ class _Reader:
                 raise ConfigurationError(
                     f"`{own}` uses the name {name!r} a second time on its path: give one of the two another name"
                 )
-            _refuse_options(part, own)
+            if "[" not in path:
+                _refuse_options(part, own)
             parts[name] = self.read(part, own, (*names, name))
         return _Names(parts)
 
@@ -297,7 +298,8 @@ class _Reader:
 def _refuse_options(value: Any, path: str) -> None:
     """Raise ConfigurationError for a plain list under a name: to many who write one it is what to choose from.
 
-    With a hyperparameter in it, or as an option of a choice, it is clear what is meant.
+    With a hyperparameter in it, as an option of a choice, or inside of one, where whoever wrote it listed what to
+    choose from already, it is clear what is meant.
     """
     options = value.tolist() if isinstance(value, np.ndarray) else value
     if not isinstance(options, list | tuple | range | set | frozenset) or not options or _has_dimension(options):

@@ -28,8 +28,10 @@ class Older:
 def test_a_recipe_of_an_older_version_is_as_if_nothing_newer_was_given(tmp_path: Path) -> None:
     recipe = Recipe(FixedSearch([{}], 1), Objective("loss", "min"), small_dataset(tmp_path), Hooks(print), max_kills=7)
     count = [field.name for field in fields(Recipe)].index("max_kills")
-    again = recipes.unpack(cloudpickle.dumps(Older(recipe, count)))
+    _, stores = recipes.pack(recipe)
+    again = recipes.unpack(cloudpickle.dumps(Older(recipe, count)), stores)
     assert again.max_kills is None
     assert again.settings(2).kill_rule == "chance"
     assert again.settings(2).quarantine == 60.0
-    assert recipes.unpack(recipes.pack(recipe)).settings(2).max_kills == 7
+    assert (again.kind, again.unit_timeout) == (None, None)
+    assert recipes.unpack(*recipes.pack(recipe)).settings(2).max_kills == 7

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
 import shutil
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,6 @@ from cerebro_spark.errors import (
     DataError,
     NotFoundInStore,
 )
-from cerebro_spark.recipe import Recipe
 from cerebro_spark.result import Result, frames, load_result, rows
 from cerebro_spark.result.rows import read_rows
 from cerebro_spark.trainer.base import Hooks
@@ -113,17 +111,6 @@ def test_a_kind_and_names_may_be_told(torch_run: MadeRun) -> None:
         result.transform(test, kind="multiclass")
     with pytest.raises(ConfigurationError, match="`params` is 3, but only the result of a search"):
         result.transform(test, 3)
-
-
-def test_a_recipe_of_an_older_release_has_the_defaults_of_newer_fields(torch_run: MadeRun) -> None:
-    """Its pickle has the first ten fields only."""
-    recipe = torch_run.result._recipe
-    values = [getattr(recipe, known.name) for known in fields(recipe)]
-    old = object.__new__(Recipe)
-    old.__setstate__(values[:10])
-    assert (old.policy, old.max_kills, old.kind) == ("hopper", None, None)
-    again = replace(pickle.loads(pickle.dumps(old)), seed=5)
-    assert again.settings(2).seed == 5
 
 
 def test_a_model_is_the_users_own(made_run: MadeRun) -> None:

@@ -82,7 +82,7 @@ def test_numbers_that_can_be_counted_have_a_grid() -> None:
         ({"n": np.array([0.5])}, r"`n` is \[0.5\], a ndarray: did you mean .* only option: hp.choice\(\[\[0.5\]\]\)"),
         ({"n": list(range(100))}, r"did you mean hp.choice\(\[0, 1, 2, 3, 4, 5, 6, 7, ...\]\)"),
         ({"n": [{"a": 1}, {"a": 2}]}, r"did you mean hp.choice\(\[{'a': 1}, {'a': 2}\]\)"),
-        ({"o": hp.choice([{"name": "sgd", "momentum": [0.5, 0.9]}])}, r"`o\[0\].momentum` is \[0.5, 0.9\], a list"),
+        ({"o": {"momentum": [0.5, 0.9]}}, r"`o.momentum` is \[0.5, 0.9\], a list"),
     ],
     ids=str,
 )
@@ -97,6 +97,8 @@ def test_a_list_that_is_clearly_one_stays_one() -> None:
     )
     assert space.size == 2
     assert space.params(space.numbered(1)) == {"layers": [64, 32], "nets": (8, 8), "pair": [1, 2], "none": []}
+    inside = Space({"net": hp.choice([{"kind": "mlp", "layers": [8, 4]}, {"kind": "linear"}])})
+    assert inside.params(inside.numbered(0)) == {"net": {"kind": "mlp", "layers": [8, 4]}}
 
 
 def test_the_same_name_in_other_options_and_on_other_paths_is_fine() -> None:
