@@ -33,6 +33,7 @@ from cerebro_spark.search import FixedSearch
 from cerebro_spark.trainer.base import Hooks, Params, Trainer
 from cerebro_spark.trainer.checkpoint import Entry, Source
 from cerebro_spark.trainer.feed import Array, Batch, Feed
+from cerebro_spark.trainer.footprint import Footprint, Look
 from cerebro_spark.trainer.resident import Resident
 from cerebro_spark.trainer.state import numpy_array, numpy_entry
 from cerebro_spark.trainer.torch_model import TorchModel
@@ -59,12 +60,24 @@ class Blob(Resident):
     def numbers(self) -> Any:
         return {}
 
+    def volatile(self) -> Any:
+        return None
+
+    def settle(self, kept: Any) -> None: ...
+
 
 class CopyingTrainer(Trainer):
     """Loads and saves ten kilobytes, through the checkpoints that all trainers write; in between it does nothing."""
 
     framework = "copying"
     returns = "nothing"
+    _remedy = "never changes"
+
+    def _look(self) -> Look:
+        return lambda value: None
+
+    def _footprint(self, resident: Resident) -> Footprint:
+        return Footprint(dict, self._look)
 
     def _claim_resources(self) -> None: ...
     def _restore(self, tree: Any) -> None: ...
