@@ -21,10 +21,10 @@ demo: java $(READY)
 	$(BIN)/python examples/flights.py
 
 test: java $(READY)
-	CEREBRO_STATEFUL_EXAMPLES=2000 $(BIN)/python -m pytest $(SIDE_BY_SIDE) --durations=30
+	CEREBRO_STATEFUL_EXAMPLES=2000 CEREBRO_RACES=1500 $(BIN)/python -m pytest $(SIDE_BY_SIDE) --durations=30
 
 test-fast: $(READY)
-	$(BIN)/python -m pytest -m "$(FAST)"
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "$(FAST)"
 
 test-modern: java $(MODERN_READY)
 	$(MODERN_BIN)/python -m pytest $(SIDE_BY_SIDE) --durations=20 -m "not hadoop" $(MODERN_TESTS)

@@ -9,7 +9,7 @@ from stepping import Memory, race
 
 from cerebro_spark.events import WorkerLost
 
-RACES = int(os.environ.get("CEREBRO_RACES", "1500"))
+RACES = int(os.environ.get("CEREBRO_RACES", "200"))
 
 
 @pytest.fixture(autouse=True)
