@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from cerebro_spark.data.batches import Batches
-from cerebro_spark.data.cache import Cache
 from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.loading.batches import Batches
+from cerebro_spark.data.loading.cache import Cache
 from cerebro_spark.data.prepare import prepare
 from cerebro_spark.store.local import LocalStore
 

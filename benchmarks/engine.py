@@ -31,12 +31,12 @@ from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import Event, Settings, UnitFinished
 from cerebro_spark.search import FixedSearch
 from cerebro_spark.trainer.base import Hooks, Params, Trainer
-from cerebro_spark.trainer.checkpoint import Entry, Source
+from cerebro_spark.trainer.checkpoints.file import Entry, Source
+from cerebro_spark.trainer.checkpoints.state import numpy_array, numpy_entry
 from cerebro_spark.trainer.feed import Array, Batch, Feed
-from cerebro_spark.trainer.footprint import Footprint, Look
-from cerebro_spark.trainer.resident import Resident
-from cerebro_spark.trainer.state import numpy_array, numpy_entry
-from cerebro_spark.trainer.torch_model import TorchModel
+from cerebro_spark.trainer.sharing.footprint import Footprint, Look
+from cerebro_spark.trainer.sharing.resident import Resident
+from cerebro_spark.trainer.torch.model import TorchModel
 from cerebro_spark.types import Metrics, Objective
 
 FEATURES = 32

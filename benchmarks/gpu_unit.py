@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from cerebro_spark.trainer import Columns, ColumnSpec, Feed, Hooks, Resources, TorchModel
-from cerebro_spark.trainer.torch import TorchTrainer
+from cerebro_spark.trainer.torch.trainer import TorchTrainer
 from cerebro_spark.types import Unit
 
 

@@ -143,12 +143,12 @@ def measure(framework: str, rounds: int, threads: int, folder: Path) -> dict[str
         arrays, columns = data(kind)
         resources = Resources(threads=threads, device="cpu")
         if framework == "torch":
-            from cerebro_spark.trainer.torch import TorchTrainer
+            from cerebro_spark.trainer.torch.trainer import TorchTrainer
 
             trainer: Any = TorchTrainer(Hooks(torch_fn(kind)), columns, resources=resources)
             plain: Callable[[], Any] = torch_plain(kind, arrays)
         else:
-            from cerebro_spark.trainer.keras import KerasTrainer
+            from cerebro_spark.trainer.keras.trainer import KerasTrainer
 
             trainer = KerasTrainer(Hooks(lambda p, kind=kind: keras_model(kind, p["lr"])), columns, resources=resources)
             model = keras_model(kind, 1e-3)
@@ -175,7 +175,7 @@ def large_trainer(framework: str) -> Any:
     columns = Columns({"x": ColumnSpec("float32", (5000,))}, {"y": ColumnSpec("float32")})
     resources = Resources(device="cpu")
     if framework == "keras":
-        from cerebro_spark.trainer.keras import KerasTrainer
+        from cerebro_spark.trainer.keras.trainer import KerasTrainer
 
         def keras_fn(params: Any) -> Any:
             import keras
@@ -187,7 +187,7 @@ def large_trainer(framework: str) -> Any:
         return KerasTrainer(Hooks(keras_fn), columns, resources=resources)
     import torch
 
-    from cerebro_spark.trainer.torch import TorchTrainer
+    from cerebro_spark.trainer.torch.trainer import TorchTrainer
 
     def torch_fn(params: Any) -> TorchModel:
         module = torch.nn.Sequential(*[torch.nn.Linear(5000, 5000, bias=False) for _ in range(4)], torch.nn.Flatten(0))

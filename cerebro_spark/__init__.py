@@ -31,7 +31,7 @@ _HOMES = {
     "SparkBackend": "cerebro_spark.backend.spark",
     "TPESearch": "cerebro_spark.tune.searches",
     "TensorBoardTracker": "cerebro_spark.tune.trackers",
-    "TorchModel": "cerebro_spark.trainer.torch_model",
+    "TorchModel": "cerebro_spark.trainer.torch.model",
     "load_result": "cerebro_spark.result",
     "open_dataset": "cerebro_spark.data.foreign",
     "open_store": "cerebro_spark.store.opening",
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from cerebro_spark.result import load_result as load_result
     from cerebro_spark.store.opening import open_store as open_store
     from cerebro_spark.trainer.resources import Resources as Resources
-    from cerebro_spark.trainer.torch_model import TorchModel as TorchModel
+    from cerebro_spark.trainer.torch.model import TorchModel as TorchModel
     from cerebro_spark.tune import hp as hp
     from cerebro_spark.tune.estimator import resume as resume
     from cerebro_spark.tune.searches import ASHA as ASHA

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cerebro_spark.data.cache_root import CacheRoot, disk_folder, shared_memory_folder
+from cerebro_spark.data.loading.cache_root import CacheRoot, disk_folder, shared_memory_folder
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.opening import open_store
@@ -69,7 +69,7 @@ def _of_cache(folder: Path, dry_run: bool) -> Iterator[Leftover]:
 
 
 def _of_store(store: Store, older_than: float | None, dry_run: bool) -> Iterator[Leftover]:
-    from cerebro_spark.data import leftovers
+    from cerebro_spark.data.partitioning import leftovers
 
     staged = DAY if older_than is None else older_than * DAY
     prepared = leftovers.WEEK if older_than is None else older_than * DAY

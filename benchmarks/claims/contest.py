@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.claims.spread import within_spread
-from cerebro_spark.data.cache import Cache
+from cerebro_spark.data.loading.cache import Cache
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKERS = 2

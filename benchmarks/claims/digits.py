@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 import cerebro_spark as cs
-from cerebro_spark.data.cache import Cache
 from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.loading.cache import Cache
 
 Rows = tuple[Any, Any]
 

@@ -17,8 +17,8 @@ from benchmarks.peers.models import keras_model, torch_parts
 from benchmarks.peers.sessions import in_use, two_cores
 from benchmarks.peers.works import BATCH, PARTS, WORKS, Work, label
 from cerebro_spark import hp, runs
-from cerebro_spark.data.cache import Cache
 from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.loading.cache import Cache
 from cerebro_spark.events import Event, PartitionLoaded, UnitFinished
 
 

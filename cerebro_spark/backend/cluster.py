@@ -14,7 +14,7 @@ from typing import Any
 
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.spark_task import missing_here
-from cerebro_spark.data.shipping import package_on_executors
+from cerebro_spark.data.partitioning.shipping import package_on_executors
 from cerebro_spark.errors import ConfigurationError, StoreError
 from cerebro_spark.store.base import Store
 from cerebro_spark.trainer.choice import framework_of

@@ -25,8 +25,8 @@ from cerebro_spark.backend.wire import Message
 from cerebro_spark.backend.wired import WiredBackend
 from cerebro_spark.backend.worker import Posting
 from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.partitioning.shipping import package_on_executors, use_this_python
 from cerebro_spark.data.prepare import replica_hosts
-from cerebro_spark.data.shipping import package_on_executors, use_this_python
 from cerebro_spark.errors import BackendError, ConfigurationError
 from cerebro_spark.store import paths
 from cerebro_spark.types import WorkerId

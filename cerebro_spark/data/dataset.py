@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cerebro_spark.data.arrow import PartitionFile
-from cerebro_spark.data.columns import Column
+from cerebro_spark.data.formats.arrow import PartitionFile
+from cerebro_spark.data.input.columns import Column
 from cerebro_spark.data.validity import check_manifest
 from cerebro_spark.errors import ConfigurationError, DataError, NotFoundInStore
 from cerebro_spark.store.base import Store

@@ -15,8 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cerebro_spark.data.cells import EXACT, Tally, raise_problems, read_cells
-from cerebro_spark.data.columns import (
+from cerebro_spark.data.dataset import COMMON_METADATA, MANIFEST, Dataset, partition_id, read_manifest
+from cerebro_spark.data.formats.unischema import UNISCHEMA_KEY, Unischema, codec_of, load_unischema
+from cerebro_spark.data.input.cells import EXACT, Tally, raise_problems, read_cells
+from cerebro_spark.data.input.columns import (
     Column,
     ColumnNames,
     Input,
@@ -28,9 +30,7 @@ from cerebro_spark.data.columns import (
     source_names,
     stored_dtype,
 )
-from cerebro_spark.data.dataset import COMMON_METADATA, MANIFEST, Dataset, partition_id, read_manifest
-from cerebro_spark.data.order import check_allow_nan
-from cerebro_spark.data.unischema import UNISCHEMA_KEY, Unischema, codec_of, load_unischema
+from cerebro_spark.data.partitioning.spec import check_allow_nan
 from cerebro_spark.errors import ConfigurationError, DataError, NotFoundInStore
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.paths import DATASETS, dataset_ids

@@ -19,16 +19,16 @@ import pandas as pd
 import pyarrow as pa
 
 from cerebro_spark import errors
-from cerebro_spark.data import leftovers
-from cerebro_spark.data.arrow import PartitionFile, common_metadata
-from cerebro_spark.data.columns import ColumnNames, Input, check_present, check_type, source_names, stored_columns
 from cerebro_spark.data.dataset import COMMON_METADATA, Dataset, partition_id, write_manifest
-from cerebro_spark.data.deal import validation_rows
-from cerebro_spark.data.frames import FrameSource, column_names
-from cerebro_spark.data.order import Order, is_frame, is_spark
-from cerebro_spark.data.planning import Hands, agree, plan_flag, plan_fraction, plan_frames
-from cerebro_spark.data.shipping import package_on_executors, use_this_python
-from cerebro_spark.data.staging import AssemblePartition, Piece, SplitReport, StageSplit
+from cerebro_spark.data.formats.arrow import PartitionFile, common_metadata
+from cerebro_spark.data.input.columns import ColumnNames, Input, check_present, check_type, source_names, stored_columns
+from cerebro_spark.data.input.frames import FrameSource, column_names
+from cerebro_spark.data.partitioning import leftovers
+from cerebro_spark.data.partitioning.deal import validation_rows
+from cerebro_spark.data.partitioning.planning import Hands, agree, plan_flag, plan_fraction, plan_frames
+from cerebro_spark.data.partitioning.shipping import package_on_executors, use_this_python
+from cerebro_spark.data.partitioning.spec import Order, is_frame, is_spark
+from cerebro_spark.data.partitioning.staging import AssemblePartition, Piece, SplitReport, StageSplit
 from cerebro_spark.errors import (
     AlreadyInStore,
     CerebroError,

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from cerebro_spark.data.columns import Codec, Column, Role, is_array_name
+from cerebro_spark.data.input.columns import Codec, Column, Role, is_array_name
 from cerebro_spark.errors import ConfigurationError, DataError
 from cerebro_spark.store.base import check_name
 from cerebro_spark.store.paths import check_id

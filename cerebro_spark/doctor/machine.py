@@ -44,7 +44,7 @@ def python_line() -> Line:
 
 def cache_lines() -> Iterator[Line]:
     """Whether training data can be cached here, and what of it nobody uses."""
-    from cerebro_spark.data.cache_root import CacheRoot, disk_folder, shared_memory_folder
+    from cerebro_spark.data.loading.cache_root import CacheRoot, disk_folder, shared_memory_folder
 
     for folder in (shared_memory_folder(), disk_folder()):
         if not folder.exists():

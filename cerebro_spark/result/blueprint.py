@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cerebro_spark.backend.job import Framework
-from cerebro_spark.data.batches import Batches
-from cerebro_spark.data.columns import Column
+from cerebro_spark.data.input.columns import Column
+from cerebro_spark.data.loading.batches import Batches
 from cerebro_spark.errors import ConfigurationError, DataError
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.result.reading import Reading, reading_of

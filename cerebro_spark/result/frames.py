@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from cerebro_spark.data.columns import Column, Input, check_present
 from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.data.frames import FrameSource, column_names
-from cerebro_spark.data.load import load_arrays
+from cerebro_spark.data.input.columns import Column, Input, check_present
+from cerebro_spark.data.input.frames import FrameSource, column_names
+from cerebro_spark.data.loading.arrays import load_arrays
 from cerebro_spark.errors import ConfigurationError, DataError
 from cerebro_spark.result.blueprint import Scorer
 from cerebro_spark.result.reading import answers

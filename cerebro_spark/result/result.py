@@ -12,7 +12,7 @@ import pandas as pd
 
 from cerebro_spark import recipe as recipes
 from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.data.order import is_spark
+from cerebro_spark.data.partitioning.spec import is_spark
 from cerebro_spark.data.prepare import as_store
 from cerebro_spark.errors import CheckpointError, ConfigurationError, DataError, NotFoundInStore
 from cerebro_spark.recipe import Recipe

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro_spark.data.cells import Cells, Tally, raise_problems, read_cells
-from cerebro_spark.data.columns import Column, SourceType
 from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.data.images import decode
+from cerebro_spark.data.input.cells import Cells, Tally, raise_problems, read_cells
+from cerebro_spark.data.input.columns import Column, SourceType
+from cerebro_spark.data.input.images import decode
 from cerebro_spark.errors import DataError
 from cerebro_spark.trainer.feed import Batch
 

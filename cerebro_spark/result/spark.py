@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from cerebro_spark import errors
 from cerebro_spark.codec import from_plain, to_plain
-from cerebro_spark.data.columns import Column, check_type
+from cerebro_spark.data.input.columns import Column, check_type
 from cerebro_spark.data.prepare import SparkSource, plain_column
 from cerebro_spark.errors import CerebroError, DataError
 from cerebro_spark.result.blueprint import Packed, Scorer, resident_scorer

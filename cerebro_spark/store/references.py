@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import cloudpickle
 
+from cerebro_spark.store import moved
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.secrets import without_secrets
 
@@ -85,7 +86,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return _MARK, number, obj.url, None if self._home is None else _below(obj.url, self._home.url)
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(moved.Unpickler):
     def __init__(self, source: io.BytesIO, resolve: Resolve) -> None:
         super().__init__(source)
         self._resolve = resolve

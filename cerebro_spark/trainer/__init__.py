@@ -2,6 +2,6 @@
 
 from cerebro_spark.trainer.base import Hooks, Resources, Saved, Trainer
 from cerebro_spark.trainer.feed import Columns, ColumnSpec, Feed
-from cerebro_spark.trainer.torch_model import TorchModel
+from cerebro_spark.trainer.torch.model import TorchModel
 
 __all__ = ["ColumnSpec", "Columns", "Feed", "Hooks", "Resources", "Saved", "TorchModel", "Trainer"]

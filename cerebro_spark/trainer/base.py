@@ -14,18 +14,18 @@ import numpy as np
 from cerebro_spark.errors import CerebroError
 from cerebro_spark.trainer.batch_keys import complete
 from cerebro_spark.trainer.blame import building, fitting, left_behind, running
-from cerebro_spark.trainer.checkpoint import Entry, MemorySource, digest_of, open_checkpoint, write_checkpoint
+from cerebro_spark.trainer.checkpoints.file import Entry, MemorySource, digest_of, open_checkpoint, write_checkpoint
+from cerebro_spark.trainer.checkpoints.randomness import Tree, derive_seed
+from cerebro_spark.trainer.checkpoints.state import flatten, numpy_array, unflatten
 from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
-from cerebro_spark.trainer.footprint import Change, Footprint, Look
-from cerebro_spark.trainer.hooks import Hooks as Hooks
-from cerebro_spark.trainer.hooks import Params as Params
-from cerebro_spark.trainer.hooks import WatchedHooks
 from cerebro_spark.trainer.outcomes import check_loss, user_metrics
-from cerebro_spark.trainer.randomness import Tree, derive_seed
-from cerebro_spark.trainer.resident import Resident, Residents
 from cerebro_spark.trainer.resources import Resources as Resources
-from cerebro_spark.trainer.state import flatten, numpy_array, unflatten
-from cerebro_spark.trainer.structure import signature
+from cerebro_spark.trainer.sharing.footprint import Change, Footprint, Look
+from cerebro_spark.trainer.sharing.hooks import Hooks as Hooks
+from cerebro_spark.trainer.sharing.hooks import Params as Params
+from cerebro_spark.trainer.sharing.hooks import WatchedHooks
+from cerebro_spark.trainer.sharing.resident import Resident, Residents
+from cerebro_spark.trainer.sharing.structure import signature
 from cerebro_spark.types import Metrics, TrialId, Unit
 
 

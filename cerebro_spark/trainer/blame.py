@@ -9,9 +9,9 @@ from typing import Any
 
 from cerebro_spark.errors import CerebroError, CheckpointError, TrialFailed
 from cerebro_spark.trainer.batch_keys import explained
-from cerebro_spark.trainer.checkpoint import Reader
+from cerebro_spark.trainer.checkpoints.file import Reader
 from cerebro_spark.trainer.feed import Columns
-from cerebro_spark.trainer.footprint import Change
+from cerebro_spark.trainer.sharing.footprint import Change
 from cerebro_spark.types import TrialId, Unit
 
 _GENERATORS = (

@@ -12,7 +12,7 @@ from typing import Any
 
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer.base import Trainer
-from cerebro_spark.trainer.torch_model import TorchModel
+from cerebro_spark.trainer.torch.model import TorchModel
 
 _FAMILIES = {"torch": "torch", "torchvision": "torch", "TorchModel": "torch", "keras": "keras", "tensorflow": "keras"}
 
@@ -23,11 +23,11 @@ def choose_trainer(model_fn: Callable[..., Any], framework: str | type[Trainer] 
         return framework
     chosen = framework_of(model_fn) if framework == "auto" else framework
     if chosen == "torch":
-        from cerebro_spark.trainer.torch import TorchTrainer
+        from cerebro_spark.trainer.torch.trainer import TorchTrainer
 
         return TorchTrainer
     if chosen == "keras":
-        from cerebro_spark.trainer.keras import KerasTrainer
+        from cerebro_spark.trainer.keras.trainer import KerasTrainer
 
         return KerasTrainer
     raise ConfigurationError(f"`framework` is {framework!r}, but must be 'auto', 'keras' or 'torch'")

@@ -14,8 +14,8 @@ from cerebro_spark.result.reading import check_kind
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.feed import batch_size_of
 from cerebro_spark.trainer.resources import Resources
-from cerebro_spark.tune.algorithm import at_least
-from cerebro_spark.tune.space import Space
+from cerebro_spark.tune.algorithms.base import at_least
+from cerebro_spark.tune.spaces.space import Space
 
 _CALLS = {
     "model_fn": ("params",),

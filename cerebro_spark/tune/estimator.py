@@ -16,8 +16,8 @@ from cerebro_spark import runs
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.backend.job import Framework
 from cerebro_spark.backend.wired import WiredBackend
-from cerebro_spark.data.columns import ColumnNames
 from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.input.columns import ColumnNames
 from cerebro_spark.data.prepare import prepare
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.recipe import Recipe, check_functions
@@ -29,10 +29,10 @@ from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.choice import framework_of
 from cerebro_spark.trainer.resources import Resources
 from cerebro_spark.tune import arguments
-from cerebro_spark.tune.algorithm import Algorithm
+from cerebro_spark.tune.algorithms.base import Algorithm
+from cerebro_spark.tune.algorithms.stopping import Stopping
 from cerebro_spark.tune.objective import objective_for
-from cerebro_spark.tune.space import Space
-from cerebro_spark.tune.stopping import Stopping
+from cerebro_spark.tune.spaces.space import Space
 from cerebro_spark.tune.tracking import Tracker, Tracking
 
 if TYPE_CHECKING or importlib.util.find_spec("pyspark") is None:

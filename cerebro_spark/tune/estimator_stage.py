@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
-import pickle
 from typing import Any, TypeVar
 
 import cloudpickle
@@ -21,7 +20,7 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable
 
 from cerebro_spark.errors import ConfigurationError, EventLogError
 from cerebro_spark.recipe import check_functions
-from cerebro_spark.store import open_store
+from cerebro_spark.store import moved, open_store
 from cerebro_spark.tune.address import address_of
 
 _log = logging.getLogger("cerebro_spark")
@@ -113,7 +112,7 @@ class _Reader(MLReader[Any]):
 
 def _made(kind: type[Any], data: bytes) -> Any:
     try:
-        given = pickle.loads(data)
+        given = moved.loads(data)
     except Exception as error:
         raise ConfigurationError(
             f"the functions of the search cannot be unpickled here: {type(error).__name__}: {error}. Use the Python"

@@ -11,7 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from cerebro_spark.tune.dimensions import Choice, LogUniform, Normal, QLogUniform, QUniform, RandInt, Uniform, Value
+from cerebro_spark.tune.spaces.dimensions import (
+    Choice,
+    LogUniform,
+    Normal,
+    QLogUniform,
+    QUniform,
+    RandInt,
+    Uniform,
+    Value,
+)
 
 __all__ = ["choice", "loguniform", "normal", "qloguniform", "quniform", "randint", "uniform"]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,18 +18,19 @@ import numpy as np
 
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.data.order import is_spark
+from cerebro_spark.data.partitioning.spec import is_spark
 from cerebro_spark.errors import CerebroError, ConfigurationError, PreflightFailed
 from cerebro_spark.result import Result
+from cerebro_spark.store import moved
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.opening import open_store
 from cerebro_spark.tune.address import address_of
-from cerebro_spark.tune.algorithm import at_least
+from cerebro_spark.tune.algorithms.base import at_least
 from cerebro_spark.tune.arguments import check_options
-from cerebro_spark.tune.bare import Bare
 from cerebro_spark.tune.estimator import ModelFn, Options, fitted
-from cerebro_spark.tune.hyperopt_search import NO_MODEL, FminSearch, Limits, checked_point, hyperopt, is_bare
-from cerebro_spark.tune.led import Absent, LedTraining, check_led_names
+from cerebro_spark.tune.plugins.hyperopt_search import NO_MODEL, FminSearch, Limits, checked_point, hyperopt, is_bare
+from cerebro_spark.tune.plugins.led import Absent, LedTraining, check_led_names
+from cerebro_spark.tune.spaces.bare import Bare
 
 _log = logging.getLogger("cerebro_spark")
 _ABSENT = Absent("hyperopt.fmin", "another fmin with the same CerebroTrials goes on where it stopped")
@@ -140,7 +140,7 @@ class CerebroTrials(hyperopt.Trials):  # type: ignore[misc]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._made = pickle.loads(state["_made"])
+        self._made = moved.loads(state["_made"])
         if isinstance(self._data, _Lodged):
             self._data = replace(self._data.dataset, store=open_store(self._data.address))
 

@@ -14,10 +14,10 @@ from typing import Any, Unpack
 from cerebro_spark.errors import ConfigurationError, MissingDependency
 from cerebro_spark.result import Result
 from cerebro_spark.store.base import Store
-from cerebro_spark.tune.algorithm import at_least
+from cerebro_spark.tune.algorithms.base import at_least
 from cerebro_spark.tune.estimator import ModelFn, Options
-from cerebro_spark.tune.led import Absent, Course, LedSearch, LedTraining, check_led_names
 from cerebro_spark.tune.objective import objective_for
+from cerebro_spark.tune.plugins.led import Absent, Course, LedSearch, LedTraining, check_led_names
 from cerebro_spark.types import Report, TrialId
 
 try:

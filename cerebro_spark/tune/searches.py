@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from cerebro_spark.store.base import Store
-from cerebro_spark.tune.algorithm import Algorithm
+from cerebro_spark.tune.algorithms.base import Algorithm
+from cerebro_spark.tune.algorithms.grid import GridAlgorithm
+from cerebro_spark.tune.algorithms.halving import ASHAAlgorithm, HyperbandAlgorithm
+from cerebro_spark.tune.algorithms.pbt import PBTAlgorithm
+from cerebro_spark.tune.algorithms.random import RandomAlgorithm
+from cerebro_spark.tune.algorithms.tpe import TPEAlgorithm, check_hyperopt
 from cerebro_spark.tune.estimator import ModelFn, ModelSearch, Options
-from cerebro_spark.tune.grid import GridAlgorithm
-from cerebro_spark.tune.halving import ASHAAlgorithm, HyperbandAlgorithm
-from cerebro_spark.tune.pbt import PBTAlgorithm
-from cerebro_spark.tune.random import RandomAlgorithm
-from cerebro_spark.tune.space import Space
-from cerebro_spark.tune.tpe import TPEAlgorithm, check_hyperopt
+from cerebro_spark.tune.spaces.space import Space
 
 
 class GridSearch(ModelSearch):

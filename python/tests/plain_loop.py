@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 from small_search import torch_model_fn
 
-from cerebro_spark.data.batches import Batches
 from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.data.load import load_arrays
+from cerebro_spark.data.loading.arrays import load_arrays
+from cerebro_spark.data.loading.batches import Batches
 from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import Event, RunStarted, UnitFinished
 from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
-from cerebro_spark.trainer.checkpoint import open_checkpoint
-from cerebro_spark.trainer.randomness import derive_seed
-from cerebro_spark.trainer.state import numpy_array
+from cerebro_spark.trainer.checkpoints.file import open_checkpoint
+from cerebro_spark.trainer.checkpoints.randomness import derive_seed
+from cerebro_spark.trainer.checkpoints.state import numpy_array
 from cerebro_spark.types import Checkpoint
 
 

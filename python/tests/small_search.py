@@ -9,7 +9,7 @@ import numpy as np
 
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.prepare import prepare
-from cerebro_spark.trainer.torch_model import TorchModel
+from cerebro_spark.trainer.torch.model import TorchModel
 
 FEATURES = 6
 

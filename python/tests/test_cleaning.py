@@ -11,10 +11,10 @@ from small_search import small_dataset
 
 from cerebro_spark.cleaning import DAY, clean
 from cerebro_spark.cli import main
-from cerebro_spark.data import leftovers
-from cerebro_spark.data.cache import Cache
-from cerebro_spark.data.cache_root import DISK_VARIABLE, MEMORY_VARIABLE, CacheRoot
 from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.loading.cache import Cache
+from cerebro_spark.data.loading.cache_root import DISK_VARIABLE, MEMORY_VARIABLE, CacheRoot
+from cerebro_spark.data.partitioning import leftovers
 from cerebro_spark.doctor.machine import cache_lines
 from cerebro_spark.errors import ConfigurationError, UntrustedCache
 from cerebro_spark.store.fsspec import FsspecStore

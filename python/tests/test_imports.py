@@ -33,11 +33,11 @@ LAYERS = [
 ]
 HOMES = {
     "pyspark": {"backend.spark", "data.prepare", "result", "tune.estimator", "tune.fitted", "doctor.spark"},
-    "petastorm": {"data.petastorm"},
+    "petastorm": {"data.formats.petastorm"},
     "tensorflow": {"trainer.keras"},
     "keras": {"trainer.keras"},
     "torch": {"trainer.torch", "trainer.keras"},
-    "hyperopt": {"tune.hyperopt", "tune.tpe"},
+    "hyperopt": {"tune.hyperopt", "tune.plugins", "tune.algorithms.tpe"},
     "optuna": {"tune.optuna"},
     "hdfs_native": {"store.hdfs"},
     "fsspec": {"store.fsspec"},

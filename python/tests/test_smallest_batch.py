@@ -19,7 +19,7 @@ from cerebro_spark.events import Event, RunStarted, Settings, UnitFailed, UnitFi
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.search import FixedSearch
 from cerebro_spark.trainer.base import Hooks
-from cerebro_spark.trainer.torch_model import TorchModel
+from cerebro_spark.trainer.torch.model import TorchModel
 from cerebro_spark.types import Objective, Partition
 
 ROWS = 44  # 33 to train on, which is a batch of 32 and a single row

@@ -11,7 +11,7 @@ from small_search import small_dataset
 
 from cerebro_spark import runs
 from cerebro_spark.backend.local import LocalBackend
-from cerebro_spark.data.cache_root import DISK_VARIABLE, MEMORY_VARIABLE
+from cerebro_spark.data.loading.cache_root import DISK_VARIABLE, MEMORY_VARIABLE
 from cerebro_spark.errors import PreflightFailed
 from cerebro_spark.events import Event, UnitFinished
 

@@ -25,7 +25,7 @@ from cerebro_spark.search import FixedSearch
 from cerebro_spark.store import paths
 from cerebro_spark.store.local import LocalStore
 from cerebro_spark.trainer.base import Hooks
-from cerebro_spark.trainer.torch_model import TorchModel
+from cerebro_spark.trainer.torch.model import TorchModel
 from cerebro_spark.types import CarriedFile, Metrics, Objective, Unit
 
 LARGE = Metrics({"loss": 1.0}, {"loss": 2.0}, carried={"auc": {"seen": [0.1] * 30_000}})
@@ -153,7 +153,7 @@ def values(events: list[Event]) -> set[tuple[str, float]]:
 
 @pytest.mark.slow
 def test_whole_runs_keep_logs_small_and_values_exact(tmp_path: Path) -> None:
-    from cerebro_spark.data.load import load_arrays
+    from cerebro_spark.data.loading.arrays import load_arrays
 
     dataset = small_dataset(tmp_path, 240, partitions=2)
     labels = {

@@ -39,7 +39,7 @@ from cerebro_spark.search import FixedSearch
 from cerebro_spark.store import paths
 from cerebro_spark.store.local import LocalStore
 from cerebro_spark.trainer.base import Hooks
-from cerebro_spark.trainer.torch import TorchTrainer
+from cerebro_spark.trainer.torch.trainer import TorchTrainer
 from cerebro_spark.types import Checkpoint, Objective, Unit
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

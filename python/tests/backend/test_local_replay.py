@@ -21,8 +21,8 @@ from cerebro_spark.replay import Checker, ReplaySearch, Script
 from cerebro_spark.search import Done, FixedSearch, Search, Wait
 from cerebro_spark.store import paths
 from cerebro_spark.trainer.base import Hooks
-from cerebro_spark.trainer.checkpoint import open_checkpoint
-from cerebro_spark.trainer.state import numpy_array
+from cerebro_spark.trainer.checkpoints.file import open_checkpoint
+from cerebro_spark.trainer.checkpoints.state import numpy_array
 from cerebro_spark.types import Checkpoint, Objective, Report, Work
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

@@ -50,7 +50,7 @@ def wide_model_fn(params: Any) -> Any:
     import torch
     from torch import nn
 
-    from cerebro_spark.trainer.torch_model import TorchModel
+    from cerebro_spark.trainer.torch.model import TorchModel
 
     module = nn.Sequential(nn.Linear(FEATURES, 9), nn.Linear(9, 1), nn.Flatten(0))
     return TorchModel(module, torch.optim.Adam(module.parameters()), nn.BCEWithLogitsLoss())

@@ -42,7 +42,7 @@ def torch_model() -> Callable[[Any], Any]:
         import torch
         from torch import nn
 
-        from cerebro_spark.trainer.torch_model import TorchModel
+        from cerebro_spark.trainer.torch.model import TorchModel
 
         layers = [nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1), nn.Flatten(0)]
         module = nn.Sequential(*layers)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cerebro_spark.data import petastorm
 from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.data.load import load_arrays
+from cerebro_spark.data.formats import petastorm
+from cerebro_spark.data.loading.arrays import load_arrays
 
 needs_petastorm = pytest.mark.skipif(not petastorm.installed(), reason="Petastorm cannot be imported on this stack")
 READERS = ["arrow", pytest.param("petastorm", marks=needs_petastorm)]

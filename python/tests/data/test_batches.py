@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro_spark.data.batches import Batches, row_order
+from cerebro_spark.data.loading.batches import Batches, row_order
 from cerebro_spark.errors import ConfigurationError, DataError
 
 KEY = {"seed": 3, "trial": "t1", "epoch": 2, "partition": "train-00001"}
@@ -35,7 +35,7 @@ def test_each_part_of_the_key_changes_the_order_and_nothing_else_does() -> None:
 
 
 def test_another_process_sees_the_same_order() -> None:
-    code = f"from cerebro_spark.data.batches import row_order; print(row_order(1000, **{KEY!r}).tolist())"
+    code = f"from cerebro_spark.data.loading.batches import row_order; print(row_order(1000, **{KEY!r}).tolist())"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == str(row_order(1000, **KEY).tolist())  # type: ignore[arg-type]
 

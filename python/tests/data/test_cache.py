@@ -20,12 +20,12 @@ import pyarrow.parquet as pq
 import pytest
 from numbered_rows import needs_petastorm, numbered
 
-from cerebro_spark.data import cache as cache_module
-from cerebro_spark.data import load
-from cerebro_spark.data.batches import Batches
-from cerebro_spark.data.cache import Cache
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.foreign import open_dataset
+from cerebro_spark.data.loading import arrays as load
+from cerebro_spark.data.loading import cache as cache_module
+from cerebro_spark.data.loading.batches import Batches
+from cerebro_spark.data.loading.cache import Cache
 from cerebro_spark.data.prepare import prepare
 from cerebro_spark.errors import StoreFull
 from cerebro_spark.store import open_store
@@ -123,8 +123,8 @@ def test_epochs_after_the_first_open_no_file(dataset: Dataset, roots: dict[str, 
 import sys
 opened = []
 sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
-from cerebro_spark.data.batches import Batches
-from cerebro_spark.data.cache import Cache
+from cerebro_spark.data.loading.batches import Batches
+from cerebro_spark.data.loading.cache import Cache
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.foreign import open_dataset
 from cerebro_spark.store.local import LocalStore

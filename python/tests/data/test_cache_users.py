@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from numbered_rows import numbered
 
-from cerebro_spark.data.cache import Cache
-from cerebro_spark.data.cache_root import CacheRoot
 from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.loading.cache import Cache
+from cerebro_spark.data.loading.cache_root import CacheRoot
 from cerebro_spark.data.prepare import prepare
 from cerebro_spark.store.local import LocalStore
 

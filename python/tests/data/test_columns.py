@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cerebro_spark.data.columns import (
+from cerebro_spark.data.input.columns import (
     Column,
     Input,
     SourceType,

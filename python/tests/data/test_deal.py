@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from cerebro_spark.data import deal as deal_module
-from cerebro_spark.data.deal import deal, generator, partition_sizes, validation_rows
+from cerebro_spark.data.partitioning import deal as deal_module
+from cerebro_spark.data.partitioning.deal import deal, generator, partition_sizes, validation_rows
 
 COUNTS = st.lists(st.integers(0, 400), min_size=1, max_size=12)
 

@@ -14,12 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from numbered_rows import READERS, needs_petastorm, numbered
 
-from cerebro_spark.data import arrow, petastorm
-from cerebro_spark.data.columns import Column
 from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.data.load import load_arrays
-from cerebro_spark.data.prepare import prepare
-from cerebro_spark.data.unischema import (
+from cerebro_spark.data.formats import arrow, petastorm
+from cerebro_spark.data.formats.unischema import (
     CompressedImageCodec,
     Unischema,
     UnischemaField,
@@ -27,6 +24,9 @@ from cerebro_spark.data.unischema import (
     dump_unischema,
     load_unischema,
 )
+from cerebro_spark.data.input.columns import Column
+from cerebro_spark.data.loading.arrays import load_arrays
+from cerebro_spark.data.prepare import prepare
 from cerebro_spark.errors import DataError, MissingDependency
 from cerebro_spark.store.local import LocalStore
 from cerebro_spark.types import Partition
@@ -240,8 +240,8 @@ def test_a_box_without_petastorm_writes_the_same_bytes_and_reads_them(tmp_path: 
         import sys
         sys.modules["petastorm"] = None
         from numbered_rows import READERS, needs_petastorm, numbered
-        from cerebro_spark.data import petastorm
-        from cerebro_spark.data.load import load_arrays
+        from cerebro_spark.data.formats import petastorm
+        from cerebro_spark.data.loading.arrays import load_arrays
         from cerebro_spark.data.prepare import prepare
         from cerebro_spark.store.local import LocalStore
         assert not petastorm.installed()

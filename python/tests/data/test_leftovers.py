@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numbered_rows import numbered, numbers
 
-from cerebro_spark.data import leftovers
 from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.partitioning import leftovers
 from cerebro_spark.data.prepare import prepare
 from cerebro_spark.errors import StoreForbidden
 from cerebro_spark.store.fsspec import FsspecStore

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from numbered_rows import numbered
 
-from cerebro_spark.data.cache import Cache
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.foreign import open_dataset
+from cerebro_spark.data.loading.cache import Cache
 from cerebro_spark.data.prepare import prepare
 from cerebro_spark.errors import CerebroError, ConfigurationError, DataError
 from cerebro_spark.store import paths

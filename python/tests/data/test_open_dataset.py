@@ -17,7 +17,7 @@ from numbered_rows import READERS, needs_petastorm, numbered
 
 from cerebro_spark.data.dataset import Dataset, read_manifest
 from cerebro_spark.data.foreign import open_dataset
-from cerebro_spark.data.load import load_arrays
+from cerebro_spark.data.loading.arrays import load_arrays
 from cerebro_spark.data.prepare import prepare
 from cerebro_spark.errors import ConfigurationError, DataError, NotFoundInStore
 from cerebro_spark.store.local import LocalStore

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cerebro_spark.data.load import load_arrays
+from cerebro_spark.data.loading.arrays import load_arrays
 from cerebro_spark.data.prepare import prepare
 from cerebro_spark.errors import ConfigurationError, DataError
 from cerebro_spark.store.local import LocalStore

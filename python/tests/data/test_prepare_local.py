@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from numbered_rows import READERS, labels, numbered, numbers
 from scipy import stats
 
-from cerebro_spark.data import frames, staging
 from cerebro_spark.data import prepare as prepare_module
-from cerebro_spark.data.columns import parse_inputs
 from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.data.load import load_arrays
+from cerebro_spark.data.input import frames
+from cerebro_spark.data.input.columns import parse_inputs
+from cerebro_spark.data.loading.arrays import load_arrays
+from cerebro_spark.data.partitioning import staging
+from cerebro_spark.data.partitioning.rows import shuffled_order
 from cerebro_spark.data.prepare import prepare
-from cerebro_spark.data.rows import shuffled_order
 from cerebro_spark.errors import ConfigurationError, DataError
 from cerebro_spark.store.local import LocalStore
 

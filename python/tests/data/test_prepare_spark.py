@@ -12,7 +12,7 @@ from numbered_rows import labels, numbers
 from scipy import stats
 
 from cerebro_spark.data import prepare as prepare_module
-from cerebro_spark.data.load import load_arrays
+from cerebro_spark.data.loading.arrays import load_arrays
 from cerebro_spark.data.prepare import prepare
 from cerebro_spark.errors import ConfigurationError, DataError, StoreForbidden
 from cerebro_spark.store.local import LocalStore

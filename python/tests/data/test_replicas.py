@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from numbered_rows import numbered, numbers
 
-from cerebro_spark.data.cache import Cache
 from cerebro_spark.data.foreign import open_dataset
+from cerebro_spark.data.loading.cache import Cache
 from cerebro_spark.data.prepare import prepare, replica_hosts
 from cerebro_spark.store.hdfs import HdfsStore
 

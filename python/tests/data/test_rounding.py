@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numbered_rows import READERS
 
-from cerebro_spark.data.cache import Cache
-from cerebro_spark.data.cells import rounded_rows
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.foreign import open_dataset
-from cerebro_spark.data.load import first_rows, load_arrays
+from cerebro_spark.data.input.cells import rounded_rows
+from cerebro_spark.data.loading.arrays import first_rows, load_arrays
+from cerebro_spark.data.loading.cache import Cache
 from cerebro_spark.data.prepare import prepare
 from cerebro_spark.errors import DataError
 from cerebro_spark.store.local import LocalStore
@@ -71,7 +71,7 @@ def test_whole_numbers_that_a_matrix_rounds_are_refused(store: LocalStore, frame
 def test_they_are_counted_over_all_splits_and_in_a_validation_frame(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cerebro_spark.data.frames._SPLIT_ROWS", 2)
+    monkeypatch.setattr("cerebro_spark.data.input.frames._SPLIT_ROWS", 2)
     data = FRAMES["arrays"]()
     with pytest.raises(DataError, match=SAID):
         prepare(data, store=store, features=["id"], label="y", partitions=1)

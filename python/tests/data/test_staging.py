@@ -11,8 +11,8 @@ import pytest
 from numbered_rows import numbered
 from test_prepare_local import encoded
 
-from cerebro_spark.data.columns import parse_inputs
-from cerebro_spark.data.staging import AssemblePartition, Piece, StageSplit
+from cerebro_spark.data.input.columns import parse_inputs
+from cerebro_spark.data.partitioning.staging import AssemblePartition, Piece, StageSplit
 from cerebro_spark.errors import StoreError
 from cerebro_spark.store.local import LocalStore
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import cloudpickle
 
-from cerebro_spark.trainer.torch_model import TorchModel
+from cerebro_spark.trainer.torch.model import TorchModel
 
 FEATURES = 6
 CONFIGURATIONS = [

@@ -19,7 +19,7 @@ from cerebro_spark.runs import execute
 from cerebro_spark.search import FixedSearch
 from cerebro_spark.store.local import LocalStore
 from cerebro_spark.trainer.base import Hooks
-from cerebro_spark.trainer.torch_model import TorchModel
+from cerebro_spark.trainer.torch.model import TorchModel
 from cerebro_spark.types import Mode, Objective
 
 CONFIGURATIONS: list[Mapping[str, Any]] = [{"lr": lr, "hidden": 8, "batch_size": 32} for lr in (0.001, 0.05)]

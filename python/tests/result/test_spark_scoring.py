@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from made_runs import MadeRun, run_search, scaled, traced_fn, two_headed_fn
 
-from cerebro_spark.data.columns import Column
+from cerebro_spark.data.input.columns import Column
 from cerebro_spark.errors import ConfigurationError, DataError
 from cerebro_spark.result import rows as result_rows
 from cerebro_spark.result import spark as scoring

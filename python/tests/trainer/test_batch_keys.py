@@ -10,7 +10,7 @@ from trainer_data import columns, feed
 
 from cerebro_spark.errors import ConfigurationError, TrialFailed
 from cerebro_spark.trainer import Hooks, Resources, TorchModel
-from cerebro_spark.trainer.torch import TorchTrainer
+from cerebro_spark.trainer.torch.trainer import TorchTrainer
 from cerebro_spark.types import Unit
 
 UNIT, EVAL = Unit("t", 1, "0"), Unit("t", 1, "v", "eval")

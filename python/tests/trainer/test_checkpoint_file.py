@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from cerebro_spark.errors import CheckpointError
-from cerebro_spark.trainer.checkpoint import Entry, open_checkpoint, write_checkpoint
-from cerebro_spark.trainer.state import flatten, numpy_array, numpy_entry, unflatten
+from cerebro_spark.trainer.checkpoints.file import Entry, open_checkpoint, write_checkpoint
+from cerebro_spark.trainer.checkpoints.state import flatten, numpy_array, numpy_entry, unflatten
 
 PLAIN = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text(max_size=8)
 ARRAYS = st.sampled_from(["float32", "float64", "float16", "int64", "uint8", "bool", "uint32"]).flatmap(

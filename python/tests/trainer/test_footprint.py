@@ -16,10 +16,10 @@ from trainer_data import columns, feed
 from cerebro_spark.errors import CerebroError, TrialFailed
 from cerebro_spark.trainer import Hooks, Resources, TorchModel
 from cerebro_spark.trainer.blame import left_behind
-from cerebro_spark.trainer.footprint import Change as Found
-from cerebro_spark.trainer.footprint import Footprint
-from cerebro_spark.trainer.torch import TorchTrainer
-from cerebro_spark.trainer.torch_footprint import torch_footprint
+from cerebro_spark.trainer.sharing.footprint import Change as Found
+from cerebro_spark.trainer.sharing.footprint import Footprint
+from cerebro_spark.trainer.torch.footprint import torch_footprint
+from cerebro_spark.trainer.torch.trainer import TorchTrainer
 from cerebro_spark.types import Unit
 
 UNIT = Unit("t", 1, "0")

@@ -11,7 +11,7 @@ from keras import ops
 
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer import Columns, ColumnSpec, Feed, Hooks
-from cerebro_spark.trainer.keras import KerasTrainer
+from cerebro_spark.trainer.keras.trainer import KerasTrainer
 from cerebro_spark.types import Unit
 
 X = np.random.default_rng(0).normal(size=(11, 1)).astype("float32")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trainer_data import columns, feed
 
-from cerebro_spark.data.batches import Batches
+from cerebro_spark.data.loading.batches import Batches
 from cerebro_spark.trainer import Feed, Hooks, Resources, TorchModel
 from cerebro_spark.trainer.feed import SMALLEST_BATCH, batch_sizes
 from cerebro_spark.types import Unit
@@ -44,7 +44,7 @@ def test_feeds_and_batches_cut_alike(rows: int, size: int, smallest: int, shuffl
 
 def torch_trainer(**hooks: Any) -> Any:
     torch = pytest.importorskip("torch")
-    from cerebro_spark.trainer.torch import TorchTrainer
+    from cerebro_spark.trainer.torch.trainer import TorchTrainer
 
     def model_fn(params: Any) -> TorchModel:
         module = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
@@ -57,7 +57,7 @@ def torch_trainer(**hooks: Any) -> Any:
 
 def keras_trainer(eager: bool = False, **hooks: Any) -> Any:
     keras = pytest.importorskip("keras")
-    from cerebro_spark.trainer.keras import KerasTrainer
+    from cerebro_spark.trainer.keras.trainer import KerasTrainer
 
     class Rows(keras.layers.Layer):
         """Notes the largest and the smallest batch that it is trained on."""

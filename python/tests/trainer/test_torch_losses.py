@@ -15,8 +15,8 @@ from torch.nn import functional
 from trainer_data import arrays, columns
 
 from cerebro_spark.trainer import Columns, ColumnSpec, Feed, Hooks, Resources, TorchModel
-from cerebro_spark.trainer.torch import TorchTrainer
-from cerebro_spark.trainer.torch_metrics import Tally
+from cerebro_spark.trainer.torch.metrics import Tally
+from cerebro_spark.trainer.torch.trainer import TorchTrainer
 from cerebro_spark.types import Metrics, Unit
 
 EVAL = Unit("t", 1, "v", "eval")

@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer import Columns, ColumnSpec, Feed, Hooks, Resources, TorchModel
-from cerebro_spark.trainer.torch import TorchTrainer
-from cerebro_spark.trainer.torch_shapes import like_output, watched
+from cerebro_spark.trainer.torch.shapes import like_output, watched
+from cerebro_spark.trainer.torch.trainer import TorchTrainer
 from cerebro_spark.types import Unit
 
 EVAL = Unit("t", 1, "v", "eval")

@@ -13,7 +13,7 @@ from torch import nn
 from trainer_data import columns, feed
 
 from cerebro_spark.trainer import Hooks, Resources, TorchModel
-from cerebro_spark.trainer.torch import TorchTrainer
+from cerebro_spark.trainer.torch.trainer import TorchTrainer
 from cerebro_spark.types import Unit
 
 schedulers = torch.optim.lr_scheduler

@@ -17,7 +17,7 @@ from trainer_data import arrays, columns, feed
 from cerebro_spark.codec import from_plain, to_plain
 from cerebro_spark.errors import CheckpointError, ConfigurationError, TrialFailed
 from cerebro_spark.trainer import Feed, Hooks, Resources, TorchModel
-from cerebro_spark.trainer.torch import TorchTrainer
+from cerebro_spark.trainer.torch.trainer import TorchTrainer
 from cerebro_spark.types import Metrics, Unit
 
 UNIT, EVAL = Unit("t", 1, "0"), Unit("t", 1, "v", "eval")

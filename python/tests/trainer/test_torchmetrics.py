@@ -11,7 +11,7 @@ from trainer_data import columns, feed
 
 from cerebro_spark.codec import from_plain, to_plain
 from cerebro_spark.trainer import Feed, Hooks, Resources, TorchModel
-from cerebro_spark.trainer.torch import TorchTrainer
+from cerebro_spark.trainer.torch.trainer import TorchTrainer
 from cerebro_spark.types import Metrics, Unit
 
 EVAL = Unit("t", 1, "v", "eval")

@@ -13,9 +13,9 @@ import torch
 
 from cerebro_spark.codec import from_plain, to_plain
 from cerebro_spark.errors import ConfigurationError
-from cerebro_spark.trainer.torch_metrics import Tally
-from cerebro_spark.trainer.torch_model import TorchModel
-from cerebro_spark.trainer.torch_returns import check_model
+from cerebro_spark.trainer.torch.metrics import Tally
+from cerebro_spark.trainer.torch.model import TorchModel
+from cerebro_spark.trainer.torch.returns import check_model
 from cerebro_spark.types import Metrics
 
 torchmetrics = pytest.importorskip("torchmetrics")

@@ -9,7 +9,7 @@ import pytest
 
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer.choice import choose_trainer, framework_of
-from cerebro_spark.trainer.torch_model import TorchModel
+from cerebro_spark.trainer.torch.model import TorchModel
 
 
 def with_torch(params: dict[str, Any]) -> Any:

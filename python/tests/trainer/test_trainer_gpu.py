@@ -13,7 +13,7 @@ if not Path("/dev/nvidia0").exists():
 import torch
 
 from cerebro_spark.trainer import Columns, ColumnSpec, Feed, Hooks, Resources, TorchModel
-from cerebro_spark.trainer.torch import TorchTrainer
+from cerebro_spark.trainer.torch.trainer import TorchTrainer
 from cerebro_spark.types import Unit
 
 ROWS = 4096

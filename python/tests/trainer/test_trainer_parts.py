@@ -16,9 +16,9 @@ import pytest
 from cerebro_spark.errors import ConfigurationError, TrialFailed
 from cerebro_spark.trainer import Feed
 from cerebro_spark.trainer.base import check_loss, user_metrics
+from cerebro_spark.trainer.checkpoints.randomness import capture_host, derive_seed, restore_host
 from cerebro_spark.trainer.feed import batch_size_of
-from cerebro_spark.trainer.randomness import capture_host, derive_seed, restore_host
-from cerebro_spark.trainer.structure import signature
+from cerebro_spark.trainer.sharing.structure import signature
 from cerebro_spark.types import Metrics, Unit
 
 
@@ -114,7 +114,7 @@ def test_a_cycle_has_a_signature() -> None:
 
 
 def test_seeds_are_the_same_everywhere() -> None:
-    code = "from cerebro_spark.trainer.randomness import derive_seed; print(derive_seed(7, 't3'))"
+    code = "from cerebro_spark.trainer.checkpoints.randomness import derive_seed; print(derive_seed(7, 't3'))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": ":".join(sys.path)}
     )

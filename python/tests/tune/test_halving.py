@@ -12,7 +12,7 @@ from tune_searches import ACCURACY, LOSS, Player
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.search import Done, Wait
 from cerebro_spark.tune import hp
-from cerebro_spark.tune.halving import ASHAAlgorithm, HyperbandAlgorithm, brackets, rungs
+from cerebro_spark.tune.algorithms.halving import ASHAAlgorithm, HyperbandAlgorithm, brackets, rungs
 from cerebro_spark.types import Report, Work
 
 SPACE = {"lr": hp.uniform(0, 1)}

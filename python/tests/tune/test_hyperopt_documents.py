@@ -14,7 +14,7 @@ from hyperopt.early_stop import no_progress_loss
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro_spark.tune.hyperopt_search import checked_point, ended_trials, params_of, plain, point_document
+from cerebro_spark.tune.plugins.hyperopt_search import checked_point, ended_trials, params_of, plain, point_document
 
 TREE = {
     "lr": hp.loguniform("lr", -5, -1),

@@ -17,7 +17,7 @@ from small_search import small_dataset
 from cerebro_spark import hp
 from cerebro_spark.errors import EventLogError, PreflightFailed
 from cerebro_spark.search import Done
-from cerebro_spark.tune.led import Absent, Course, LedSearch, LedTraining
+from cerebro_spark.tune.plugins.led import Absent, Course, LedSearch, LedTraining
 from cerebro_spark.tune.searches import GridSearch
 from cerebro_spark.types import Objective, Report, TrialId, Work
 

@@ -10,7 +10,7 @@ from tune_searches import ACCURACY, LOSS, Player
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.search import Done, Wait
 from cerebro_spark.tune import hp
-from cerebro_spark.tune.pbt import Descent, PBTAlgorithm
+from cerebro_spark.tune.algorithms.pbt import Descent, PBTAlgorithm
 from cerebro_spark.types import Checkpoint, Report, Work
 
 SPACE = {"lr": hp.loguniform(1e-4, 1e-1), "hidden": hp.choice([64, 128]), "drop": hp.uniform(0, 0.5)}

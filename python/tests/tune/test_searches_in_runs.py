@@ -17,7 +17,7 @@ from cerebro_spark.eventlog import DiscardingLog, EventLog
 from cerebro_spark.events import Action, Event, RunUnit, Settings, UnitFailed, UnitFinished, WorkAdded
 from cerebro_spark.search import Search
 from cerebro_spark.store.local import LocalStore
-from cerebro_spark.tune.pbt import PBTAlgorithm
+from cerebro_spark.tune.algorithms.pbt import PBTAlgorithm
 from cerebro_spark.types import Metrics, Partition
 
 PARTITIONS = (*(Partition(f"p{i}") for i in range(3)), Partition("v0", "validation"), Partition("v1", "validation"))

@@ -15,7 +15,7 @@ from scipy import stats
 
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.tune import hp
-from cerebro_spark.tune.space import Space
+from cerebro_spark.tune.spaces.space import Space
 
 NESTED = {
     "lr": hp.choice([0.1, 0.01]),

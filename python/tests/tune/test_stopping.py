@@ -10,11 +10,11 @@ from tune_searches import ALGORITHMS, LOSS, Player, wrapped
 
 from cerebro_spark.search import Done, Wait
 from cerebro_spark.tune import hp
-from cerebro_spark.tune.grid import GridAlgorithm
-from cerebro_spark.tune.halving import HyperbandAlgorithm
-from cerebro_spark.tune.pbt import PBTAlgorithm
-from cerebro_spark.tune.stopping import Stopping
-from cerebro_spark.tune.tpe import TPEAlgorithm
+from cerebro_spark.tune.algorithms.grid import GridAlgorithm
+from cerebro_spark.tune.algorithms.halving import HyperbandAlgorithm
+from cerebro_spark.tune.algorithms.pbt import PBTAlgorithm
+from cerebro_spark.tune.algorithms.stopping import Stopping
+from cerebro_spark.tune.algorithms.tpe import TPEAlgorithm
 from cerebro_spark.types import Checkpoint, Report, Work
 
 CURVES = {0: [5, 4, 3, 2, 1, 0], 1: [5, 4, 4, 4, 0, 0], 2: [5, 6, 7, 4, 4, 4], 3: [5, 4, 5, 3, 4, 5]}

@@ -13,10 +13,10 @@ from tune_searches import ACCURACY, LOSS, SPACE, Player
 
 from cerebro_spark.search import Wait
 from cerebro_spark.tune import hp
-from cerebro_spark.tune.algorithm import Algorithm
-from cerebro_spark.tune.random import RandomAlgorithm
-from cerebro_spark.tune.space import Space
-from cerebro_spark.tune.tpe import TPEAlgorithm, suggestion
+from cerebro_spark.tune.algorithms.base import Algorithm
+from cerebro_spark.tune.algorithms.random import RandomAlgorithm
+from cerebro_spark.tune.algorithms.tpe import TPEAlgorithm, suggestion
+from cerebro_spark.tune.spaces.space import Space
 from cerebro_spark.types import Report, Work
 
 BRANIN = {"x": hp.uniform(-5, 10), "y": hp.uniform(0, 15)}

@@ -1,0 +1,1 @@
+"""How rows lie in files: Parquet by Arrow, and what Petastorm adds to it."""

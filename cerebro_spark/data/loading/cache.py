@@ -1,0 +1,316 @@
+"""A partition's arrays, loaded once a host and mapped by all its workers. It never hands out an array that may change.
+
+Each partition is a folder with a `.npy` file for each column, in shared memory while the budget lasts and on local disk
+beyond it. A lock a partition makes the first worker load and the others wait; a lock a root keeps the budget. Both
+lie in each root that is used, because one may be shared with processes that do not share the other. Roots are folders
+of this user alone (private.py); the last worker to leave one takes everything along (cache_root.py)."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import shutil
+import uuid
+import zlib
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.input.columns import Column, is_array_name
+from cerebro_spark.data.loading.arrays import ReaderName, fill
+from cerebro_spark.data.loading.cache_root import (
+    DISK_VARIABLE,
+    ENTRY,
+    FETCHED,
+    MEMORY_VARIABLE,
+    SHARED_MEMORY,
+    STAGED,
+    CacheRoot,
+    disk_folder,
+    shared_memory_folder,
+)
+from cerebro_spark.data.loading.private import PrivateFolder, open_private
+from cerebro_spark.errors import DataError, StoreFull, UntrustedCache
+from cerebro_spark.store.paths import check_id
+from cerebro_spark.types import Partition
+
+_log = logging.getLogger(__name__)
+_CHECKSUM_STEP = 8 << 20
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError)
+
+Arrays = Mapping[str, NDArray[Any]]
+_Signature = tuple[tuple[int, int, int], ...]
+
+
+@dataclass
+class _Held:
+    arrays: dict[str, NDArray[Any]]
+    signature: _Signature
+    folder: Path
+    lock: IO[bytes]
+
+
+class Cache:
+    """The partitions of this host. Safe to use from several processes at once; one Cache belongs to one thread.
+
+    `memory_budget` bounds what all workers of this host together keep in shared memory, in bytes: half of the machine's
+    memory if not given, nothing if there is no shared memory. `folder` is where the rest goes. Both are folders of this
+    user alone, else UntrustedCache. Who uses a Cache closes it: the last to do so on this host leaves nothing behind.
+    A neighbour who loads the same partition is waited for, but no longer than `patience` seconds: one that is stuck
+    (a dead mount lets nobody go, not even the killed) keeps nobody else from loading it.
+
+    >>> import tempfile
+    >>> from cerebro_spark.data.prepare import prepare
+    >>> data = {"x": [1.0, 2.0], "y": [0, 1]}
+    >>> dataset = prepare(data, store=tempfile.mkdtemp(), features=["x"], label="y", partitions=1)
+    >>> with Cache(folder=tempfile.mkdtemp(), memory_budget=0) as cache:
+    ...     arrays = cache.load(dataset, dataset.train[0])
+    ...     arrays["features"].shape, arrays["label"].dtype.name
+    ((2, 1), 'int64')
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        memory_budget: int | None = None,
+        memory_folder: str | os.PathLike[str] | None = None,
+        reader: ReaderName = "auto",
+        patience: float = 60.0,
+    ) -> None:
+        self._disk = CacheRoot(Path(folder) if folder is not None else disk_folder())
+        self._memory = CacheRoot(Path(memory_folder) if memory_folder is not None else shared_memory_folder())
+        self.memory_budget = _default_budget() if memory_budget is None else memory_budget
+        self.reader = reader
+        self.patience = patience
+        self._held: dict[str, _Held] = {}
+
+    def __enter__(self) -> Cache:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def enter(self) -> None:
+        """Be a user of this host's cache from now on; UntrustedCache, with the fix, if others have a hand in it."""
+        for root in self._roots():
+            root.enter()
+
+    def load(self, dataset: Dataset, partition: Partition) -> Arrays:
+        """The partition's arrays, read-only, from this process, this host or the store, whichever is nearest."""
+        key = _key(dataset, partition)
+        held = self._held.get(key)
+        if held is not None and held.signature == _signature(held.folder, list(held.arrays)):
+            return held.arrays
+        self.release(dataset, partition)
+        self.enter()
+        self._tidy_up(dataset)
+        found = self._shared(key, dataset, partition)
+        if found is None:
+            # A copy of our own, which counts and is evicted as any other.
+            own = f"{key}-{uuid.uuid4().hex[:8]}"
+            _log.warning("whoever loads partition %s seems to be stuck: it is loaded once more", partition.id)
+            found = self._shared(own, dataset, partition)
+        assert found is not None, "nobody else knows the name"
+        self._held[key] = found
+        return found.arrays
+
+    def _shared(self, name: str, dataset: Dataset, partition: Partition) -> _Held | None:
+        """The entry of that name, made if it is not there; None if others are at it for longer than patience lasts."""
+        with ExitStack() as locks:
+            for root in self._roots():
+                if not locks.enter_context(root.locked_within(self.patience, f"{name}.lock")):
+                    return None
+            for root in self._roots():
+                found = self._open(root.place / name, dataset, partition, verify=True)
+                if found is not None:
+                    return found
+                root.remove(name)
+            return self._create(name, dataset, partition)
+
+    def holds(self, dataset: Dataset, partition: Partition) -> bool:
+        """Whether this host has the partition, whole or not: a hint for placing work, not a promise."""
+        return any((root.path / _key(dataset, partition) / ENTRY).exists() for root in self._roots())
+
+    def release(self, dataset: Dataset, partition: Partition) -> None:
+        """Let go of a partition: this host may then drop it. Arrays already handed out stay valid."""
+        held = self._held.pop(_key(dataset, partition), None)
+        if held is not None:
+            held.lock.close()
+
+    def close(self) -> None:
+        """Let go of everything; the last user of this host leaves no partition behind."""
+        for held in self._held.values():
+            held.lock.close()
+        self._held.clear()
+        for root in self._roots():
+            root.leave()
+
+    def clear(self) -> None:
+        """Remove every partition of this host that no worker holds."""
+        for root in self._roots():
+            if root.path.exists():
+                guest = not root.entered
+                root.enter()
+                with root.locked():
+                    root.evict(None)
+                if guest:
+                    root.leave()
+
+    def _roots(self) -> list[CacheRoot]:
+        return [self._memory, self._disk] if self.memory_budget > 0 else [self._disk]
+
+    def _tidy_up(self, dataset: Dataset) -> None:
+        """Whoever comes first removes what the dead have left, unless it is of the same data and saves a load."""
+        for root in self._roots():
+            if root.was_empty:
+                root.was_empty = False
+                with root.locked():
+                    root.evict(None, keep={_key(dataset, each) for each in dataset.partitions})
+
+    def _create(self, key: str, dataset: Dataset, partition: Partition) -> _Held:
+        size = partition.rows * sum(column.row_bytes for column in dataset.columns)
+        self._disk.sweep()
+        root, staged = self._reserve(key, dataset, partition, size)
+        fetched = self._disk.place / f"{key}{FETCHED}"
+        try:
+            shutil.rmtree(fetched, ignore_errors=True)
+            fetched.mkdir(mode=0o700)
+            arrays = {c.name: np.load(staged / _file_name(c), mmap_mode="r+") for c in dataset.columns}
+            fill(dataset, partition, arrays, staging=fetched, reader=self.reader)
+            # No sync to disk: a cache that a crash damages is noticed by its checksum and loaded again.
+            entry = {"bytes": size, "checksums": {name: _checksum(array) for name, array in arrays.items()}}
+            del arrays
+            # Nobody counts or evicts while a folder becomes an entry, and until it is held.
+            with root.locked():
+                with open_private(staged / ENTRY, "xb") as file:
+                    file.write(json.dumps(entry).encode())
+                os.rename(staged, root.place / key)
+                found = self._open(root.place / key, dataset, partition, verify=False)
+        except BaseException:
+            root.remove(staged.name)
+            raise
+        finally:
+            shutil.rmtree(fetched, ignore_errors=True)
+        if found is None:
+            raise StoreFull(f"the cache lost {key} as soon as it was written: is somebody emptying {root.path}?")
+        return found
+
+    def _reserve(self, key: str, dataset: Dataset, partition: Partition, size: int) -> tuple[CacheRoot, Path]:
+        """Make the files at their full size, in shared memory if they fit its budget, else on disk."""
+        for root in self._roots():
+            with root.locked():
+                if root is self._disk and root.free() <= size:
+                    root.evict(None)
+                elif root is self._memory and not root.evict(self.memory_budget, size):
+                    continue
+                staged = root.place / f"{key}{STAGED}"
+                try:
+                    _allocate(staged, dataset, partition)
+                    return root, staged
+                except OSError as error:
+                    shutil.rmtree(staged, ignore_errors=True)
+                    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                        raise
+        raise StoreFull(
+            f"{partition.id} needs {size} bytes in the cache {self._disk.path}, which has {self._disk.free()} left:"
+            f" free some space, or name another folder in {DISK_VARIABLE}"
+        )
+
+    def _open(self, folder: Path, dataset: Dataset, partition: Partition, *, verify: bool) -> _Held | None:
+        """Map an entry and mark it as held, or None if it is missing or damaged; UntrustedCache if it is not ours."""
+        try:
+            with PrivateFolder(folder, make=False, within=True) as entry:
+                lock = entry.open(ENTRY)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            checksums = json.loads(lock.read())["checksums"]
+            arrays: dict[str, NDArray[Any]] = {}
+            for column in dataset.columns:
+                array = _mapped(folder / _file_name(column))
+                if array.shape != (partition.rows, *column.shape) or array.dtype != np.dtype(column.dtype):
+                    raise ValueError(f"{column.name} is {array.dtype} {array.shape}")
+                if verify and _checksum(array) != checksums[column.name]:
+                    raise ValueError(f"{column.name} has another checksum")
+                # The base class: what NumPy's memmap adds only slows every gather down.
+                arrays[column.name] = array.view(np.ndarray)
+            os.utime(folder / ENTRY)
+            return _Held(arrays, _signature(folder, list(arrays)), folder, lock)
+        except BaseException as error:
+            lock.close()
+            if isinstance(error, UntrustedCache) or not isinstance(error, _DAMAGE):
+                raise
+            return None
+
+
+def _key(dataset: Dataset, partition: Partition) -> str:
+    """The name of an entry: whatever can change the arrays is in it. As a path it leads nowhere else."""
+    check_id(partition.id, "partition id")
+    columns = [column.to_json() for column in dataset.columns]
+    versions = [dataset.version(name) for name in partition.files]
+    # What was let through by one reader may be refused by another, which must read it to find out.
+    rules = dataset.made.get("allow_nan")
+    text = json.dumps(
+        [dataset.store.url, dataset.id, partition.files, versions, partition.rows, columns, rules], sort_keys=True
+    )
+    return f"{partition.id}-{hashlib.blake2b(text.encode(), digest_size=10).hexdigest()}"
+
+
+def _file_name(column: Column) -> str:
+    if not is_array_name(column.name):
+        raise DataError(f"{column.name!r} cannot name an array of a batch, so no file of the cache is named by it")
+    return f"{column.name}.npy"
+
+
+def _signature(folder: Path, names: list[str]) -> _Signature:
+    """Tells whether the files are still those that were mapped; empty if one is gone."""
+    try:
+        stats = [os.stat(folder / f"{name}.npy") for name in names]
+    except OSError:
+        return ()
+    return tuple((stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats)
+
+
+def _mapped(file: Path) -> NDArray[Any]:
+    # Looked at first, then opened by its name: in a folder of ours nobody else can put another one there.
+    open_private(file).close()
+    array: NDArray[Any] = np.load(file, mmap_mode="r")
+    return array
+
+
+def _checksum(array: NDArray[Any]) -> int:
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    value = 0
+    for start in range(0, len(data), _CHECKSUM_STEP):
+        value = zlib.crc32(data[start : start + _CHECKSUM_STEP], value)
+    return value
+
+
+def _allocate(folder: Path, dataset: Dataset, partition: Partition) -> None:
+    """Empty arrays of the right size, with their space taken: a mapped file that lacks it later kills the process."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    for column in dataset.columns:
+        file, shape = folder / _file_name(column), (partition.rows, *column.shape)
+        open_private(file, "xb").close()
+        np.lib.format.open_memmap(file, mode="w+", dtype=np.dtype(column.dtype), shape=shape)  # type: ignore[no-untyped-call]
+        with open(file, "r+b") as raw:
+            os.posix_fallocate(raw.fileno(), 0, file.stat().st_size)
+
+
+def _default_budget() -> int:
+    if MEMORY_VARIABLE not in os.environ and not os.access(SHARED_MEMORY, os.W_OK):
+        return 0
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

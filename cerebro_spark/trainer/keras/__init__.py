@@ -1,0 +1,1 @@
+"""The trainer for Keras models. Importing this package does not load Keras."""

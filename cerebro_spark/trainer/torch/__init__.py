@@ -1,0 +1,1 @@
+"""The trainer for PyTorch models. Importing this package does not load PyTorch."""

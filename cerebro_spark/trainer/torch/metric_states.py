@@ -1,0 +1,169 @@
+"""The state of PyTorch metric objects, and of those they are made of. It never updates or computes one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.trainer.torch.returns import is_metric_object
+
+# No '$' in front: event logs keep such names for themselves.
+_TENSOR, _TUPLE, _ITEMS = "tensor", "tuple", "items"
+# What torchmetrics itself keeps count of in a metric, which `mark_updated` sees to.
+_BOOKKEEPING = frozenset({"_update_count", "_computed", "_forward_cache", "_cache", "_dtype_convert", "training"})
+_PLAIN_MODULE = frozenset(vars(torch.nn.Module()))
+
+
+def move_metric(metric: Any, device: torch.device) -> None:
+    """Put the tensors that a metric object keeps where the outputs are that it is updated with."""
+    if isinstance(metric, torch.nn.Module):
+        metric.to(device)
+    elif is_metric_object(metric):
+        for name, value in vars(metric).items():
+            if isinstance(value, torch.Tensor) and value.device != device:
+                setattr(metric, name, value.to(device))
+
+
+def adds_up(metric: Any) -> bool:
+    """Whether states of parts add up to the state of the whole, as torchmetrics' `dist_reduce_fx="sum"` promises."""
+    reductions = [fn for _, part in _parts(metric) for fn in getattr(part, "_reductions", {"": None}).values()]
+    by_sum = all(getattr(fn, "__name__", "") in ("dim_zero_sum", "sum") for fn in reductions)
+    return bool(reductions) and by_sum and all(isinstance(value, torch.Tensor) for value in _states(metric).values())
+
+
+def added_state(metric: Any) -> tuple[float, ...]:
+    """A state that adds up, as numbers."""
+    return tuple(float(x) for value in _states(metric).values() for x in value.double().reshape(-1).tolist())
+
+
+def set_added_state(metric: Any, state: tuple[float, ...]) -> None:
+    """Put a metric object into a state that `added_state` returned, or a sum of such."""
+    metric.reset()
+    rest = torch.tensor(state, dtype=torch.float64)
+    for name, value in _states(metric).items():
+        part, rest = rest[: value.numel()], rest[value.numel() :]
+        _assign(metric, name, part.reshape(value.shape).to(value))
+    _mark_updated(metric)
+
+
+def get_state(metric: Any) -> Any:
+    """A metric object's state as JSON."""
+    return {name: _encode(name, value) for name, value in _states(metric).items()}
+
+
+def set_state(metric: Any, state: Any, device: torch.device) -> None:
+    """Put a metric object into a state that `get_state` returned."""
+    for name, value in state.items():
+        _assign(metric, name, _decode(value, device))
+    _mark_updated(metric)
+
+
+def hidden_state(metric: Any) -> dict[str, Any]:
+    """What a torchmetrics object keeps beside its states, to be compared: if an update changes it, it would not hop.
+
+    Other objects have none, as all their attributes are their state.
+    """
+    found: dict[str, Any] = {}
+    for path, part in _parts(metric):
+        if hasattr(part, "_defaults"):
+            names = vars(part).keys() - _PLAIN_MODULE - _BOOKKEEPING - set(part._defaults)
+            found.update({_joined(path, name): _likeness(vars(part)[name]) for name in sorted(names)})
+    return found
+
+
+def check_hidden(name: str, before: Mapping[str, Any], metric: Any) -> None:
+    """Refuse a metric that an update has changed in more than its states; nothing `before`, nothing to compare."""
+    if not before:
+        return
+    changed = [key for key, value in hidden_state(metric).items() if key in before and before[key] != value]
+    if changed:
+        raise ConfigurationError(
+            f"metric {name!r} ({type(metric).__name__}) changed {changed[0]!r} in `update`, which is none of its states"
+            " and would not go from partition to partition: register it with `add_state`, and keep metrics that it is"
+            " made of as attributes or in a torch.nn.ModuleList"
+        )
+
+
+def _parts(metric: Any) -> Iterator[tuple[str, Any]]:
+    """A metric and the metrics that it is made of, each with its path."""
+    if isinstance(metric, torch.nn.Module):
+        yield from ((path, part) for path, part in metric.named_modules() if not path or is_metric_object(part))
+    else:
+        yield "", metric
+
+
+def _states(metric: Any) -> dict[str, Any]:
+    return {_joined(path, name): value for path, part in _parts(metric) for name, value in _own_states(part).items()}
+
+
+def _own_states(metric: Any) -> dict[str, Any]:
+    names = getattr(metric, "_defaults", None)
+    if isinstance(names, Mapping):
+        return {name: getattr(metric, name) for name in names}
+    if isinstance(metric, torch.nn.Module):
+        plain = {name: value for name, value in vars(metric).items() if name not in _PLAIN_MODULE}
+        return {**plain, **dict(metric.named_buffers(recurse=False))}
+    return dict(vars(metric))
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _assign(metric: Any, key: str, value: Any) -> None:
+    path, _, name = key.rpartition(".")
+    setattr(metric.get_submodule(path) if path else metric, name, value)
+
+
+def _mark_updated(metric: Any) -> None:
+    # torchmetrics warns when `compute` comes without an `update`, and keeps the last computed value.
+    for _, part in _parts(metric):
+        if hasattr(part, "_update_count"):
+            part._update_count = max(1, part._update_count)
+            part._computed = None
+
+
+def _likeness(value: Any) -> Any:
+    """Equal for values that hold the same, as far as that can be seen cheaply."""
+    if isinstance(value, torch.nn.Module):
+        return _likeness(_states(value))
+    if isinstance(value, torch.Tensor):
+        return (tuple(value.shape), float(value.double().sum())) if not value.is_complex() else tuple(value.shape)
+    if isinstance(value, list | tuple):
+        return [_likeness(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _likeness(item) for key, item in value.items()}
+    return value if value is None or isinstance(value, bool | int | float | str) else type(value)
+
+
+def _encode(name: str, value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        dtype = str(value.dtype).removeprefix("torch.")
+        return {_TENSOR: value.detach().cpu().reshape(-1).tolist(), "dtype": dtype, "shape": list(value.shape)}
+    if isinstance(value, tuple):
+        return {_TUPLE: [_encode(name, item) for item in value]}
+    if isinstance(value, list):
+        return [_encode(name, item) for item in value]
+    if isinstance(value, dict):
+        return {_ITEMS: [[_encode(name, key), _encode(name, item)] for key, item in value.items()]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ConfigurationError(
+        f"a metric keeps {name!r} as a {type(value).__name__}, which cannot travel: keep tensors, numbers, lists"
+    )
+
+
+def _decode(value: Any, device: torch.device) -> Any:
+    if isinstance(value, list):
+        return [_decode(item, device) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if _TUPLE in value:
+        return tuple(_decode(item, device) for item in value[_TUPLE])
+    if _ITEMS in value:
+        return {_decode(key, device): _decode(item, device) for key, item in value[_ITEMS]}
+    dtype = getattr(torch, value["dtype"])
+    return torch.tensor(value[_TENSOR], dtype=dtype, device=device).reshape(value["shape"])

@@ -1,0 +1,239 @@
+"""Successive halving: many trials for a little while, the best of them longer. Hyperband, and ASHA without barriers.
+
+Decisions fall at rungs, by the value of that very epoch; epochs in between never decide anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cerebro_spark.tune.algorithms.base import Algorithm, SpaceLike, at_least, packed, unpacked
+from cerebro_spark.types import Objective, TrialId, Work
+
+# ASHA promotes on what has been reported: with everything under way at once there would be nothing to go by.
+_DEFAULT_CONCURRENT = 16
+
+
+def rungs(max_epochs: int, eta: int, min_epochs: int = 1) -> list[int]:
+    """The epochs at which trials are judged: `max_epochs`, and each time a whole number of times fewer.
+
+    >>> rungs(81, 3), rungs(100, 3, min_epochs=5)
+    ([1, 3, 9, 27, 81], [11, 33, 100])
+    """
+    at_least("min_epochs", min_epochs, 1)
+    at_least("max_epochs", max_epochs, min_epochs, "a trial trains for `min_epochs` at least" if min_epochs > 1 else "")
+    at_least("eta", eta, 2, "with 1 no trial is ever dropped")
+    found = [max_epochs]
+    divisor = eta
+    while max_epochs // divisor >= min_epochs:
+        found.insert(0, max_epochs // divisor)
+        divisor *= eta
+    return found
+
+
+def brackets(max_epochs: int, eta: int) -> list[list[tuple[int, int]]]:
+    """Hyperband's brackets, the boldest first: for each rung how many trials, and until which epoch.
+
+    >>> brackets(9, 3)
+    [[(9, 1), (3, 3), (1, 9)], [(3, 3), (1, 9)], [(3, 9)]]
+    """
+    epochs = rungs(max_epochs, eta)
+    boldest = len(epochs) - 1
+    table = []
+    for s in range(boldest, -1, -1):
+        # As in the paper's table; its formula rounds up instead, and would start more trials than the table has.
+        trials = (boldest + 1) // (s + 1) * eta**s
+        table.append([(trials // eta**i, epochs[boldest - s + i]) for i in range(s + 1)])
+    return table
+
+
+@dataclass(slots=True)
+class _Bracket:
+    """One bracket under way: the trials of its present rung, those not yet asked for, and what the others reached.
+
+    `reserve` are those who missed the rung, best first.
+    """
+
+    plan: list[tuple[int, int]]
+    trials: list[TrialId]
+    rung: int = 0
+    waiting: list[TrialId] = field(default_factory=list)
+    values: dict[TrialId, float] = field(default_factory=dict)
+    lost: set[TrialId] = field(default_factory=set)
+    reserve: list[TrialId] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every trial of the rung has reported, or never will."""
+        return all(trial in self.values or trial in self.lost for trial in self.trials)
+
+
+class HyperbandAlgorithm(Algorithm):
+    """All brackets run together: while one waits for the last trial of a rung, the others keep the workers busy.
+
+    >>> from cerebro_spark.tune import hp
+    >>> search = HyperbandAlgorithm({"lr": hp.uniform(0, 1)}, Objective("loss", "min"), max_epochs=9)
+    >>> search.table
+    [[(9, 1), (3, 3), (1, 9)], [(3, 3), (1, 9)], [(3, 9)]]
+    """
+
+    def __init__(
+        self,
+        space: SpaceLike,
+        objective: Objective,
+        max_epochs: int,
+        eta: int = 3,
+        seed: int = 0,
+        max_concurrent: int | None = None,
+    ) -> None:
+        self.table = brackets(max_epochs, eta)
+        super().__init__(space, objective, sum(plan[0][0] for plan in self.table), seed, max_concurrent)
+        self._brackets: list[_Bracket] = []
+        first = 0
+        for plan in self.table:
+            trials = self._ids[first : first + plan[0][0]]
+            self._brackets.append(_Bracket(plan, trials, waiting=list(trials)))
+            first += len(trials)
+        self._home = {trial: bracket for bracket in self._brackets for trial in bracket.trials}
+
+    def _next(self) -> Work | None:
+        """Promotions before newcomers, the highest rung first: others wait behind them."""
+        for bracket in sorted(self._brackets, key=lambda bracket: -bracket.rung):
+            if bracket.waiting:
+                trial = bracket.waiting.pop(0)
+                params = self.space.params(self._draw(self._numbers[trial]))
+                return Work(trial, params, bracket.plan[bracket.rung][1])
+        return None
+
+    def _rested(self, trial: TrialId) -> None:
+        bracket = self._home[trial]
+        bracket.values[trial] = self.standing(trial).value
+        self._climb(bracket)
+
+    def _left(self, trial: TrialId, failed: bool) -> None:
+        bracket = self._home[trial]
+        bracket.lost.add(trial)
+        if trial in bracket.waiting:
+            # It gives up a place that nobody has trained for yet, so the next best takes it.
+            heirs = [other for other in bracket.reserve if other not in bracket.lost]
+            bracket.waiting = _replaced(bracket.waiting, trial, heirs[:1])
+            bracket.trials = _replaced(bracket.trials, trial, heirs[:1])
+            bracket.reserve = heirs[1:]
+        self._climb(bracket)
+
+    def _climb(self, bracket: _Bracket) -> None:
+        """Once a rung is complete, its best go on to the next: as many as planned, if so many can."""
+        while bracket.complete and bracket.trials and bracket.rung + 1 < len(bracket.plan):
+            able = {trial: value for trial, value in bracket.values.items() if trial not in bracket.lost}
+            bracket.rung += 1
+            ranked, places = self._ranked(able), bracket.plan[bracket.rung][0]
+            bracket.trials, bracket.reserve = ranked[:places], ranked[places:]
+            bracket.waiting = list(bracket.trials)
+            bracket.values = {}
+
+    def _own_state(self) -> dict[str, Any]:
+        return {
+            "brackets": [
+                {
+                    "trials": list(bracket.trials),
+                    "rung": bracket.rung,
+                    "waiting": list(bracket.waiting),
+                    "values": [[trial, packed(value)] for trial, value in bracket.values.items()],
+                    "lost": sorted(bracket.lost),
+                    "reserve": list(bracket.reserve),
+                }
+                for bracket in self._brackets
+            ]
+        }
+
+    def _restore_own(self, state: Mapping[str, Any]) -> None:
+        for bracket, saved in zip(self._brackets, state["brackets"], strict=True):
+            bracket.trials = list(saved["trials"])
+            bracket.rung = int(saved["rung"])
+            bracket.waiting = list(saved["waiting"])
+            bracket.values = {trial: unpacked(value) for trial, value in saved["values"]}
+            bracket.lost = set(saved["lost"])
+            bracket.reserve = list(saved["reserve"])
+
+
+def _replaced(trials: list[TrialId], one: TrialId, by: list[TrialId]) -> list[TrialId]:
+    """The trials with one of them replaced, by nobody if there is nobody.
+
+    >>> _replaced(["t0", "t1"], "t0", ["t7"]), _replaced(["t0", "t1"], "t0", [])
+    (['t7', 't1'], ['t1'])
+    """
+    return [each for trial in trials for each in (by if trial == one else [trial])]
+
+
+class ASHAAlgorithm(Algorithm):
+    """Asynchronous successive halving: a trial is promoted as soon as it is among the best 1/eta of its rung so far.
+
+    There is no barrier: where nobody can be promoted a new trial begins. `max_epochs` is the total of a trial
+    that passes every rung. A rung promotes nobody before `eta` trials have reached it.
+
+    >>> from cerebro_spark.tune import hp
+    >>> search = ASHAAlgorithm({"lr": hp.uniform(0, 1)}, Objective("loss", "min"), num_trials=9, max_epochs=9)
+    >>> search.rungs
+    [1, 3, 9]
+    """
+
+    def __init__(
+        self,
+        space: SpaceLike,
+        objective: Objective,
+        num_trials: int,
+        max_epochs: int,
+        eta: int = 3,
+        min_epochs: int = 1,
+        seed: int = 0,
+        max_concurrent: int | None = None,
+    ) -> None:
+        at_least("num_trials", num_trials, 1)
+        self.rungs = rungs(max_epochs, eta, min_epochs)
+        limit = _DEFAULT_CONCURRENT if max_concurrent is None else max_concurrent
+        super().__init__(space, objective, num_trials, seed, limit)
+        self._eta = eta
+        self._asked = 0
+        self._values: list[dict[TrialId, float]] = [{} for _ in self.rungs]
+        self._rung: dict[TrialId, int] = {}
+
+    def _next(self) -> Work | None:
+        promoted = self._promoted()
+        if promoted is not None:
+            self._rung[promoted] += 1
+            return self._work(promoted)
+        if self._asked == len(self._ids):
+            return None
+        trial, self._asked = self._ids[self._asked], self._asked + 1
+        self._rung[trial] = 0
+        return self._work(trial)
+
+    def _work(self, trial: TrialId) -> Work:
+        params = self.space.params(self._draw(self._numbers[trial]))
+        return Work(trial, params, self.rungs[self._rung[trial]])
+
+    def _promoted(self) -> TrialId | None:
+        """The best trial of the highest rung that has one to promote; `_rung` says who has left a rung already."""
+        for rung in range(len(self.rungs) - 2, -1, -1):
+            values = self._values[rung]
+            for trial in self._ranked(values)[: len(values) // self._eta]:
+                if self._rung[trial] == rung and trial not in self._gone:
+                    return trial
+        return None
+
+    def _rested(self, trial: TrialId) -> None:
+        self._values[self._rung[trial]][trial] = self.standing(trial).value
+
+    def _own_state(self) -> dict[str, Any]:
+        return {
+            "asked": self._asked,
+            "values": [[[trial, packed(value)] for trial, value in values.items()] for values in self._values],
+            "rung": dict(self._rung),
+        }
+
+    def _restore_own(self, state: Mapping[str, Any]) -> None:
+        self._asked = int(state["asked"])
+        self._values = [{trial: unpacked(value) for trial, value in values} for values in state["values"]]
+        self._rung = dict(state["rung"])

@@ -1,0 +1,247 @@
+"""The search that asks hyperopt: from its documents to trials, and from reports back to documents.
+
+It keeps hyperopt's books as plain `fmin` does, and never leaves a document that somebody would wait for: one is RUNNING
+while its trial is under way, then DONE; or ERROR or CANCEL, if the run ended before it did.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+import numpy as np
+
+from cerebro_spark.errors import ConfigurationError, MissingDependency
+from cerebro_spark.tune.plugins.led import Course, LedSearch
+from cerebro_spark.tune.spaces.bare import NAME, bare, named
+from cerebro_spark.types import Objective, TrialId
+
+try:
+    import hyperopt as hyperopt
+    from hyperopt import base, pyll
+    from hyperopt.fmin import generate_trial
+    from hyperopt.utils import coarse_utcnow
+except ImportError as error:
+    raise MissingDependency(
+        f"CerebroTrials needs hyperopt, which cannot be imported ({error}): pip install 'cerebro-spark[hyperopt]'"
+    ) from error
+
+# What both trainers say of a function that returned something else.
+NO_MODEL = "model_fn must return"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When `fmin` stops."""
+
+    max_evals: int
+    timeout: float | None = None
+    loss_threshold: float | None = None
+    early_stop_fn: Callable[..., Any] | None = None
+
+    @property
+    def early(self) -> bool:
+        """Whether it may stop while trials are under way."""
+        return not (self.timeout is None and self.loss_threshold is None and self.early_stop_fn is None)
+
+
+class FminSearch(LedSearch):
+    """One call of `fmin`: asks `algo` for documents, and writes into them what became of their trials.
+
+    `points` are tried before `algo` is asked; those of which something came are removed.
+    """
+
+    def __init__(
+        self,
+        trials: Any,
+        points: list[dict[str, Any]],
+        domain: Any,
+        algo: Callable[..., Any],
+        rstate: np.random.Generator,
+        limits: Limits,
+        objective: Objective,
+        epochs: int,
+        at_once: int,
+        bar: Any,
+    ) -> None:
+        super().__init__(objective, epochs, at_once, sliced=limits.early)
+        self._trials, self._points, self._domain = trials, points, domain
+        self._algo, self._rstate, self._limits, self._bar = algo, rstate, limits, bar
+        self._began: float | None = None
+        self._documents: dict[TrialId, dict[str, Any]] = {}
+        self._pending: dict[int, dict[str, Any]] = {}
+        self._ended: list[dict[str, Any]] = [doc for doc in trials.trials if doc["state"] == base.JOB_STATE_DONE]
+        self._early_stop_state: Any = []
+        self._stopped = False
+
+    # -- from documents to trials
+
+    def propose(self) -> tuple[TrialId, Mapping[str, Any]] | None:
+        if len(self._trials) >= self._limits.max_evals:
+            return None
+        document = self._new_document()
+        if document is None:
+            return None
+        trial = f"t{document['tid']:04d}"
+        self._documents[trial] = document
+        document["state"] = base.JOB_STATE_RUNNING
+        document["book_time"] = document["refresh_time"] = coarse_utcnow()
+        return trial, params_of(base.spec_from_misc(document["misc"]), self._domain)
+
+    def _new_document(self) -> dict[str, Any] | None:
+        trials = self._trials
+        (tid,) = trials.new_trial_ids(1)
+        trials.refresh()
+        if self._points:
+            self._pending[tid] = self._points.pop(0)
+            made = [point_document(tid, self._pending[tid], self._domain)]
+        else:
+            made = self._algo([tid], self._domain, trials, self._rstate.integers(2**31 - 1))
+        if not made:
+            self._stopped = True
+            return None
+        trials.insert_trial_docs(made)
+        trials.refresh()
+        document: dict[str, Any] = next(doc for doc in reversed(trials.trials) if doc["tid"] == made[0]["tid"])
+        return document
+
+    def enough(self) -> bool:
+        now = monotonic()
+        if self._began is None:
+            self._began = now  # so that at least one trial is begun
+        return self._stopped or (self._limits.timeout is not None and now - self._began >= self._limits.timeout)
+
+    # -- from reports to documents
+
+    def finished(self, course: Course) -> None:
+        if course.best != course.best:
+            self.failed(course, f"{self.objective.metric} was no finite number in any of its epochs")
+            return
+        loss = course.best if self.objective.mode == "min" else -course.best
+        about = {"metrics": dict(course.metrics), "epoch": course.best_epoch}
+        self._done(course, {"status": base.STATUS_OK, "loss": loss, **about})
+
+    def failed(self, course: Course, error: str) -> None:
+        if NO_MODEL in error:
+            raise ConfigurationError(
+                f"the function that fmin was given returned no model, with params {dict(course.params)!r}. With"
+                " CerebroTrials it builds a model and returns it; the loss is measured for it by `metric`, here"
+                f" {self.objective.metric!r}:\n{error}"
+            )
+        self._done(course, {"status": base.STATUS_FAIL, "error": error})
+
+    def _done(self, course: Course, result: dict[str, Any]) -> None:
+        document = self._documents.pop(course.trial)
+        self._pending.pop(document["tid"], None)
+        known = {"params": bare(course.params), "trial": course.trial, "run_id": self.run_id}
+        document["result"] = {**result, **known}
+        document["state"] = base.JOB_STATE_DONE
+        document["refresh_time"] = coarse_utcnow()
+        self._trials.refresh()
+        self._ended.append(document)
+        self._stopped = self._stopped or self._may_stop()
+        losses = [loss for loss in self._trials.losses() if loss is not None]
+        if losses:
+            self._bar.postfix = f"best loss: {min(losses)}"
+        self._bar.update(1)
+
+    def _may_stop(self) -> bool:
+        limits, losses = self._limits, [loss for loss in self._trials.losses() if loss is not None]
+        if limits.loss_threshold is not None and losses and min(losses) < limits.loss_threshold:
+            return True
+        if limits.early_stop_fn is None:
+            return False
+        stop, self._early_stop_state = limits.early_stop_fn(ended_trials(self._ended), *self._early_stop_state)
+        return bool(stop)
+
+    def leave(self, state: int, why: str) -> None:
+        """The run is over: no document stays NEW or RUNNING, and points that nothing came of can be tried again."""
+        self._points[:0] = self._pending.values()
+        self._pending = {}
+        for document in self._documents.values():
+            document["state"] = state
+            document["misc"]["error"] = (str(state), why)
+            document["refresh_time"] = coarse_utcnow()
+        self._documents = {}
+        self._trials.refresh()
+
+
+def ended_trials(documents: list[dict[str, Any]]) -> Any:
+    """Trials as an early_stop_fn expects them: in the order they ended, each with a loss, the largest one if failed.
+
+    Hyperopt's own looks at the last document, which with several trials under way need not be the last to end; and it
+    computes with the loss, of which nothing comes if that is infinite.
+    """
+    copies = [{**doc, "result": {"loss": sys.float_info.max, **doc["result"]}} for doc in documents]
+    return base.trials_from_docs(copies, validate=False)
+
+
+def params_of(spec: Mapping[str, Any], domain: Any) -> Mapping[str, Any]:
+    """The params that hyperopt's numbers stand for, as plain Python values; one that is no dict has the name "value".
+
+    >>> params_of({"lr": np.float64(0.1)}, base.Domain(None, hyperopt.hp.uniform("lr", 0, 1)))
+    {'value': 0.1}
+    """
+    nodes = pyll.toposort(domain.expr)
+    labels = {node: node.arg["label"].eval() for node in nodes if node.name == "hyperopt_param"}
+    memo = {node: spec[label] for node, label in labels.items() if label in spec}
+    try:
+        params = plain(pyll.rec_eval(domain.expr, memo=memo, print_node_on_error=False))
+    except Exception as error:
+        missing = sorted(set(labels.values()) - set(spec))
+        raise ConfigurationError(
+            f"the space has no configuration for {dict(spec)!r}: {error}"
+            + (f"; a value is missing for one of {', '.join(missing)}" if missing else "")
+        ) from error
+    if isinstance(params, dict) and set(params) == {NAME} and is_bare(domain):
+        raise ConfigurationError(
+            f"the space gives {params!r}, but {NAME!r} as the only name is what stands for a value that is no dict: use"
+            " another name"
+        )
+    return named(params)
+
+
+def is_bare(domain: Any) -> bool:
+    """Whether some configuration of the space may be no dict: a number, a list, one of several."""
+    return bool(domain.expr.name != "dict")
+
+
+def plain(value: Any) -> Any:
+    """A value of a space without NumPy's types.
+
+    >>> plain({"layers": (np.int64(3), np.float32(0.5)), "kind": "cnn"})
+    {'layers': (3, 0.5), 'kind': 'cnn'}
+    """
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(plain(item) for item in value)
+    return value
+
+
+def checked_point(point: Mapping[str, Any], domain: Any) -> dict[str, Any]:
+    """A point of the user's, if the space has it."""
+    unknown = sorted(set(point) - set(domain.params))
+    if unknown:
+        raise ConfigurationError(
+            f"`points_to_evaluate` has {dict(point)!r}, but the space has no {', '.join(unknown)}: it has"
+            f" {', '.join(sorted(domain.params))}"
+        )
+    params_of(point, domain)
+    return dict(point)
+
+
+def point_document(tid: int, point: Mapping[str, Any], domain: Any) -> dict[str, Any]:
+    """A point as a document. Every label of the space is in it: the algorithms expect those that are not used, too."""
+    document: dict[str, Any] = generate_trial(tid, point)
+    for label in domain.params:
+        document["misc"]["idxs"].setdefault(label, [])
+        document["misc"]["vals"].setdefault(label, [])
+    return document

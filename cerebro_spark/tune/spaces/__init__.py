@@ -1,0 +1,1 @@
+"""Spaces of configurations and the kinds of hyperparameters they are made of."""
