@@ -225,9 +225,9 @@ def explained(host: str, trouble: Mapping[str, str], store: Store) -> str:
     """Why a worker there cannot begin: its functions cannot be loaded, or the store not be written to."""
     if "functions" in trouble:
         return (
-            f"executors on {host} cannot load the run's functions: {trouble['functions']}. A module of your own must go"
-            " with them: spark.sparkContext.addPyFile('module.py'), or spark-submit --py-files; or define the functions"
-            " in the notebook or script itself"
+            f"executors on {host} cannot load the run's functions: {trouble['functions']}. Python modules of your"
+            " own travel with the functions; install packages and compiled modules there, or send them with"
+            " spark.sparkContext.addPyFile('module.zip') or spark-submit --py-files"
         )
     return (
         f"executors on {host} cannot write to the store {store.url}: {trouble['store']}. Give the user who runs them"

@@ -32,7 +32,8 @@ from cerebro_spark.store.patience import Patient
 from cerebro_spark.store.references import Reference, found_again
 from cerebro_spark.trainer.base import Hooks
 
-OPTION, WORD = "planted-in-an-option-7f3a", "planted-in-the-address-91bc"
+# Put together here: the source of this module travels with its functions, and must not have them.
+OPTION, WORD = "-".join(["planted", "in", "an", "option"]), "-".join(["planted", "in", "the", "address"])
 
 
 class Watched(SimulatedBackend):

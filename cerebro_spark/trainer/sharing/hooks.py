@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import cloudpickle
 
 from cerebro_spark.trainer.feed import Batch
 from cerebro_spark.trainer.sharing.footprint import Change, Footprint, Look
+from cerebro_spark.user_modules import UserModules, collect_modules
 
 Params = Mapping[str, Any]
 
@@ -22,6 +24,24 @@ class Hooks:
     input_fn: Callable[[Batch, Params], Batch] | None = None
     train_fn: Callable[[Any, Iterable[Batch], Params], Any] | None = None
     eval_fn: Callable[[Any, Iterable[Batch], Params], Any] | None = None
+    # The user's own modules that came with the functions; None for functions of this process.
+    modules: UserModules | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        functions = (self.model_fn, self.input_fn, self.train_fn, self.eval_fn)
+        modules = self.modules if self.modules is not None else collect_modules(functions)
+        return _receive_hooks, (modules, cloudpickle.dumps(functions))
+
+    def __setstate__(self, state: Sequence[Any]) -> None:
+        """Take over the fields that earlier releases pickled."""
+        for index, known in enumerate(dataclasses.fields(self)):
+            object.__setattr__(self, known.name, state[index] if index < len(state) else known.default)
+
+
+def _receive_hooks(modules: UserModules, functions: bytes) -> Hooks:
+    modules.install()  # before the functions: they are unpickled by the names of their modules
+    model_fn, input_fn, train_fn, eval_fn = cloudpickle.loads(functions)
+    return Hooks(model_fn, input_fn, train_fn, eval_fn, modules)
 
 
 class WatchedHooks:
