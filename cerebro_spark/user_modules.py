@@ -44,13 +44,16 @@ class ModuleSource:
 
 @dataclass(frozen=True, slots=True)
 class UserModules:
-    """The sources of the user's own modules that some functions need.
+    """The sources of the user's own modules that some functions need. Unpickling them installs them.
 
     Args:
         sources: The modules by their full name, for example `"models.resnet"`.
     """
 
     sources: Mapping[str, ModuleSource] = field(default_factory=dict)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _receive_modules, (dict(self.sources),)
 
     def install(self) -> None:
         """Make the modules importable in this process, in place of any that were installed before.
@@ -59,6 +62,12 @@ class UserModules:
         """
         if self.sources:
             _finder().replace(self.sources)
+
+
+def _receive_modules(sources: Mapping[str, ModuleSource]) -> UserModules:
+    modules = UserModules(sources)
+    modules.install()  # at once: what follows in the same pickle may be of these modules
+    return modules
 
 
 def import_sent_modules_first() -> None:

@@ -30,7 +30,8 @@ class Hooks:
     def __reduce__(self) -> tuple[Any, ...]:
         functions = (self.model_fn, self.input_fn, self.train_fn, self.eval_fn)
         modules = self.modules if self.modules is not None else collect_modules(functions)
-        return _receive_hooks, (modules, cloudpickle.dumps(functions))
+        # The modules come first: once unpickled they can be imported, and the functions after them need that.
+        return _receive_hooks, (modules, *functions)
 
     def __setstate__(self, state: Sequence[Any]) -> None:
         """Take over the fields that earlier releases pickled."""
@@ -38,9 +39,7 @@ class Hooks:
             object.__setattr__(self, known.name, state[index] if index < len(state) else known.default)
 
 
-def _receive_hooks(modules: UserModules, functions: bytes) -> Hooks:
-    modules.install()  # before the functions: they are unpickled by the names of their modules
-    model_fn, input_fn, train_fn, eval_fn = cloudpickle.loads(functions)
+def _receive_hooks(modules: UserModules, model_fn: Any, input_fn: Any, train_fn: Any, eval_fn: Any) -> Hooks:
     return Hooks(model_fn, input_fn, train_fn, eval_fn, modules)
 
 

@@ -95,7 +95,9 @@ def test_a_store_that_is_not_shared(spark: Any, tmp_path: Path) -> None:
 def only_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A module that this process can import and no executor can."""
     source = tmp_path / "only_here.py"
-    source.write_text("def model_fn(params):\n    import torch\n    return torch\n")
+    source.write_text(
+        "from small_search import torch_model_fn\n\n\ndef model_fn(params):\n    return torch_model_fn(params)\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     yield source
     sys.modules.pop("only_here", None)
