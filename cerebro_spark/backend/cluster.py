@@ -17,7 +17,7 @@ from cerebro_spark.backend.spark_task import missing_here
 from cerebro_spark.data.partitioning.shipping import package_on_executors
 from cerebro_spark.errors import ConfigurationError, StoreError
 from cerebro_spark.store.base import Store
-from cerebro_spark.trainer.choice import framework_of
+from cerebro_spark.trainer.frameworks import detect_framework
 
 _log = logging.getLogger(__name__)
 _SECONDS_TO_REGISTER = 30.0
@@ -164,7 +164,7 @@ def _too_few(cluster: Cluster, num_workers: int) -> str:
 
 def libraries_of(job: Job) -> tuple[str, ...]:
     """What a worker of this job must find where it runs."""
-    framework = framework_of(job.hooks.model_fn) if job.framework == "auto" else job.framework
+    framework = detect_framework(job.hooks.model_fn) if job.framework == "auto" else job.framework
     return (*ALWAYS, *(LIBRARIES[framework] if isinstance(framework, str) else ()))
 
 

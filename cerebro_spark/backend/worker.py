@@ -48,8 +48,8 @@ from cerebro_spark.errors import (
 )
 from cerebro_spark.store import paths
 from cerebro_spark.trainer.base import Trainer
-from cerebro_spark.trainer.choice import choose_trainer
 from cerebro_spark.trainer.feed import Feed, batch_size_of
+from cerebro_spark.trainer.frameworks import choose_trainer
 from cerebro_spark.types import Checkpoint, Metrics, Unit
 from cerebro_spark.user_modules import import_sent_modules_first
 

@@ -22,8 +22,8 @@ from cerebro_spark.recipe import Recipe
 from cerebro_spark.result.reading import Reading, reading_of
 from cerebro_spark.result.rows import source_columns
 from cerebro_spark.trainer.base import Hooks, Trainer
-from cerebro_spark.trainer.choice import choose_trainer
 from cerebro_spark.trainer.feed import Batch, Columns, Feed
+from cerebro_spark.trainer.frameworks import choose_trainer
 from cerebro_spark.trainer.resources import Resources
 from cerebro_spark.types import Metrics, TrialId, Unit
 from cerebro_spark.user_modules import import_sent_modules_first

@@ -31,7 +31,7 @@ def test_what_no_variable_holds_is_not_shared(process: FrameworkProcess, case: s
     first, second, alone = seen["digests"]
 
     assert second == alone != first
-    assert seen["residents"] == 2
+    assert seen["models"] == 2
 
 
 @pytest.mark.parametrize("case", names_in("ALIKE"))
@@ -40,7 +40,7 @@ def test_trials_that_differ_in_numbers_share(process: FrameworkProcess, case: st
     first, second, alone = seen["digests"]
 
     assert second == alone != first
-    assert seen["residents"] == 1
+    assert seen["models"] == 1
 
 
 def test_a_model_saves_and_trains_on_in_keras(process: FrameworkProcess, tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ import torch
 
 from cerebro_spark.codec import from_plain, to_plain
 from cerebro_spark.errors import ConfigurationError
-from cerebro_spark.trainer.torch.metrics import Tally
+from cerebro_spark.trainer.torch.metrics import MetricCollector
 from cerebro_spark.trainer.torch.model import TorchModel
-from cerebro_spark.trainer.torch.returns import check_model
+from cerebro_spark.trainer.torch.model_checks import check_model
 from cerebro_spark.types import Metrics
 
 torchmetrics = pytest.importorskip("torchmetrics")
@@ -78,13 +78,13 @@ def over_partitions(metric: Any, rows: Rows, cuts: list[int]) -> float:
     check_model(TorchModel(module, torch.optim.SGD(module.parameters(), lr=0.1), torch.nn.MSELoss(), {"m": metric}))
     parts: list[Metrics] = []
     for start, stop in zip([0, *cuts], [*cuts, ROWS], strict=True):
-        tally = Tally({"m": metric}, parts[-1] if parts else None, lambda output, label, n: n, CPU)
+        collector = MetricCollector({"m": metric}, parts[-1] if parts else None, lambda output, label, n: n, CPU)
         for at in range(start, stop, 5):
             end = min(at + 5, stop)
-            tally.add(torch.tensor(0.0), rows[0][at:end], rows[1][at:end])
-        plain = json.loads(json.dumps(to_plain(tally.metrics(), "metrics")))
+            collector.add(torch.tensor(0.0), rows[0][at:end], rows[1][at:end])
+        plain = json.loads(json.dumps(to_plain(collector.collect(), "metrics")))
         parts.append(from_plain(Metrics, plain))
-    return Tally({"m": metric}, None, lambda output, label, n: n, CPU).finish(Metrics.merge(parts))["m"]
+    return MetricCollector({"m": metric}, None, lambda output, label, n: n, CPU).finish(Metrics.merge(parts))["m"]
 
 
 def check_law(make: Callable[[], Any], rows: Rows) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from trainer_process import FRAMEWORKS, HERE, FrameworkProcess
 
-from cerebro_spark.trainer.checkpoints.file import open_checkpoint
+from cerebro_spark.trainer.checkpoints.reading import open_checkpoint
 
 pytestmark = pytest.mark.slow
 

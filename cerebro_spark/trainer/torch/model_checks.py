@@ -1,4 +1,4 @@
-"""Checks what a PyTorch `model_fn` returned, before a step is spent on it. It never changes it."""
+"""Checks what a PyTorch `model_fn` returned, before the first step. It changes nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RETURNS = (
 )
 
 _SEVERAL = "gives several values: make a metric of each of them"
-# What of torchmetrics is not one value of all rows, however they are cut into partitions and batches.
+# Classes of torchmetrics that are not one value of all rows, independent of partitions and batches.
 _NO_VALUE = {
     "MetricCollection": "gives several values: pass its metrics by name, as metrics=dict(collection.items())",
     "MultitaskWrapper": _SEVERAL,
@@ -33,9 +33,14 @@ _NO_VALUE = {
 
 
 def check_model(made: Any, *, own_loop: bool = False) -> TorchModel:
-    """Return what `model_fn` made if it can be trained, else raise ConfigurationError that shows what to return.
+    """Return what `model_fn` returned if it can be trained.
 
-    `own_loop` says that a `train_fn` of the user's takes the steps.
+    Args:
+        made: What `model_fn` returned.
+        own_loop: Whether a `train_fn` of the user takes the steps.
+
+    Raises:
+        ConfigurationError: It cannot be trained; the message shows what to return.
     """
     if not isinstance(made, TorchModel):
         raise ConfigurationError(f"model_fn returned {made!r} of type {type(made).__name__}. {RETURNS}")
@@ -50,7 +55,7 @@ def check_model(made: Any, *, own_loop: bool = False) -> TorchModel:
 
 
 def is_metric_object(metric: Any) -> bool:
-    """Whether it is updated batch by batch, not called for values a row."""
+    """Whether a metric is an object that is updated batch by batch, and not a function that returns values a row."""
     return not isinstance(metric, type) and all(
         callable(getattr(metric, name, None)) for name in ("update", "compute", "reset")
     )
@@ -58,17 +63,17 @@ def is_metric_object(metric: Any) -> bool:
 
 def _check_module(made: TorchModel, own_loop: bool) -> None:
     if not isinstance(made.module, torch.nn.Module):
-        raise ConfigurationError(f"TorchModel.module is {_a(made.module)}, not a torch.nn.Module. {RETURNS}")
+        raise ConfigurationError(f"TorchModel.module is {_show(made.module)}, not a torch.nn.Module. {RETURNS}")
     if not isinstance(made.optimizer, torch.optim.Optimizer):
         raise ConfigurationError(
-            f"TorchModel.optimizer is {_a(made.optimizer)}, not a torch.optim.Optimizer. {RETURNS}"
+            f"TorchModel.optimizer is {_show(made.optimizer)}, not a torch.optim.Optimizer. {RETURNS}"
         )
     own = {id(p) for p in made.module.parameters()}
     if any(id(p) not in own for group in made.optimizer.param_groups for p in group["params"]):
         raise ConfigurationError(
             f"TorchModel.optimizer holds parameters of another module: build it over module.parameters(). {RETURNS}"
         )
-    needed = _needed(made.optimizer)
+    needed = _required_arguments(made.optimizer)
     if needed and not own_loop:
         raise ConfigurationError(
             f"TorchModel.optimizer is {type(made.optimizer).__name__}, whose step() needs {needed}"
@@ -77,8 +82,8 @@ def _check_module(made: TorchModel, own_loop: bool) -> None:
         )
 
 
-def _needed(stepping: Any) -> str:
-    """The arguments that `step` cannot be called without. The class is asked: schedulers wrap the optimizer's own."""
+def _required_arguments(stepping: Any) -> str:
+    """The arguments that `step` needs. The class has them: a scheduler wraps the method of the object."""
     try:
         _, *parameters = inspect.signature(type(stepping).step).parameters.values()
     except (TypeError, ValueError):
@@ -89,7 +94,9 @@ def _needed(stepping: Any) -> str:
 
 def _check_loss(loss: Any) -> None:
     if isinstance(loss, type) or not callable(loss):
-        raise ConfigurationError(f"TorchModel.loss is {_a(loss)}, but must be called as loss(output, label). {RETURNS}")
+        raise ConfigurationError(
+            f"TorchModel.loss is {_show(loss)}, but must be called as loss(output, label). {RETURNS}"
+        )
     named = loss.named_parameters() if isinstance(loss, torch.nn.Module) else ()
     learning = [name for name, parameter in named if parameter.requires_grad]
     if learning:
@@ -106,7 +113,7 @@ def _check_metrics(metrics: Any) -> None:
     if not isinstance(metrics, Mapping):
         if type(metrics).__module__.startswith("torchmetrics."):
             example = "as metrics=dict(collection.items()) of a MetricCollection"
-        raise ConfigurationError(f"TorchModel.metrics is {_a(metrics)}, but must be a dict from names, {example}")
+        raise ConfigurationError(f"TorchModel.metrics is {_show(metrics)}, but must be a dict from names, {example}")
     for name, metric in metrics.items():
         if not isinstance(name, str) or name == "loss":
             raise ConfigurationError(
@@ -114,14 +121,14 @@ def _check_metrics(metrics: Any) -> None:
             )
         if isinstance(metric, type) or not (callable(metric) or is_metric_object(metric)):
             raise ConfigurationError(
-                f"metric {name!r} is {_a(metric)}, but must be a function of (output, label), {example}, or an object"
-                " with update, compute and reset"
+                f"metric {name!r} is {_show(metric)}, but must be a function of (output, label), {example}, or an"
+                " object with update, compute and reset"
             )
     _check_objects({name: metric for name, metric in metrics.items() if is_metric_object(metric)})
 
 
 def _check_objects(metrics: Mapping[str, Any]) -> None:
-    """Refuse objects that are no one value of all rows, or are updated under two names."""
+    """Refuse objects that are not one value of all rows, and those that have two names."""
     owners: dict[int, str] = {}
     for name, metric in metrics.items():
         parts = list(metric.modules()) if isinstance(metric, torch.nn.Module) else [metric]
@@ -151,7 +158,7 @@ def _check_scheduler(made: TorchModel) -> None:
     scheduler = made.lr_scheduler
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
         raise ConfigurationError(
-            "lr_scheduler is a ReduceLROnPlateau, which waits for a validation metric that no single worker knows: use"
+            "lr_scheduler is a ReduceLROnPlateau, which needs a validation metric that no single worker knows: use"
             " a scheduler that goes by steps or epochs"
         )
     if isinstance(scheduler, torch.optim.swa_utils.SWALR):
@@ -162,8 +169,8 @@ def _check_scheduler(made: TorchModel) -> None:
     able = all(callable(getattr(scheduler, name, None)) for name in ("step", "state_dict", "load_state_dict"))
     example = "such as lr_scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 1)"
     if scheduler is not None and (isinstance(scheduler, type) or not able):
-        raise ConfigurationError(f"TorchModel.lr_scheduler is {_a(scheduler)}, but must be a scheduler, {example}")
-    needed = "" if scheduler is None else _needed(scheduler)
+        raise ConfigurationError(f"TorchModel.lr_scheduler is {_show(scheduler)}, but must be a scheduler, {example}")
+    needed = "" if scheduler is None else _required_arguments(scheduler)
     if needed:
         raise ConfigurationError(
             f"lr_scheduler is a {type(scheduler).__module__}.{type(scheduler).__name__}, whose step() needs"
@@ -176,5 +183,5 @@ def _check_scheduler(made: TorchModel) -> None:
         raise ConfigurationError(f"scheduler_step is {made.scheduler_step!r}, but must be 'epoch' or 'batch'")
 
 
-def _a(value: Any) -> str:
+def _show(value: Any) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else f"{value!r} of type {type(value).__name__}"

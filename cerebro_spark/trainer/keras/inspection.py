@@ -1,4 +1,4 @@
-"""What of a Keras model hops with no checkpoint. Of what Keras keeps for itself only the settings count."""
+"""Inspects Keras objects for snapshots. Of what Keras keeps for itself only the settings count."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Any
 import keras
 import numpy as np
 
-from cerebro_spark.trainer.keras.structure import WRAPPERS, is_foreign, names_set_by_keras
-from cerebro_spark.trainer.sharing.footprint import Footprint, Guard, Look, Seen, array_fact, leaf
+from cerebro_spark.trainer.keras.signature import WRAPPERS, is_foreign, names_set_by_keras
+from cerebro_spark.trainer.sharing.inspection import Guard, Inspection, Inspector, describe_array, inspect_leaf
+from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
 
 _SETTINGS = (bool, int, float, str, type(None), types.FunctionType)
-# What Keras sets as it goes along, and modes that every unit sets.
+# What Keras sets by itself while it trains, and modes that every unit sets.
 _ASIDE = WRAPPERS | {"built", "stop_training", "training", "compiled", "iterations", "supports_jit"}
 _ASIDE |= {"train_function", "test_function", "predict_function"}
 _FRAMEWORKS = ("keras", "tensorflow", "torch")
 
 
-def keras_footprint(model: Any, default_seed: Any) -> Footprint:
-    """The footprint of a compiled and built model."""
-    known = [*model.variables, *model.optimizer.variables, *model.metrics_variables, default_seed, model.optimizer]
+def take_keras_snapshot(model: Any, default_seed: Any) -> ObjectSnapshot:
+    """Take a snapshot of a compiled and built model."""
+    saved = [*model.variables, *model.optimizer.variables, *model.metrics_variables, default_seed, model.optimizer]
 
     def roots() -> dict[str, Any]:
         return {
@@ -32,37 +33,38 @@ def keras_footprint(model: Any, default_seed: Any) -> Footprint:
             "loss": model.loss,
         }
 
-    return Footprint(roots, lambda: KerasLook(known, model))
+    return ObjectSnapshot(roots, lambda: KerasInspector(saved, model))
 
 
-class KerasLook(Look):
-    """One look at a model: layers, optimizers, losses and variables, by whether they hop."""
+class KerasInspector(Inspector):
+    """Inspects layers, optimizers, losses and variables, by whether a checkpoint saves them."""
 
-    def __init__(self, known: list[Any] | None = None, model: Any = None) -> None:
-        self._known = {id(thing): thing for thing in known or []}
+    def __init__(self, saved: list[Any] | None = None, model: Any = None) -> None:
+        # Kept, so that no other object gets their ids.
+        self._saved = {id(thing): thing for thing in saved or []}
         self._model = model
 
-    def __call__(self, value: Any) -> Seen | None:
+    def __call__(self, value: Any) -> Inspection | None:
         if isinstance(value, type) or not _is_frameworks(value):
             return None
-        if isinstance(value, keras.Variable) and id(value) in self._known:
-            return Seen(f"variable {value.path}")
+        if isinstance(value, keras.Variable) and id(value) in self._saved:
+            return Inspection(f"variable {value.path}")
         if isinstance(value, keras.layers.Layer):
-            return self._layer(value)
+            return self._inspect_layer(value)
         if isinstance(value, keras.optimizers.Optimizer):
-            kind = "the" if id(value) in self._known else "another"
-            return _settings_of(value, f"{kind} {type(value).__name__}")
+            kind = "the" if id(value) in self._saved else "another"
+            return _inspect_settings(value, f"{kind} {type(value).__name__}")
         if isinstance(value, keras.random.SeedGenerator):
-            return Seen("a generator", [(".state", value.state)])
+            return Inspection("a generator", [(".state", value.state)])
         if isinstance(value, keras.Metric | dict | list | tuple | set):
-            return Seen(f"a {type(value).__name__}") if isinstance(value, keras.Metric) else None
-        return _by_value(value) if hasattr(value, "dtype") and hasattr(value, "shape") else _other(value)
+            return Inspection(f"a {type(value).__name__}") if isinstance(value, keras.Metric) else None
+        return _inspect_value(value) if hasattr(value, "dtype") and hasattr(value, "shape") else _inspect_other(value)
 
-    def _layer(self, layer: Any) -> Seen:
+    def _inspect_layer(self, layer: Any) -> Inspection:
         children = [(f".{child.name}", child) for child in layer._layers]
-        seen = _settings_of(layer, f"a {type(layer).__name__}", children)
+        inspection = _inspect_settings(layer, f"a {type(layer).__name__}", children)
         if layer is not self._model:
-            return seen
+            return inspection
         variables, flags = list(layer.variables), [v.trainable for v in layer.variables]
         optimizer, loss = layer.optimizer, layer.loss
 
@@ -76,19 +78,19 @@ class KerasLook(Look):
                 and [v.trainable for v in now] == flags
             )
 
-        return seen._replace(guards=[*seen.guards, same])
+        return inspection._replace(guards=[*inspection.guards, same])
 
 
 def _is_frameworks(value: Any) -> bool:
     return any(base.__module__.partition(".")[0] in _FRAMEWORKS for base in type(value).__mro__)
 
 
-def _settings_of(thing: Any, fact: str, more: list[tuple[str, Any]] | None = None) -> Seen:
-    """The attributes of a layer, optimizer or loss that somebody may have set."""
+def _inspect_settings(thing: Any, fact: str, more: list[tuple[str, Any]] | None = None) -> Inspection:
+    """Inspect the attributes of a layer, optimizer or loss that a user may have set."""
     visible = _visible(thing)
-    inside = [(f".{name.removeprefix('_') if name == '_trainable' else name}", v) for name, v in visible.items()]
+    parts = [(f".{name.removeprefix('_') if name == '_trainable' else name}", v) for name, v in visible.items()]
     name = type(thing).__name__
-    return Seen(fact, [*inside, *(more or []), (".__class__", type(thing))], [_same_visible(thing, more)], name)
+    return Inspection(fact, [*parts, *(more or []), (".__class__", type(thing))], [_guard_visible(thing, more)], name)
 
 
 def _visible(thing: Any) -> dict[str, Any]:
@@ -104,8 +106,8 @@ def _counts(name: str, value: Any, own: frozenset[str]) -> bool:
     return isinstance(value, _SETTINGS) if not name.startswith("_") else is_foreign(value)
 
 
-def _same_visible(thing: Any, more: list[tuple[str, Any]] | None) -> Guard:
-    """Whether everything is as it was; what Keras keeps for itself may change, but then it is looked at again."""
+def _guard_visible(thing: Any, more: list[tuple[str, Any]] | None) -> Guard:
+    """Return a guard of the visible attributes. If Keras adds one of its own, the object is inspected again."""
     visible = _visible(thing)
     names, values = list(visible), list(visible.values())
     size = len(vars(thing))
@@ -123,12 +125,12 @@ def _same_visible(thing: Any, more: list[tuple[str, Any]] | None) -> Guard:
     return same
 
 
-def _by_value(value: Any) -> Seen:
-    """A variable or tensor that no checkpoint has; a symbol of a graph has no value."""
+def _inspect_value(value: Any) -> Inspection:
+    """Inspect a variable or tensor that no checkpoint has; a symbol of a graph has no value."""
     if isinstance(value, keras.KerasTensor) or not _has_value(value):
-        return Seen("a symbol")
+        return Inspection("a symbol")
     kind = "variable" if hasattr(value, "assign") else "tensor"
-    return leaf(lambda: array_fact(np.asarray(keras.ops.convert_to_numpy(value)), kind))
+    return inspect_leaf(lambda: describe_array(np.asarray(keras.ops.convert_to_numpy(value)), kind))
 
 
 def _has_value(value: Any) -> bool:
@@ -139,15 +141,15 @@ def _has_value(value: Any) -> bool:
     return True
 
 
-def _other(value: Any) -> Seen | None:
-    """Users' subclasses are looked into; what is Keras' or TensorFlow's own keeps no state but where it says so."""
+def _inspect_other(value: Any) -> Inspection | None:
+    """Inspect users' subclasses. Objects of Keras and TensorFlow itself have no state, except for generators."""
     if isinstance(getattr(value, "__dict__", None), Mapping):
         state = getattr(value, "state", None)
         if type(value).__module__.startswith("tensorflow") and hasattr(state, "assign"):
-            return Seen("a generator", [(".state", state)])
+            return Inspection("a generator", [(".state", state)])
         if isinstance(value, keras.losses.Loss) or not _is_frameworks_own(value):
-            return _settings_of(value, f"a {type(value).__name__}")
-    return Seen(f"a {type(value).__name__}")
+            return _inspect_settings(value, f"a {type(value).__name__}")
+    return Inspection(f"a {type(value).__name__}")
 
 
 def _is_frameworks_own(value: Any) -> bool:

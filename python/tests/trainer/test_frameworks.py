@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cerebro_spark.errors import ConfigurationError
-from cerebro_spark.trainer.choice import choose_trainer, framework_of
+from cerebro_spark.trainer.frameworks import choose_trainer, detect_framework
 from cerebro_spark.trainer.torch.model import TorchModel
 
 
@@ -72,11 +72,11 @@ def closing_over(make: Any) -> Any:
     ],
 )
 def test_the_code_tells(model_fn: Any, framework: str) -> None:
-    assert framework_of(model_fn) == framework
+    assert detect_framework(model_fn) == framework
 
 
 def test_what_is_not_clear_must_be_said() -> None:
     with pytest.raises(ConfigurationError, match="framework='keras' or framework='torch'"):
-        framework_of(neither)
+        detect_framework(neither)
     with pytest.raises(ConfigurationError, match="'jax', but must be"):
         choose_trainer(neither, "jax")

@@ -1,7 +1,8 @@
-"""Which trainer a search needs, seen from the code of `model_fn`. It never calls it, which would be too early.
+"""Chooses the trainer of a search by the code of `model_fn`, which it never calls.
 
 Threads and devices must be claimed before a framework is first used, so the choice cannot wait for what `model_fn`
-returns. What the function, and the functions it uses, mention decides; where that is not clear the user must say.
+returns. The names in the code of the function, and of the functions that it uses, decide; where they are not clear the
+user must say.
 """
 
 from __future__ import annotations
@@ -18,10 +19,21 @@ _FAMILIES = {"torch": "torch", "torchvision": "torch", "TorchModel": "torch", "k
 
 
 def choose_trainer(model_fn: Callable[..., Any], framework: str | type[Trainer] = "auto") -> type[Trainer]:
-    """The class of trainer for `framework`, or for what `model_fn` mentions if that is "auto"; a class is itself."""
+    """Return the class of trainer of a search.
+
+    Args:
+        model_fn: The user's function.
+        framework: "keras", "torch", "auto" for the one that `model_fn` mentions (the default), or a class of trainer.
+
+    Returns:
+        The class; choosing it loads the framework.
+
+    Raises:
+        ConfigurationError: The framework has another name, or cannot be told from the code.
+    """
     if isinstance(framework, type):
         return framework
-    chosen = framework_of(model_fn) if framework == "auto" else framework
+    chosen = detect_framework(model_fn) if framework == "auto" else framework
     if chosen == "torch":
         from cerebro_spark.trainer.torch.trainer import TorchTrainer
 
@@ -33,17 +45,17 @@ def choose_trainer(model_fn: Callable[..., Any], framework: str | type[Trainer] 
     raise ConfigurationError(f"`framework` is {framework!r}, but must be 'auto', 'keras' or 'torch'")
 
 
-def framework_of(model_fn: Callable[..., Any]) -> str:
-    """ "keras" or "torch".
+def detect_framework(model_fn: Callable[..., Any]) -> str:
+    """Return "keras" or "torch", whichever the code of `model_fn` mentions. Raises ConfigurationError if unclear.
 
     >>> def model_fn(params):
     ...     import torch
     ...     return TorchModel(torch.nn.Linear(2, 1), None, None)
-    >>> framework_of(model_fn)
+    >>> detect_framework(model_fn)
     'torch'
     """
     found = {_FAMILIES[name] for name in _mentioned(model_fn, set()) if name in _FAMILIES}
-    # Keras' own torch backend makes a function mention both; a TorchModel is only ever returned for PyTorch.
+    # With Keras' torch backend a function may mention both; a TorchModel is only returned for PyTorch.
     if found == {"keras", "torch"} and "TorchModel" not in set(_mentioned(model_fn, set())):
         found = {"keras"}
     if len(found) != 1:
@@ -55,7 +67,7 @@ def framework_of(model_fn: Callable[..., Any]) -> str:
 
 
 def _mentioned(function: Any, seen: set[int]) -> Iterator[str]:
-    """Names that a function, its inner functions and the functions it uses mention; of modules, their first part."""
+    """Yield the names in a function, its inner functions and the functions it uses; of modules, the first part."""
     function = getattr(function, "__func__", function)
     function = getattr(function, "func", function)
     if not isinstance(function, FunctionType):
@@ -67,12 +79,12 @@ def _mentioned(function: Any, seen: set[int]) -> Iterator[str]:
     for name in _names(function.__code__):
         yield name.split(".")[0]
         value = function.__globals__.get(name)
-        yield from _of_value(value, seen)
+        yield from _mentioned_by(value, seen)
     for value in cells:
-        yield from _of_value(value, seen)
+        yield from _mentioned_by(value, seen)
 
 
-def _of_value(value: Any, seen: set[int]) -> Iterator[str]:
+def _mentioned_by(value: Any, seen: set[int]) -> Iterator[str]:
     if isinstance(value, ModuleType):
         yield value.__name__.split(".")[0]
     elif value is TorchModel:

@@ -1,4 +1,7 @@
-"""Says which PyTorch models may share one built model. What `restore` does not replace it must never leave out."""
+"""Signatures of PyTorch models: models of equal signatures share one built model.
+
+They must count everything that `BuiltTorchModel.restore` does not replace.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 
 import torch
 
-from cerebro_spark.trainer.sharing.structure import Instead, class_token, signature
+from cerebro_spark.trainer.sharing.signature import Instead, class_token, compute_signature
 from cerebro_spark.trainer.torch.model import TorchModel
 
 _MODULE_INTERNALS = set(vars(torch.nn.Module()))
@@ -15,11 +18,11 @@ _MODULE_INTERNALS = set(vars(torch.nn.Module()))
 _OPTIMIZER_INTERNALS = {"param_groups", "state", "_opt_called", "_warned_capturable_if_run_uncaptured"}
 
 
-def model_signature(model: TorchModel) -> str:
-    """Equal for models that differ only in weights, optimizer numbers and scheduler state."""
+def compute_model_signature(model: TorchModel) -> str:
+    """Return a signature, equal for models that differ only in weights, optimizer numbers and scheduler state."""
     module, optimizer = model.module, model.optimizer
     named = {id(p): name for name, p in module.named_parameters()}
-    modules = [(name, _module_part(part)) for name, part in module.named_modules()]
+    modules = [(name, _describe_module(part)) for name, part in module.named_modules()]
     tensors = [
         (name, str(t.dtype), tuple(t.shape), t.requires_grad, _tensor_hooks(t))
         for name, t in (*module.named_parameters(), *module.named_buffers())
@@ -27,22 +30,30 @@ def model_signature(model: TorchModel) -> str:
     ties = [_ties(module.named_modules), _ties(module.named_parameters), _ties(module.named_buffers)]
     groups = [([named[id(p)] for p in group["params"]], sorted(group)) for group in optimizer.param_groups]
     rest = [model.loss, dict(model.metrics), model.scheduler_step, model.clip_norm, model.clip_value]
-    parts = [modules, tensors, ties, groups, _optimizer(optimizer), _scheduler(model.lr_scheduler), rest]
+    parts = [
+        modules,
+        tensors,
+        ties,
+        groups,
+        _describe_optimizer(optimizer),
+        _describe_scheduler(model.lr_scheduler),
+        rest,
+    ]
     known: dict[int, Any] = {key: ("parameter", name) for key, name in named.items()}
     known.update({id(part): ("module", name) for name, part in module.named_modules()})
-    special = _describer({**known, id(optimizer): "optimizer"})
-    return signature(*parts, special=special)
+    special = _make_describer({**known, id(optimizer): "optimizer"})
+    return compute_signature(*parts, special=special)
 
 
-def _describer(known: Mapping[int, Any]) -> Callable[[Any], Any]:
-    """Parts of the model itself by their place in it, other tensors and modules by their values."""
+def _make_describer(known: Mapping[int, Any]) -> Callable[[Any], Any]:
+    """Describe parts of the model by their place in it, other tensors and modules by their values."""
 
     def describe(value: Any) -> Any:
         if id(value) in known:
             return known[id(value)]
         if isinstance(value, torch.nn.Module):
             values = {**dict(value.named_parameters()), **dict(value.named_buffers())}
-            return Instead(("module", _module_part(value), values, list(value.named_children())))
+            return Instead(("module", _describe_module(value), values, list(value.named_children())))
         if isinstance(value, torch.Tensor):
             plain = value.detach().cpu().reshape(-1).tolist()
             return ("tensor", type(value).__name__, str(value.dtype), tuple(value.shape), plain)
@@ -53,14 +64,14 @@ def _describer(known: Mapping[int, Any]) -> Callable[[Any], Any]:
     return describe
 
 
-def _module_part(module: torch.nn.Module) -> Any:
-    """A module without its children: class, plain attributes, and its hooks by what they do."""
+def _describe_module(module: torch.nn.Module) -> Any:
+    """Describe a module without its children: class, plain attributes, and hooks."""
     plain = {k: v for k, v in vars(module).items() if k not in _MODULE_INTERNALS}
     return class_token(type(module)), plain, _hooks(module)
 
 
 def _hooks(owner: Any) -> Any:
-    """Registered functions, in their order: the numbers they are kept under count on through the process."""
+    """Registered functions in their order. Their keys are no help: they count on through the process."""
     found = {k: v for k, v in vars(owner).items() if "hook" in k and isinstance(v, Mapping)}
     return {name: list(kept.values()) for name, kept in found.items() if kept}
 
@@ -71,24 +82,24 @@ def _tensor_hooks(tensor: Any) -> Any:
 
 
 def _ties(listing: Callable[..., Any]) -> list[tuple[str, str]]:
-    """Which names stand for one and the same thing."""
+    """Which names stand for the same object."""
     first: dict[int, str] = {}
     named = list(listing(remove_duplicate=False))
     return [(name, first.setdefault(id(thing), name)) for name, thing in named]
 
 
-def _optimizer(optimizer: Any) -> Any:
+def _describe_optimizer(optimizer: Any) -> Any:
     kept = {k: v for k, v in vars(optimizer).items() if k not in _OPTIMIZER_INTERNALS and "hook" not in k}
     if hasattr(kept.get("step"), "_wrapped_by_lr_sched"):
         del kept["step"]
     if type(optimizer).__module__.startswith("torch.optim."):
-        # PyTorch's own look at the groups alone once they are made; of others nobody knows.
+        # PyTorch's own optimizers use only the groups once these are made; others may use the defaults.
         kept.pop("defaults", None)
     return class_token(type(optimizer)), kept, _hooks(optimizer)
 
 
-def _scheduler(scheduler: Any) -> Any:
-    """Whatever its `state_dict` does not bring: functions, what it leaves out, the schedulers inside."""
+def _describe_scheduler(scheduler: Any) -> Any:
+    """Describe what the `state_dict` of a scheduler does not have: functions, and the schedulers inside."""
     if scheduler is None:
         return None
     restored = set(scheduler.state_dict())
@@ -97,7 +108,7 @@ def _scheduler(scheduler: Any) -> Any:
         for name, value in vars(scheduler).items()
         if name not in ("optimizer", "_schedulers") and (name not in restored or not _is_plain(value))
     }
-    inner = [_scheduler(part) for part in getattr(scheduler, "_schedulers", [])]
+    inner = [_describe_scheduler(part) for part in getattr(scheduler, "_schedulers", [])]
     return class_token(type(scheduler)), kept, inner
 
 

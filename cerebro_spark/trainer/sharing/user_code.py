@@ -1,4 +1,4 @@
-"""Tells what the user wrote from what libraries brought, and says what the user's functions and classes hold on to."""
+"""Tells users' code from that of libraries, and finds what users' functions and classes refer to."""
 
 from __future__ import annotations
 
@@ -12,13 +12,22 @@ from typing import Any
 
 import numpy as np
 
-# Objects of these change by themselves and tell no model anything.
-_BYSTANDERS = {"tqdm", "wandb", "mlflow", "tensorboard", "tensorboardX", "tensorflow", "torch", "keras", "numpy"}
-# A model of `transformers` that is given labels tells by their dtype what kind of problem it is.
+# Objects of these libraries change by themselves, without an effect on a model.
+_OPAQUE_LIBRARIES = {"tqdm", "wandb", "mlflow", "tensorboard", "tensorboardX", "tensorflow", "torch", "keras", "numpy"}
+# A model of `transformers` finds out from the dtype of its first labels what kind of problem it has.
 _SETTLED = {"transformers": {"problem_type"}}
 _PLAIN_OBJECTS = (types.SimpleNamespace,)
-_COUNTED = (bool, int, float, complex, types.NoneType, np.random.Generator, np.random.RandomState, random.Random)
-_INSTALLED = {"site-packages", "dist-packages"}
+_NUMBERS_AND_GENERATORS = (
+    bool,
+    int,
+    float,
+    complex,
+    types.NoneType,
+    np.random.Generator,
+    np.random.RandomState,
+    random.Random,
+)
+_PACKAGE_FOLDERS = {"site-packages", "dist-packages"}
 
 
 def is_users(module: str | None) -> bool:
@@ -39,24 +48,24 @@ def _is_users_root(root: str) -> bool:
         return False
     module = sys.modules.get(root)
     places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", [])]
-    return not any(_INSTALLED & set(Path(place).parts) for place in places)
+    return not any(_PACKAGE_FOLDERS & set(Path(place).parts) for place in places)
 
 
 def is_opaque(kind: type) -> bool:
-    """Whether objects of this class are not looked into: Python's own, and those of libraries that only watch."""
+    """Whether objects of this class are not inspected: Python's own, and those of libraries that only observe."""
     root = (kind.__module__ or "").partition(".")[0]
     if issubclass(kind, _PLAIN_OBJECTS):
         return False
-    return root in sys.stdlib_module_names or root == "builtins" or root in _BYSTANDERS
+    return root in sys.stdlib_module_names or root == "builtins" or root in _OPAQUE_LIBRARIES
 
 
 def is_settled(kind: type, name: str) -> bool:
-    """Whether an attribute is one that a library finds out from the first rows, the same from any."""
+    """Whether a library derives an attribute from the first rows, with the same result for all rows."""
     return name in _SETTLED.get((kind.__module__ or "").partition(".")[0], ())
 
 
 def class_data(kind: type) -> dict[str, Any]:
-    """What a class keeps for all its instances, beside its methods.
+    """Return the data of a class that all its instances share: its attributes without its methods.
 
     >>> class Counted:
     ...     total = 0
@@ -74,17 +83,17 @@ def class_data(kind: type) -> dict[str, Any]:
 
 
 def method_globals(kind: type) -> list[tuple[str, types.FunctionType, Any]]:
-    """The global numbers and generators that a class's methods name: (name, method, value).
+    """Return the global numbers and generators that the methods of a class use, as (name, method, value).
 
-    Of other globals nothing is said here: libraries, functions, constants that nobody sets.
+    Other globals are left out: libraries, functions, and constants.
     """
     methods = [method for method in vars(kind).values() if isinstance(method, types.FunctionType)]
     named = [(name, method, value) for method in methods for name, value in _globals(method) if "." not in name]
-    return [found for found in named if isinstance(found[2], _COUNTED)]
+    return [found for found in named if isinstance(found[2], _NUMBERS_AND_GENERATORS)]
 
 
 def function_parts(function: types.FunctionType) -> list[tuple[str, Any]]:
-    """What a function holds on to: what it closes over, its defaults and attributes, and the globals that it names."""
+    """Return what a function refers to: its closure, defaults and attributes, and the globals that it names."""
     parts = [(f".{name}", value) for name, value in _cells(function)]
     parts += [(f".<default {index}>", value) for index, value in enumerate(function.__defaults__ or ())]
     parts += [(f".<default {name}>", value) for name, value in (function.__kwdefaults__ or {}).items()]

@@ -1,4 +1,4 @@
-"""Says which Keras models may share one traced model. What a configuration writes by name only it must look into."""
+"""Signatures of Keras models: models of equal signatures share one traced model."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from typing import Any
 import keras
 import numpy as np
 
-from cerebro_spark.trainer.sharing.structure import Instead, class_token, signature, unlike_everything
+from cerebro_spark.trainer.sharing.signature import Instead, class_token, compute_signature, unlike_everything
 
 _FRAMEWORKS = ("keras", "tensorflow", "torch")
 # Wrappers that Keras puts on every layer, and those that this package puts on an optimizer.
 WRAPPERS = {"build", "quantize", "get_config", "save_own_variables", "load_own_variables", "update_state"}
-_UNSAID = (AttributeError, NotImplementedError, TypeError, ValueError, RuntimeError)
+_UNSUPPORTED = (AttributeError, NotImplementedError, TypeError, ValueError, RuntimeError)
 
 
-def model_signature(model: Any) -> str:
-    """Equal for models that differ only in variables: weights, optimizer state, learning rate, weight decay."""
+def compute_model_signature(model: Any) -> str:
+    """Return a signature, equal for models that differ only in variables.
+
+    These are weights, optimizer state, learning rate and weight decay.
+    """
     try:
         config = model.get_config()
         compiled = dict(model._compile_config.config)
-    except _UNSAID:
-        return signature(unlike_everything())
+    except _UNSUPPORTED:
+        return compute_signature(unlike_everything())
     compiled.pop("optimizer", None)
     flat = list(model._flatten_layers())
     variables = [*model.variables, *model.optimizer.variables]
@@ -35,10 +38,12 @@ def model_signature(model: Any) -> str:
     known: dict[int, Any] = {id(v): ("variable", n) for n, v in enumerate([*variables, *model.metrics_variables])}
     known.update({id(layer): ("layer", index) for index, layer in enumerate(flat)})
     known[id(model.optimizer)] = "optimizer"
-    return signature(config, compiled, layers, shapes, _optimizer(model.optimizer), special=_describer(known))
+    return compute_signature(
+        config, compiled, layers, shapes, _describe_optimizer(model.optimizer), special=_make_describer(known)
+    )
 
 
-def _optimizer(optimizer: Any) -> Any:
+def _describe_optimizer(optimizer: Any) -> Any:
     config = optimizer.get_config()
     config.pop("name", None)
     rate = optimizer._learning_rate
@@ -49,16 +54,16 @@ def _optimizer(optimizer: Any) -> Any:
         config["weight_decay"] = "variable"
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None:
-        config["inner_optimizer"] = _optimizer(inner)
+        config["inner_optimizer"] = _describe_optimizer(inner)
     excluded = list(getattr(optimizer, "_exclude_from_weight_decay", None) or [])
     return class_token(type(optimizer)), config, rate, excluded, attributes(optimizer)
 
 
 def attributes(thing: Any) -> dict[str, Any]:
-    """What a part of a model keeps beyond its configuration.
+    """Return what a part of a model has beyond its configuration.
 
-    Of the attributes that Keras' own code sets only those count that hold code or objects from elsewhere (activations,
-    regularizers: configurations write such by name); of what anybody else set, everything.
+    Of the attributes that Keras' own code sets only those count that hold code or objects of others (activations,
+    regularizers: a configuration has only their names). Attributes that other code sets all count.
     """
     own = names_set_by_keras(type(thing))
     return {
@@ -69,7 +74,7 @@ def attributes(thing: Any) -> dict[str, Any]:
 
 
 def names_set_by_keras(kind: type) -> frozenset[str]:
-    """The attributes of a class that Keras' own code sets."""
+    """Return the attributes of a class that Keras' own code sets."""
     return _names_of_bases(tuple(base for base in kind.__mro__ if _root(base) in _FRAMEWORKS))
 
 
@@ -80,7 +85,7 @@ def _names_of_bases(bases: tuple[Any, ...]) -> frozenset[str]:
 
 @functools.cache
 def _names_of_any_layer() -> frozenset[str]:
-    # On PyTorch a layer is a module as well, which sets its attributes in ways that code does not show.
+    # On PyTorch a layer is a module as well, which sets its attributes in ways that its code does not show.
     return frozenset(vars(keras.layers.Layer()))
 
 
@@ -101,7 +106,7 @@ def _names_set(code: types.CodeType) -> Iterator[str]:
 
 
 def is_foreign(value: Any) -> bool:
-    """Code, or an object of a class that no framework defines, or a container with one inside."""
+    """Whether a value is code, or an object of a class that no framework defines, or a container of one."""
     if isinstance(value, Mapping):
         return any(is_foreign(item) for item in value.values())
     if isinstance(value, list | tuple | set | frozenset):
@@ -117,8 +122,8 @@ def _root(kind: type) -> str:
     return kind.__module__.split(".")[0]
 
 
-def _describer(known: Mapping[int, Any]) -> Callable[[Any], Any]:
-    """Parts of the model itself by their place in it, Keras' other objects by configuration and attributes."""
+def _make_describer(known: Mapping[int, Any]) -> Callable[[Any], Any]:
+    """Describe parts of the model by their place in it, other objects of Keras by configuration and attributes."""
 
     def describe(value: Any) -> Any:
         if id(value) in known:
@@ -132,24 +137,24 @@ def _describer(known: Mapping[int, Any]) -> Callable[[Any], Any]:
         if isinstance(value, keras.KerasTensor):
             return ("symbol", tuple(value.shape), value.dtype)
         if hasattr(value, "dtype") and hasattr(value, "shape"):
-            return _by_value(value)
-        return _by_parts(value)
+            return _describe_value(value)
+        return _describe_parts(value)
 
     return describe
 
 
-def _by_value(value: Any) -> Any:
+def _describe_value(value: Any) -> Any:
     try:
         return Instead(("values", np.asarray(keras.ops.convert_to_numpy(value))))
-    except _UNSAID:
+    except _UNSUPPORTED:
         return unlike_everything()
 
 
-def _by_parts(value: Any) -> Any:
+def _describe_parts(value: Any) -> Any:
     from_framework = _root(type(value)) in _FRAMEWORKS
     try:
         config = value.get_config()
-    except _UNSAID:
+    except _UNSUPPORTED:
         if from_framework:
             return unlike_everything()
         config = None

@@ -15,11 +15,10 @@ from trainer_data import columns, feed
 
 from cerebro_spark.errors import CerebroError, TrialFailed
 from cerebro_spark.trainer import Hooks, Resources, TorchModel
-from cerebro_spark.trainer.blame import left_behind
-from cerebro_spark.trainer.sharing.footprint import Change as Found
-from cerebro_spark.trainer.sharing.footprint import Footprint
-from cerebro_spark.trainer.torch.footprint import torch_footprint
+from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot, StateChange
+from cerebro_spark.trainer.torch.inspection import take_torch_snapshot
 from cerebro_spark.trainer.torch.trainer import TorchTrainer
+from cerebro_spark.trainer.unit_errors import unsaved_change
 from cerebro_spark.types import Unit
 
 UNIT = Unit("t", 1, "0")
@@ -81,7 +80,7 @@ def test_a_change_hops_or_is_refused(names: list[tuple[str, int]]) -> None:
     if any(name in LEAKS for name, _ in names):
         with pytest.raises(TrialFailed, match="changed from"):
             trainer.train(UNIT, feed("tabular", 0))
-        assert len(trainer.residents) == 0
+        assert len(trainer.models) == 0
         trainer.build("t", {})
         assert trainer.save(io.BytesIO()).digest == initial
         return
@@ -164,26 +163,29 @@ def test_functions_that_a_unit_changed_begin_anew_for_the_next_trial() -> None:
     assert trainer.train(Unit("good", 1, "0"), feed("tabular", 0)).values() == {"loss": 0.0}
 
 
-def test_a_footprint_is_equal_where_things_are() -> None:
+def test_a_snapshot_is_equal_where_things_are() -> None:
     things: dict[str, Any] = {"list": [1, {"a": (2.5, None)}], "set": {1, 2}, "nan": float("nan")}
-    footprint = Footprint(lambda: {"things": things}, lambda: lambda value: None)
+    snapshot = ObjectSnapshot(lambda: {"things": things}, lambda: lambda value: None)
     things["list"] = [1, {"a": (2.5, None)}]
     things["nan"] = float("nan")
-    assert footprint.change() is None
+    assert snapshot.find_change() is None
     things["list"][1]["a"] = (2.5, 1)
-    assert str(footprint.change()) == "`things['list'][1]['a'][1]` changed from None to 1"
+    assert str(snapshot.find_change()) == "`things['list'][1]['a'][1]` changed from None to 1"
 
 
 @pytest.mark.parametrize(
     ("change", "way_out"),
     [
-        (Found("Anneal.steps", "module.0.steps", "0", "1"), "use `register_buffer`"),
-        (Found("Lookahead._base", "optimizer._base", "0", "1"), "neither its `state` nor its `param_groups`"),
-        (Found("Noise.own", "module.1.own", "a generator in state a", "a generator in state b"), "default generator"),
+        (StateChange("Anneal.steps", "module.0.steps", "0", "1"), "use `register_buffer`"),
+        (StateChange("Lookahead._base", "optimizer._base", "0", "1"), "neither its `state` nor its `param_groups`"),
+        (
+            StateChange("Noise.own", "module.1.own", "a generator in state a", "a generator in state b"),
+            "default generator",
+        ),
     ],
 )
-def test_the_way_out_is_that_of_the_part_that_changed(change: Found, way_out: str) -> None:
-    said = str(left_behind(change, Unit("t0", 1, "p"), {"lr": 0.1}, "is no buffer: use `register_buffer`"))
+def test_the_way_out_is_that_of_the_part_that_changed(change: StateChange, way_out: str) -> None:
+    said = str(unsaved_change(change, Unit("t0", 1, "p"), {"lr": 0.1}, "is no buffer: use `register_buffer`"))
     assert f"`{change.what}`" in said
     assert way_out in said
 
@@ -204,8 +206,8 @@ class Table(nn.Module):
 @pytest.mark.parametrize(("step", "says"), [(0.0, None), (1.0, "digest")])
 def test_large_tensors_count_as_the_same_if_they_are_equal(step: float, says: str | None) -> None:
     module = Table(step)
-    footprint = torch_footprint(TorchModel(module, torch.optim.SGD([nn.Parameter(torch.zeros(1))]), nn.MSELoss()))
+    snapshot = take_torch_snapshot(TorchModel(module, torch.optim.SGD([nn.Parameter(torch.zeros(1))]), nn.MSELoss()))
     module(torch.zeros(1))
-    change = footprint.change()
+    change = snapshot.find_change()
     assert (change is None) == (says is None)
     assert says is None or says in str(change)

@@ -14,12 +14,19 @@ from keras.src.backend.common import global_state
 from keras.src.random import seed_generator
 
 from cerebro_spark.errors import ConfigurationError
-from cerebro_spark.trainer.checkpoints.file import ITEM_BYTES, Entry, Source
-from cerebro_spark.trainer.checkpoints.state import NUMPY_TAGS, check_names, check_same, numpy_arrays, numpy_bytes
+from cerebro_spark.trainer.checkpoints.arrays import (
+    ITEM_BYTES,
+    NUMPY_TAGS,
+    StateArray,
+    StateSource,
+    read_arrays,
+    view_bytes,
+)
+from cerebro_spark.trainer.checkpoints.fit import check_names, check_spec
 from cerebro_spark.trainer.feed import Batch, Columns
 from cerebro_spark.trainer.keras.metrics import named_metrics
 from cerebro_spark.trainer.keras.shapes import fit_labels
-from cerebro_spark.trainer.sharing.resident import Resident
+from cerebro_spark.trainer.sharing.built_model import BuiltModel
 
 RETURNS = (
     "model_fn must return a compiled Keras model, for example\n"
@@ -28,11 +35,12 @@ RETURNS = (
     "    return model"
 )
 
-_TRACED_GRAPH = 32 << 20
+# About what a traced graph costs.
+_GRAPH_BYTES = 32 << 20
 _default_generator: Any = None
 
 
-class KerasResident(Resident):
+class BuiltKerasModel(BuiltModel):
     """A compiled Keras model whose variables all exist, with the graphs that were traced for it."""
 
     def __init__(self, model: Any, columns: Columns, sample: Batch) -> None:
@@ -42,7 +50,7 @@ class KerasResident(Resident):
         self._dict_labels = len(columns.labels) > 1 or _is_dict(model, "output")
         inner = getattr(model.optimizer, "inner_optimizer", None)
         optimizers = [model.optimizer] if inner is None else [model.optimizer, inner]
-        self._rates = [_free_numbers(optimizer) for optimizer in optimizers]
+        self._rates = [_make_variables(optimizer) for optimizer in optimizers]
         for optimizer in optimizers:
             _save_as_plain(optimizer, [rates["weight_decay"] for rates in self._rates if "weight_decay" in rates])
         model._symbolic_build(data_batch=self.pack(sample))
@@ -57,10 +65,10 @@ class KerasResident(Resident):
 
     @property
     def nbytes(self) -> int:
-        return _TRACED_GRAPH + sum(_nbytes(v) for v in (*self.model.variables, *self.model.optimizer.variables))
+        return _GRAPH_BYTES + sum(_nbytes(v) for v in (*self.model.variables, *self.model.optimizer.variables))
 
     def pack(self, batch: Any) -> Any:
-        """(x, y) or (x, y, sample_weight), by name where there are several."""
+        """Return (x, y) or (x, y, sample_weight), by name if there are several."""
         inputs = {name: batch[name] for name in self.columns.inputs}
         labels = {name: batch[name] for name in self.columns.labels}
         x = inputs if self._dict_inputs else next(iter(inputs.values()))
@@ -68,7 +76,7 @@ class KerasResident(Resident):
         return (x, y, batch[self.columns.weight]) if self.columns.weight else (x, y)
 
     def _weigh_by_rows(self, tracker: Any) -> None:
-        """Keras weighs an output's loss by the static batch size, which a graph does not know: give it the real one."""
+        """Let Keras weigh the loss of an output by the rows of the batch, which a graph does not know by itself."""
         update_state = tracker.update_state
 
         def weighed(value: Any, sample_weight: Any = None) -> Any:
@@ -77,12 +85,12 @@ class KerasResident(Resident):
         tracker.update_state = weighed
 
     def inputs(self, batch: Any) -> Any:
-        """Only x, for predictions."""
+        """Return x alone, for predictions."""
         inputs = {name: batch[name] for name in self.columns.inputs}
         return inputs if self._dict_inputs else next(iter(inputs.values()))
 
     def named_variables(self) -> dict[str, Any]:
-        """All training state; the number in front keeps names apart and in order."""
+        """Return all training state. The numbers in the names keep them apart and in order."""
         groups = {"model": self.model.variables, "optimizer": self.model.optimizer.variables}
         named = {
             f"{group}/{index:04d}-{variable.path.replace('/', '.')}": variable
@@ -91,16 +99,16 @@ class KerasResident(Resident):
         }
         return {**named, "default_seed": self.default_seed}
 
-    def volatile(self) -> Any:
-        return [(variable, np.array(variable.numpy())) for variable in self._volatile()]
+    def copy_statistics(self) -> Any:
+        return [(variable, np.array(variable.numpy())) for variable in self._statistics()]
 
-    def settle(self, kept: Any) -> None:
-        for variable, value in kept:
+    def restore_statistics(self, copies: Any) -> None:
+        for variable, value in copies:
             if variable.numpy().tobytes() != value.tobytes():
                 variable.assign(value)
 
-    def _volatile(self) -> list[Any]:
-        """Statistics, counters and generators: all that does not learn and is no metric."""
+    def _statistics(self) -> list[Any]:
+        """Statistics, counters and generators: all variables that are not trained and belong to no metric."""
         measuring = {id(variable) for variable in self.model.metrics_variables}
         own = [v for v in self.model.non_trainable_variables if id(v) not in measuring]
         return [*own, self.default_seed]
@@ -108,19 +116,19 @@ class KerasResident(Resident):
     def state(self) -> Any:
         return self.named_variables()
 
-    def numbers(self) -> Any:
+    def hyperparameters(self) -> Any:
         return [{name: float(variable.numpy()) for name, variable in rates.items()} for rates in self._rates]
 
-    def restore(self, source: Source, numbers: Any = None) -> None:
+    def restore(self, source: StateSource, hyperparameters: Any = None) -> None:
         own = self.named_variables()
         check_names(source, "model/", own)
         for name, variable in own.items():
-            check_same(source, f"model/{name}", NUMPY_TAGS[variable.dtype], variable.shape)
-        arrays = numpy_arrays(source, [f"model/{name}" for name in own])
+            check_spec(source, f"model/{name}", NUMPY_TAGS[variable.dtype], variable.shape)
+        arrays = read_arrays(source, [f"model/{name}" for name in own])
         for variable, array in zip(own.values(), arrays, strict=True):
             variable.assign(array)
-        if numbers is not None:
-            for rates, fresh in zip(self._rates, numbers, strict=True):
+        if hyperparameters is not None:
+            for rates, fresh in zip(self._rates, hyperparameters, strict=True):
                 for name, variable in rates.items():
                     variable.assign(fresh[name])
 
@@ -129,7 +137,7 @@ class KerasResident(Resident):
         self.graphs.clear()
         del self.model, self.metrics, self._rates
         if traced:
-            # Models and their graphs hold each other in cycles, and are too large to leave to chance.
+            # Models and graphs refer to each other in cycles, and are too large to wait for the garbage collector.
             gc.collect()
 
 
@@ -144,18 +152,18 @@ def check_model(made: Any) -> Any:
 
 
 def check_layers(model: Any) -> None:
-    """Raise ConfigurationError for layers whose state means something between two batches of one order only."""
+    """Raise ConfigurationError for layers that carry state from one batch to the next."""
     for layer in model._flatten_layers():
         if getattr(layer, "stateful", False):
             raise ConfigurationError(
-                f"layer {layer.name!r} ({type(layer).__name__}) has stateful=True: it goes on with what the batch"
-                " before left, but batches here are drawn from shuffled rows, trial by trial. Use stateful=False, and"
-                " sequences that are whole rows"
+                f"layer {layer.name!r} ({type(layer).__name__}) has stateful=True: it continues with the state of"
+                " the last batch, but batches here are drawn from shuffled rows, trial by trial. Use stateful=False,"
+                " and sequences that are whole rows"
             )
 
 
 def default_generator() -> Any:
-    """The one generator behind `keras.random.*(seed=None)`, put back in place: clear_session, say, takes it away."""
+    """Return the generator of `keras.random.*(seed=None)`. It is put back if `clear_session`, say, removed it."""
     global _default_generator
     if _default_generator is None:
         _default_generator = seed_generator.global_seed_generator()
@@ -165,12 +173,12 @@ def default_generator() -> Any:
 
 @contextmanager
 def fresh_build(policy: str | None) -> Iterator[None]:
-    """Names count from the start, as in a new process (the second model's metric is "auc" too, not "auc_1").
+    """Build as in a new process: the second model's metric is named "auc" too, not "auc_1".
 
-    What the user's function changes of Keras' settings (the dtype policy) ends with the block.
+    The dtype policy is restored after the block, whatever the user's function set.
     """
     outer = keras.config.dtype_policy()
-    # First of all: making it the first time takes a name and draws a number.
+    # First of all: making it for the first time takes a name and draws a number.
     default_generator()
     global_state.set_global_attribute("object_name_uids", defaultdict(int))
     try:
@@ -181,8 +189,8 @@ def fresh_build(policy: str | None) -> Iterator[None]:
         keras.config.set_dtype_policy(outer)
 
 
-def _free_numbers(optimizer: Any) -> dict[str, Any]:
-    """Make variables of the numbers that Keras lets be variables, so that trials that differ in them share a graph."""
+def _make_variables(optimizer: Any) -> dict[str, Any]:
+    """Turn numbers into variables where Keras allows it, so that trials that differ in them share a graph."""
     numbers: dict[str, Any] = {}
     if isinstance(optimizer._learning_rate, keras.Variable):
         numbers["learning_rate"] = optimizer._learning_rate
@@ -195,7 +203,7 @@ def _free_numbers(optimizer: Any) -> dict[str, Any]:
 
 
 def _save_as_plain(optimizer: Any, freed: list[Any]) -> None:
-    """Let the user's optimizer be saved and copied as if its weight decay were the plain number that they gave."""
+    """Let the optimizer be saved and copied as if its weight decay were the plain number that the user gave."""
     if not freed:
         return
     get_config = optimizer.get_config
@@ -214,11 +222,11 @@ def _save_as_plain(optimizer: Any, freed: list[Any]) -> None:
     optimizer.save_own_variables = save_own_variables
 
 
-def keras_entry(name: str, leaf: Any) -> Entry | None:
-    """The entry of a Keras variable; its value is fetched only when asked for."""
+def wrap_variable(name: str, leaf: Any) -> StateArray | None:
+    """Return a Keras variable as an array of the state; None for anything else. Its value is fetched when written."""
     if not isinstance(leaf, keras.Variable) or leaf.dtype not in NUMPY_TAGS:
         return None
-    return Entry(name, NUMPY_TAGS[leaf.dtype], tuple(leaf.shape), lambda: numpy_bytes(np.asarray(leaf.numpy())))
+    return StateArray(name, NUMPY_TAGS[leaf.dtype], tuple(leaf.shape), lambda: view_bytes(np.asarray(leaf.numpy())))
 
 
 def _nbytes(variable: Any) -> int:

@@ -1,4 +1,4 @@
-"""What of a PyTorch model hops with no checkpoint. What `TorchResident.state` has it leaves out, and nothing else."""
+"""Inspects PyTorch objects for snapshots. What `BuiltTorchModel.state` has it leaves out, and nothing else."""
 
 from __future__ import annotations
 
@@ -9,19 +9,27 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from cerebro_spark.trainer.sharing.footprint import Footprint, Guard, Look, Seen, array_fact, leaf, same_items
-from cerebro_spark.trainer.sharing.users_code import is_users
+from cerebro_spark.trainer.sharing.inspection import (
+    Guard,
+    Inspection,
+    Inspector,
+    describe_array,
+    guard_items,
+    inspect_leaf,
+)
+from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
+from cerebro_spark.trainer.sharing.user_code import is_users
+from cerebro_spark.trainer.torch.built_model import class_name, is_own_loss, schedulers
 from cerebro_spark.trainer.torch.model import TorchModel
-from cerebro_spark.trainer.torch.resident import class_name, is_own_loss, schedulers
-from cerebro_spark.trainer.torch.returns import is_metric_object
+from cerebro_spark.trainer.torch.model_checks import is_metric_object
 
-_LARGE = 1 << 16
+_VERSIONED_BYTES = 1 << 16
 _FIELDS = ("module", "loss", "metrics", "optimizer", "lr_scheduler", "scheduler_step", "clip_norm", "clip_value")
 _HOOKS = tuple(name for name in vars(torch.nn.Module()) if "hook" in name and name != "_is_full_backward_hook")
 _HELD = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
-# Every unit sets the mode; the others only say how a call is carried out, or that a warning was given.
+# Every unit sets the mode. The others only say how a call is carried out, or that a warning was given.
 _ASIDE = {*_HELD, *_HOOKS, "training", "_is_full_backward_hook", "_compiled_call_impl", "warnings_issued"}
-# That `transformers` has hung its hooks in, which only hand on outputs to a call that asks for them.
+# Set once `transformers` has registered its hooks, which only pass outputs on to a call that asks for them.
 _ASIDE |= {"_output_capturing_hooks_installed"}
 _CAPTURING = "transformers.utils.output_capturing"
 _OPTIMIZER_ASIDE = {"state", "param_groups", "step", "_opt_called", "_warned_capturable_if_run_uncaptured"}
@@ -30,33 +38,35 @@ _SCHEDULER_ASIDE = {"optimizer", "_step_count", "_last_lr", "_get_lr_called_with
 _VALUES = (torch.dtype, torch.device, torch.Size, torch.memory_format, torch.layout)
 
 
-def torch_footprint(model: TorchModel) -> Footprint:
-    """The footprint of everything that `model_fn` returned."""
-    known = _Known(model)
-    return Footprint(lambda: {name: getattr(model, name) for name in _FIELDS}, lambda: TorchLook(known), known.tidy)
+def take_torch_snapshot(model: TorchModel) -> ObjectSnapshot:
+    """Take a snapshot of everything that `model_fn` returned."""
+    saved = _SavedParts(model)
+    return ObjectSnapshot(
+        lambda: {name: getattr(model, name) for name in _FIELDS}, lambda: TorchInspector(saved), saved.normalize
+    )
 
 
-class _Known:
-    """The parts of a model that hop, as it is built; kept, so that no other object gets their ids."""
+class _SavedParts:
+    """The parts of a model that a checkpoint saves, as built. They are kept, so that no other object gets their ids."""
 
     def __init__(self, model: TorchModel | None = None) -> None:
         self.model = model
         self.parameters: dict[str, torch.Tensor] = {}
-        self.hopping: list[torch.nn.Module] = []
+        self.modules: list[torch.nn.Module] = []
         self.schedulers: list[Any] = []
         self.metrics: list[Any] = []
         if model is not None:
             self.parameters = dict(model.module.named_parameters())
             loss: Any = model.loss
-            self.hopping = [*model.module.modules(), *(loss.modules() if is_own_loss(loss) else ())]
+            self.modules = [*model.module.modules(), *(loss.modules() if is_own_loss(loss) else ())]
             self.schedulers = schedulers(model.lr_scheduler)
             self.metrics = [metric for metric in model.metrics.values() if is_metric_object(metric)]
         self.module = getattr(model, "module", None)
         self.optimizer = getattr(model, "optimizer", None)
-        self._caches = [place for thing in (*self.hopping, self.optimizer) for place in _caches(thing)]
+        self._caches = [place for thing in (*self.modules, self.optimizer) for place in _caches(thing)]
 
-    def tidy(self) -> None:
-        """Begin with empty caches, as when built, and with metrics that have seen nothing, as every unit does."""
+    def normalize(self) -> None:
+        """Empty all caches, as when built, and reset all metrics, as every unit does."""
         for own, name, empty in self._caches:
             if empty is not None:
                 empty.clear()
@@ -66,105 +76,105 @@ class _Known:
                 metric.reset()
 
     def buffers(self) -> list[tuple[str, torch.Tensor]]:
-        """Those that there are now: one may be replaced by another under its name."""
-        return [(name, buffer) for part in self.hopping for name, buffer in part.named_buffers(recurse=False)]
+        """Return the present buffers: one may be replaced by another of its name."""
+        return [(name, buffer) for part in self.modules for name, buffer in part.named_buffers(recurse=False)]
 
-    def fields_guard(self) -> Guard:
+    def guard_fields(self) -> Guard:
         then = [getattr(self.model, name) for name in _FIELDS]
         return lambda: all(getattr(self.model, name) is was for name, was in zip(_FIELDS, then, strict=True))
 
-    def tensors_guard(self) -> Guard:
-        """Whether parameters have the shapes, hooks and attributes that they had."""
+    def guard_tensors(self) -> Guard:
+        """Return a guard of the parameters: they have the same shapes, and as many hooks and attributes."""
         then = [_tensor_form(p) for p in self.parameters.values()]
         return lambda: all(_tensor_form(p) == was for p, was in zip(self.parameters.values(), then, strict=True))
 
 
-class TorchLook(Look):
-    """One look at a model: modules, optimizers, schedules and tensors, by whether they hop."""
+class TorchInspector(Inspector):
+    """Inspects modules, optimizers, schedules and tensors, by whether a checkpoint saves them."""
 
-    def __init__(self, known: _Known | None = None) -> None:
-        known = known or _Known(None)
-        self._known = known
-        self._parameters = {id(p): name for name, p in known.parameters.items()}
-        self._hopping = {id(part) for part in known.hopping}
-        self._schedules = {id(part) for part in known.schedulers}
-        self._metrics = {id(metric) for metric in known.metrics}
-        self._buffers = {id(buffer): name for name, buffer in known.buffers()}
+    def __init__(self, saved: _SavedParts | None = None) -> None:
+        saved = saved or _SavedParts()
+        self._saved = saved
+        self._parameters = {id(p): name for name, p in saved.parameters.items()}
+        self._modules = {id(part) for part in saved.modules}
+        self._schedules = {id(part) for part in saved.schedulers}
+        self._metrics = {id(metric) for metric in saved.metrics}
+        self._buffers = {id(buffer): name for name, buffer in saved.buffers()}
 
-    def __call__(self, value: Any) -> Seen | None:
+    def __call__(self, value: Any) -> Inspection | None:
         if isinstance(value, torch.Tensor):
-            return self._tensor(value)
+            return self._inspect_tensor(value)
         if id(value) in self._metrics:
-            return self._metric(value)
+            return self._inspect_metric(value)
         if isinstance(value, torch.nn.Module):
-            return self._module(value)
+            return self._inspect_module(value)
         if isinstance(value, torch.optim.Optimizer):
-            return self._optimizer(value)
+            return self._inspect_optimizer(value)
         if id(value) in self._schedules:
-            return _schedule(value)
+            return _inspect_schedule(value)
         if isinstance(value, LRScheduler):
-            return Seen(f"a {type(value).__name__}", _attributes(vars(value)), [same_items(vars(value))])
+            return Inspection(f"a {type(value).__name__}", _attributes(vars(value)), [guard_items(vars(value))])
         if isinstance(value, torch.Generator):
-            return leaf(lambda: f"a generator in state {array_fact(value.get_state().numpy())[-8:]}")
-        return Seen(repr(value)) if isinstance(value, _VALUES) else None
+            return inspect_leaf(lambda: f"a generator in state {describe_array(value.get_state().numpy())[-8:]}")
+        return Inspection(repr(value)) if isinstance(value, _VALUES) else None
 
-    def _tensor(self, tensor: torch.Tensor) -> Seen:
+    def _inspect_tensor(self, tensor: torch.Tensor) -> Inspection:
         name = self._parameters.get(id(tensor))
         if name is not None:
-            return Seen(f"parameter {name} {_spec(tensor)}", _tensor_parts(tensor))
+            return Inspection(f"parameter {name} {_spec(tensor)}", _tensor_parts(tensor))
         if id(tensor) in self._buffers:
-            return Seen(f"buffer {self._buffers[id(tensor)]}")
+            return Inspection(f"buffer {self._buffers[id(tensor)]}")
         if tensor.device.type == "meta":
-            return Seen(f"tensor {_spec(tensor)}")
-        if tensor.nbytes > _LARGE and not tensor.is_inference():
-            # Too large to be read after every unit: whoever writes to it counts its version up.
+            return Inspection(f"tensor {_spec(tensor)}")
+        if tensor.nbytes > _VERSIONED_BYTES and not tensor.is_inference():
+            # Too large to be read after every unit. PyTorch counts the writes to a tensor as its version.
             then = (tensor.data_ptr(), tensor._version)
-            return Seen(tensor_fact(tensor), (), [lambda: (tensor.data_ptr(), tensor._version) == then])
-        return leaf(lambda: tensor_fact(tensor))
+            return Inspection(describe_tensor(tensor), (), [lambda: (tensor.data_ptr(), tensor._version) == then])
+        return inspect_leaf(lambda: describe_tensor(tensor))
 
-    def _metric(self, metric: Any) -> Seen | None:
-        """Its state is begun anew by every unit; whatever outlives `reset` counts."""
+    def _inspect_metric(self, metric: Any) -> Inspection | None:
+        """Every unit resets the state of a metric; what `reset` does not reach counts."""
         if not is_users(type(metric).__module__):
-            return Seen(f"a {type(metric).__name__}")
-        return self._module(metric) if isinstance(metric, torch.nn.Module) else None
+            return Inspection(f"a {type(metric).__name__}")
+        return self._inspect_module(metric) if isinstance(metric, torch.nn.Module) else None
 
-    def _module(self, module: torch.nn.Module) -> Seen:
+    def _inspect_module(self, module: torch.nn.Module) -> Inspection:
         own = vars(module)
-        hops = id(module) in self._hopping
+        saved = id(module) in self._modules
         plain = {name: value for name, value in own.items() if name not in _ASIDE and not _is_derived(name, module)}
-        if _keeps_extra_state(module) and hops:
+        if _keeps_extra_state(module) and saved:
             plain = {}
-        inside = [*_attributes(plain), *_attributes(module._parameters), *_hooks(own)]
+        parts = [*_attributes(plain), *_attributes(module._parameters), *_hooks(own)]
         for name, buffer in module._buffers.items():
-            inside.append((f".{name}", f"buffer {_spec(buffer)}" if hops and buffer is not None else buffer))
-        inside.extend(_attributes(module._modules))
-        inside.append((".__class__", type(module)))
-        guards = [_same_module(module, list(plain), hops)]
-        if module is self._known.module:
-            guards += [self._known.fields_guard(), self._known.tensors_guard()]
-        return Seen(f"a {type(module).__name__}", inside, guards, type(module).__name__)
+            parts.append((f".{name}", f"buffer {_spec(buffer)}" if saved and buffer is not None else buffer))
+        parts.extend(_attributes(module._modules))
+        parts.append((".__class__", type(module)))
+        guards = [_guard_module(module, list(plain), saved)]
+        if module is self._saved.module:
+            guards += [self._saved.guard_fields(), self._saved.guard_tensors()]
+        return Inspection(f"a {type(module).__name__}", parts, guards, type(module).__name__)
 
-    def _optimizer(self, optimizer: Any) -> Seen:
-        hops = optimizer is self._known.optimizer
+    def _inspect_optimizer(self, optimizer: Any) -> Inspection:
+        saved = optimizer is self._saved.optimizer
         own = {k: v for k, v in vars(optimizer).items() if k not in _OPTIMIZER_ASIDE and "hook" not in k}
         if type(optimizer).__module__.startswith("torch.optim."):
             own.pop("defaults", None)
-        inside = [*_attributes(own), *_hooks(vars(optimizer)), (".__class__", type(optimizer))]
-        inside.append((".param_groups", [_group(group, hops) for group in optimizer.param_groups]))
-        if hops:
+        parts = [*_attributes(own), *_hooks(vars(optimizer)), (".__class__", type(optimizer))]
+        parts.append((".param_groups", [_group(group, saved) for group in optimizer.param_groups]))
+        if saved:
             extra = {key: value for key, value in optimizer.state.items() if not isinstance(key, torch.Tensor)}
-            inside.append((".state", extra))
+            parts.append((".state", extra))
         else:
-            inside.append((".state", list(optimizer.state.values())))
-        guards = [_same_names(optimizer, _OPTIMIZER_ASIDE), _same_groups(optimizer)]
-        guards.append(lambda: hops and all(isinstance(key, torch.Tensor) for key in optimizer.state))
-        return Seen(f"a {type(optimizer).__name__}", inside, guards, type(optimizer).__name__)
+            parts.append((".state", list(optimizer.state.values())))
+        guards = [_guard_attributes(optimizer, _OPTIMIZER_ASIDE), _guard_groups(optimizer)]
+        guards.append(lambda: saved and all(isinstance(key, torch.Tensor) for key in optimizer.state))
+        return Inspection(f"a {type(optimizer).__name__}", parts, guards, type(optimizer).__name__)
 
 
 def _caches(thing: Any) -> list[tuple[dict[str, Any], str, Any]]:
-    """What a library's own class keeps and has not filled yet: tables that follow from shapes or weights.
+    """Return the empty caches of an object of a library: tables that follow from shapes or weights.
 
-    It is None under a private name, or an empty dict under one that says what it is.
+    A cache is an attribute that is None and has a private name, or an empty dict with "cache" in its name.
     """
     if thing is None or is_users(type(thing).__module__):
         return []
@@ -175,14 +185,14 @@ def _caches(thing: Any) -> list[tuple[dict[str, Any], str, Any]]:
     ]
 
 
-def tensor_fact(tensor: torch.Tensor) -> str:
-    """A tensor in words."""
+def describe_tensor(tensor: torch.Tensor) -> str:
+    """Describe a tensor: a small one by its values, a large one by a digest."""
     if tensor.is_sparse or tensor.is_quantized or type(tensor).__name__ == "FakeTensor":
         return f"tensor {_spec(tensor)} version {tensor._version}"
     plain = tensor.detach().cpu()
     if plain.dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
         plain = plain.float()
-    return array_fact(plain.resolve_conj().resolve_neg().numpy(), "tensor")
+    return describe_array(plain.resolve_conj().resolve_neg().numpy(), "tensor")
 
 
 def _spec(tensor: Any) -> str:
@@ -195,7 +205,7 @@ def _tensor_form(tensor: torch.Tensor) -> Any:
 
 
 def _tensor_parts(tensor: torch.Tensor) -> Iterator[tuple[str, Any]]:
-    # A compiler leaves notes on tensors.
+    # PyTorch's compiler leaves notes on tensors.
     yield from _attributes({name: value for name, value in vars(tensor).items() if not name.startswith("_dynamo")})
     for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
         yield from ((f".{name}[{i}]", hook) for i, hook in enumerate((getattr(tensor, name, None) or {}).values()))
@@ -206,7 +216,7 @@ def _attributes(own: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _hooks(own: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Registered functions in their order: the numbers that they are kept under count on through the process."""
+    """Yield registered functions in their order. Their keys are no help: they count on through the process."""
     for name, kept in own.items():
         if "hook" in name and isinstance(kept, Mapping):
             hooks = [hook for hook in kept.values() if getattr(hook, "__module__", None) != _CAPTURING]
@@ -214,7 +224,7 @@ def _hooks(own: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _is_derived(name: str, module: torch.nn.Module) -> bool:
-    """Whether an attribute is worked out anew in every call (weight norm, spectral norm, pruning)."""
+    """Whether an attribute is computed anew in every call (weight norm, spectral norm, pruning)."""
     return any(f"{name}{ending}" in module._parameters for ending in ("_orig", "_g"))
 
 
@@ -222,7 +232,7 @@ def _keeps_extra_state(module: torch.nn.Module) -> bool:
     return type(module).get_extra_state is not torch.nn.Module.get_extra_state
 
 
-def _same_module(module: torch.nn.Module, names: list[str], hops: bool) -> Guard:
+def _guard_module(module: torch.nn.Module, names: list[str], saved: bool) -> Guard:
     own = vars(module)
     size = len(own)
     names = [*names, "_parameters", "_modules", "_buffers"]
@@ -233,7 +243,7 @@ def _same_module(module: torch.nn.Module, names: list[str], hops: bool) -> Guard
     hooks = itemgetter(*_HOOKS)
     hooks_then = [tuple(kept) for kept in hooks(own)]
     hooked = any(hooks_then)
-    forms_then = [_form(b, hops) for b in buffers.values()]
+    forms_then = [_form(b, saved) for b in buffers.values()]
 
     def same() -> bool:
         if len(own) != size or len(parameters) != len(params_then) or len(modules) != len(modules_then):
@@ -244,19 +254,19 @@ def _same_module(module: torch.nn.Module, names: list[str], hops: bool) -> Guard
             return False
         if any(hooks(own)) if not hooked else [tuple(kept) for kept in hooks(own)] != hooks_then:
             return False
-        return all(_form(b, hops) == form for b, form in zip(buffers.values(), forms_then, strict=True))
+        return all(_form(b, saved) == form for b, form in zip(buffers.values(), forms_then, strict=True))
 
-    return _never_raising(same)
+    return _without_errors(same)
 
 
-def _form(buffer: Any, hops: bool) -> Any:
+def _form(buffer: Any, saved: bool) -> Any:
     if buffer is None:
         return None
-    return (buffer.shape, buffer.dtype) if hops else id(buffer)
+    return (buffer.shape, buffer.dtype) if saved else id(buffer)
 
 
-def _never_raising(guard: Guard) -> Guard:
-    """What cannot be found any more has changed."""
+def _without_errors(guard: Guard) -> Guard:
+    """Return a guard for which an attribute that is gone is a change."""
 
     def same() -> bool:
         try:
@@ -267,8 +277,8 @@ def _never_raising(guard: Guard) -> Guard:
     return same
 
 
-def _same_names(thing: Any, aside: Container[str]) -> Guard:
-    """Whether a thing has the very same attributes, but for those aside, and as many hooks."""
+def _guard_attributes(thing: Any, aside: Container[str]) -> Guard:
+    """Return a guard of an object: it has the very same attributes, except for those aside, and the same hooks."""
     names, values, hooks = _visible(thing, aside)
 
     def same() -> bool:
@@ -285,12 +295,12 @@ def _visible(thing: Any, aside: Container[str]) -> tuple[list[str], list[Any], l
     return [name for name, _ in plain], [value for _, value in plain], hooks
 
 
-def _group(group: Mapping[str, Any], hops: bool) -> Any:
-    """The parameters of a group; its numbers hop with the checkpoint."""
-    return {"params": group["params"]} if hops else dict(group)
+def _group(group: Mapping[str, Any], saved: bool) -> Any:
+    """The parameters of a group; its numbers are in the checkpoint."""
+    return {"params": group["params"]} if saved else dict(group)
 
 
-def _same_groups(optimizer: Any) -> Guard:
+def _guard_groups(optimizer: Any) -> Guard:
     then = [list(group["params"]) for group in optimizer.param_groups]
 
     def same() -> bool:
@@ -303,17 +313,17 @@ def _same_groups(optimizer: Any) -> Guard:
     return same
 
 
-def _schedule(scheduler: Any) -> Seen:
-    """What a schedule's `state_dict` does not bring, and the functions inside those that it does."""
+def _inspect_schedule(scheduler: Any) -> Inspection:
+    """Inspect what a schedule's `state_dict` does not have, and the functions in what it has."""
     fact = f"a {class_name(scheduler)}"
     if not isinstance(scheduler, LRScheduler):
-        return Seen(fact)
+        return Inspection(fact)
     restored = set(scheduler.state_dict())
     own = vars(scheduler)
     kept = {n: v for n, v in own.items() if n not in restored and n not in _SCHEDULER_ASIDE and n != "_schedulers"}
-    # Of objects that are called for a rate, the state has the attributes.
+    # Of callable objects, the `state_dict` has the attributes.
     functions = [each for each in getattr(scheduler, "lr_lambdas", []) if hasattr(each, "__code__")]
-    inside = [*_attributes(kept), (".lr_lambdas", functions), (".__class__", type(scheduler))]
-    inside += [(f"._schedulers[{index}]", part) for index, part in enumerate(getattr(scheduler, "_schedulers", []))]
-    guard = _same_names(scheduler, restored | _SCHEDULER_ASIDE)
-    return Seen(fact, inside, [guard], type(scheduler).__name__)
+    parts = [*_attributes(kept), (".lr_lambdas", functions), (".__class__", type(scheduler))]
+    parts += [(f"._schedulers[{index}]", part) for index, part in enumerate(getattr(scheduler, "_schedulers", []))]
+    guard = _guard_attributes(scheduler, restored | _SCHEDULER_ASIDE)
+    return Inspection(fact, parts, [guard], type(scheduler).__name__)

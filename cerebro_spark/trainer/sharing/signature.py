@@ -1,4 +1,4 @@
-"""Says when two built models behave alike, so that trials may share one. When in doubt it says that they do not."""
+"""Signatures of objects, equal only if they behave alike: trials share a built model by them. In doubt they differ."""
 
 from __future__ import annotations
 
@@ -16,32 +16,36 @@ import numpy as np
 
 Describer = Callable[[Any], Any]
 
-_DEEPEST = 30
-_POINTER = 8
+_MAX_DEPTH = 30
+_POINTER_BYTES = 8
 _unique = count()
 _tokens: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 class Instead(NamedTuple):
-    """What a `special` describer returns to have another value described in place of the one it was given."""
+    """What a describer returns to have another value described in place of the one it was given."""
 
     value: Any
 
 
-def signature(*parts: Any, special: Describer | None = None) -> str:
-    """A digest that is equal only for things that behave alike in this process.
+def compute_signature(*parts: Any, special: Describer | None = None) -> str:
+    """Return a digest that is equal only for objects that behave alike in this process.
 
-    Plain values and containers count by value, classes by identity (one made inside a function is new at every call),
-    functions by code, defaults, attributes and what they close over, partials by what they bind, other objects by class
-    and attributes. What cannot be described whole (an object that keeps state where Python does not see it, nesting
-    past 30 levels) is unlike everything, itself included. `special(value)` may describe a value itself, name another to
-    describe `Instead`, or return None.
+    Plain values and containers count by value, classes by identity (a class made inside a function is new in every
+    call), functions by code, defaults, attributes and closure, partials by what they bind, other objects by class and
+    attributes. An object that cannot be described completely (its state is hidden from Python, or nested more than 30
+    levels deep) has a signature that equals no other, not even its own.
 
-    >>> signature({"units": 3}) == signature({"units": 3})
+    Args:
+        *parts: The objects.
+        special: Describes the objects of a framework. It returns a description, another value to describe `Instead`,
+            or None for all other objects; None (the default) if there are none.
+
+    >>> compute_signature({"units": 3}) == compute_signature({"units": 3})
     True
-    >>> signature(lambda x: x + 1) == signature(lambda x: x + 2)
+    >>> compute_signature(lambda x: x + 1) == compute_signature(lambda x: x + 2)
     False
-    >>> signature(open) == signature(open), signature(object()) == signature(object())
+    >>> compute_signature(open) == compute_signature(open), compute_signature(object()) == compute_signature(object())
     (True, False)
     """
     text = repr([_describe(part, special, ()) for part in parts])
@@ -49,19 +53,19 @@ def signature(*parts: Any, special: Describer | None = None) -> str:
 
 
 def unlike_everything() -> str:
-    """A description that equals no other."""
+    """Return a description that equals no other."""
     return f"?{next(_unique)}"
 
 
 def class_token(kind: Any) -> str:
-    """A name for a class or function that no other one ever has in this process, not even after it was collected."""
+    """Return a name of a class or function that no other has in this process, not even after it was collected."""
     return f"{kind.__module__}.{kind.__qualname__}#{_tokens.setdefault(kind, next(_unique))}"
 
 
 def _describe(value: Any, special: Describer | None, above: tuple[int, ...]) -> Any:
     if id(value) in above:
         return ("cycle", above.index(id(value)))
-    if len(above) > _DEEPEST:
+    if len(above) > _MAX_DEPTH:
         return unlike_everything()
     if special is not None and (own := special(value)) is not None:
         return _describe(own.value, special, (*above, id(value))) if isinstance(own, Instead) else own
@@ -86,7 +90,7 @@ def _describe(value: Any, special: Describer | None, above: tuple[int, ...]) -> 
 
 def _describe_container(value: Any, special: Describer | None, above: tuple[int, ...]) -> Any:
     kind = type(value)
-    # What a subclass adds: a defaultdict's factory, attributes.
+    # What a subclass may add: the factory of a defaultdict, attributes.
     more = [getattr(value, "default_factory", None), getattr(value, "__dict__", None)]
     extra = (class_token(kind), _describe(more, special, above)) if kind not in (dict, list, tuple, set) else kind
     if isinstance(value, Mapping):
@@ -144,8 +148,8 @@ def _describe_object(value: Any, special: Describer | None, above: tuple[int, ..
 
 
 def _hides_state(kind: Any) -> bool:
-    """Whether instances keep anything beside their `__dict__`: slots, or what a type written in C has inside."""
-    seen = object.__basicsize__ + _POINTER * ((kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0))
+    """Whether instances have state outside of their `__dict__`: slots, or the fields of a type written in C."""
+    seen = object.__basicsize__ + _POINTER_BYTES * ((kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0))
     return bool(kind.__itemsize__) or kind.__basicsize__ > seen
 
 
