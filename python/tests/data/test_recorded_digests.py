@@ -17,10 +17,10 @@ import pytest
 
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.formats.unischema import UNISCHEMA_KEY
-from cerebro_spark.data.input import frames
+from cerebro_spark.data.input import local
 from cerebro_spark.data.loading.arrays import load_arrays
-from cerebro_spark.data.loading.batches import row_order
 from cerebro_spark.data.prepare import prepare
+from cerebro_spark.data.shuffling import row_order
 from cerebro_spark.store.local import LocalStore
 from cerebro_spark.store.paths import manifest
 from cerebro_spark.trainer import Feed
@@ -92,8 +92,8 @@ def schemas(dataset: Dataset) -> list[bytes]:
 def test_the_same_rows_and_seed_give_the_same_partitions(
     store: LocalStore, validation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frames, "_SPLIT_ROWS", 300)
-    monkeypatch.setattr(frames, "_BATCH_ROWS", 64)
+    monkeypatch.setattr(local, "_SPLIT_ROWS", 300)
+    monkeypatch.setattr(local, "_BATCH_ROWS", 64)
     features = {"x": ["a", "b"], "grid": "grid", "cell": "cell"}
     dataset = prepare(
         table(),
