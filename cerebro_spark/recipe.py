@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cerebro_spark.backend.job import Framework, Job
-from cerebro_spark.data.dataset import Dataset, read_manifest
+from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.manifest import read_manifest
 from cerebro_spark.errors import CerebroError, ConfigurationError, EventLogError, NotFoundInStore
 from cerebro_spark.events import Settings
 from cerebro_spark.scheduling.rules import with_todays_rules

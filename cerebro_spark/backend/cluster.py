@@ -14,7 +14,7 @@ from typing import Any
 
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.spark_task import missing_here
-from cerebro_spark.data.partitioning.shipping import package_on_executors
+from cerebro_spark.data.cluster import explain_missing_package
 from cerebro_spark.errors import ConfigurationError, StoreError
 from cerebro_spark.store.base import Store
 from cerebro_spark.trainer.frameworks import detect_framework
@@ -198,7 +198,7 @@ class Probe:
 
 def ask_executors(context: Any, probe: Probe, names: Sequence[str]) -> list[Finding]:
     """What executors find where they run: one task for each of these names, under which it writes a blob."""
-    with package_on_executors():
+    with explain_missing_package():
         found: list[Finding] = context.parallelize(names, len(names)).mapPartitions(probe).collect()
     return found
 

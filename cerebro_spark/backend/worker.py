@@ -33,8 +33,8 @@ from cerebro_spark.backend.messages import checkpoint_of, finished, restored_met
 from cerebro_spark.backend.speech import mark
 from cerebro_spark.backend.wire import Line, Message, WireError
 from cerebro_spark.data.loading.arrays import first_rows
-from cerebro_spark.data.loading.batches import row_order
 from cerebro_spark.data.loading.cache import Cache
+from cerebro_spark.data.shuffling import row_order
 from cerebro_spark.errors import (
     BackendError,
     CerebroError,

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cerebro_spark.data.formats.arrow import PartitionFile
 from cerebro_spark.data.input.columns import Column
-from cerebro_spark.data.validity import check_manifest
-from cerebro_spark.errors import ConfigurationError, DataError, NotFoundInStore
+from cerebro_spark.errors import ConfigurationError, NotFoundInStore
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.paths import DATASETS, dataset_folder, dataset_ids
 from cerebro_spark.types import Partition, PartitionId, Split
-
-MANIFEST = "manifest.json"
-COMMON_METADATA = "_common_metadata"
-_FORMAT = "cerebro-spark dataset"
-_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +86,8 @@ class Dataset:
     @staticmethod
     def open(store: Store, name: str = "") -> Dataset:
         """Open the data set `name` that `prepare` wrote into this store; without a name, the only one there is."""
+        from cerebro_spark.data.manifest import read_manifest
+
         folder = dataset_folder(name) if name else _only_folder(store)
         return read_manifest(store, folder)
 
@@ -105,83 +99,6 @@ def partition_id(split: Split, number: int) -> PartitionId:
     'train-00003'
     """
     return f"{split}-{number:05d}"
-
-
-def manifest_name(folder: str) -> str:
-    """The name of the manifest, whose existence is the existence of the data set."""
-    return f"{folder}/{MANIFEST}" if folder else MANIFEST
-
-
-def write_manifest(dataset: Dataset, files: Mapping[PartitionId, PartitionFile]) -> None:
-    """Make the data set visible."""
-    cut = len(dataset.folder) + 1
-    entries = [
-        {
-            "id": partition.id,
-            "split": partition.split,
-            "rows": partition.rows,
-            "bytes": partition.bytes,
-            "file_bytes": files[partition.id].file_bytes,
-            "row_groups": files[partition.id].row_groups,
-            "files": [name[cut:] for name in partition.files],
-        }
-        for partition in dataset.partitions
-    ]
-    manifest = {
-        "format": _FORMAT,
-        "version": _VERSION,
-        "id": dataset.id,
-        "seed": dataset.seed,
-        "rows": {
-            "train": sum(partition.rows for partition in dataset.train),
-            "validation": sum(partition.rows for partition in dataset.validation),
-        },
-        "columns": [column.to_json() for column in dataset.columns],
-        "partitions": entries,
-        "made": dict(dataset.made),
-    }
-    dataset.store.write(manifest_name(dataset.folder), json.dumps(manifest, indent=1).encode())
-
-
-def read_manifest(store: Store, folder: str) -> Dataset:
-    """The data set in this folder; NotFoundInStore if it has no manifest, DataError if that is foreign."""
-    name = manifest_name(folder)
-    where = f"{store.url.rstrip('/')}/{name}"
-    try:
-        manifest = json.loads(store.read(name))
-        if manifest["format"] != _FORMAT:
-            raise KeyError("format")
-        if manifest["version"] != _VERSION:
-            raise DataError(
-                f"{where} is of format version {manifest['version']}, this release reads {_VERSION}:"
-                " prepare the data again"
-            )
-        columns = tuple(Column.from_json(column) for column in manifest["columns"])
-        partitions = [_partition(folder, entry) for entry in manifest["partitions"]]
-        check_manifest(where, manifest["id"], columns, partitions)
-        return Dataset(
-            store=store,
-            folder=folder,
-            id=manifest["id"],
-            columns=columns,
-            train=tuple(partition for partition in partitions if partition.split == "train"),
-            validation=tuple(partition for partition in partitions if partition.split == "validation"),
-            seed=manifest["seed"],
-            made=dict(manifest["made"]),
-        )
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{where} is no manifest of a data set ({error!r}): prepare the data again") from error
-
-
-def _partition(folder: str, entry: Mapping[str, Any]) -> Partition:
-    prefix = f"{folder}/" if folder else ""
-    return Partition(
-        id=entry["id"],
-        split=entry["split"],
-        rows=entry["rows"],
-        bytes=entry["bytes"],
-        files=tuple(prefix + name for name in entry["files"]),
-    )
 
 
 def _only_folder(store: Store) -> str:

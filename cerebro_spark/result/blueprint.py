@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from cerebro_spark.backend.job import Framework
 from cerebro_spark.data.input.columns import Column
-from cerebro_spark.data.loading.batches import Batches
 from cerebro_spark.errors import ConfigurationError, DataError
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.result.reading import Reading, reading_of
@@ -130,7 +129,7 @@ class Scorer:
             return {name: output[:0] for name, output in self.like().items()}
         if self.blueprint.hooks.input_fn is not None:
             batch = {**self.blueprint.columns.zeros(rows), **batch}
-        outputs = self.trainer.predict(Batches(batch, self._rows, shuffle=False))
+        outputs = self.trainer.predict(Feed(batch, batch_size=self._rows))
         for name, output in outputs.items():
             if len(output) != rows:
                 raise DataError(

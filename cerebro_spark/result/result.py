@@ -12,8 +12,7 @@ import pandas as pd
 
 from cerebro_spark import recipe as recipes
 from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.data.partitioning.spec import is_spark
-from cerebro_spark.data.prepare import as_store
+from cerebro_spark.data.input.base import is_spark_frame
 from cerebro_spark.errors import CheckpointError, ConfigurationError, DataError, NotFoundInStore
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.result import display, frames, plots, saving, tables
@@ -21,6 +20,7 @@ from cerebro_spark.result.blueprint import Blueprint, Scorer, blueprint
 from cerebro_spark.result.record import Record, read_record
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
+from cerebro_spark.store.opening import open_store
 from cerebro_spark.types import Metrics, TrialId
 
 
@@ -49,7 +49,7 @@ class Result:
     """
 
     def __init__(self, store: Store | str, run_id: str) -> None:
-        self._store = as_store(store)
+        self._store = open_store(store)
         self._record: Record = read_record(self._store, run_id)
         self._scorers: dict[TrialId, Scorer] = {}
         self._shipments: dict[tuple[str, TrialId], Any] = {}
@@ -155,7 +155,7 @@ class Result:
             )
         trial = self._chosen(trial_id)
         names = self._names(column, probability, raw)
-        if is_spark(df):
+        if is_spark_frame(df):
             from cerebro_spark.result import spark
 
             return spark.score(self._shipment(df, trial), self._scorer(trial), df, names, kind)
@@ -169,7 +169,7 @@ class Result:
         """
         trial = self._chosen(trial_id)
         scorer = self._scorer(trial)
-        if is_spark(df):
+        if is_spark_frame(df):
             from cerebro_spark.result import spark
 
             series = trial in self._record.carrying

@@ -32,7 +32,7 @@ LAYERS = [
     {"cli"},
 ]
 HOMES = {
-    "pyspark": {"backend.spark", "data.prepare", "result", "tune.estimator", "tune.fitted", "doctor.spark"},
+    "pyspark": {"backend.spark", "data.input.spark", "result", "tune.estimator", "tune.fitted", "doctor.spark"},
     "petastorm": {"data.formats.petastorm"},
     "tensorflow": {"trainer.keras"},
     "keras": {"trainer.keras"},

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cerebro_spark.data.partitioning.shipping import use_this_python
+from cerebro_spark.data.cluster import use_this_python
 
 
 def a_context(master: str, told: str | None = None, python: str = "python3") -> Any:

@@ -17,8 +17,9 @@ from whole_runs import EPOCHS, PARTITIONS, RUN, Told, check_against_plain_loop, 
 
 from cerebro_spark.backend.local import LocalBackend
 from cerebro_spark.backend.spark import SparkBackend
+from cerebro_spark.data.cluster import find_replica_hosts
 from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.data.prepare import prepare, replica_hosts
+from cerebro_spark.data.prepare import prepare
 from cerebro_spark.events import Event, UnitFinished, WorkerLost
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
@@ -67,7 +68,7 @@ def lay_out(session: Any, cluster: Any, dataset: Dataset, layout: Sequence[Seque
         stream.close()
         folder = root.removeprefix(cluster.url)
         assert cluster.wait_replicated(f"{folder}/{file}", len(hosts)) == [sorted(hosts)]
-    return dataset.with_hosts(replica_hosts(session, dataset))
+    return dataset.with_hosts(find_replica_hosts(session, dataset))
 
 
 def prepared(store: Store) -> Dataset:

@@ -1,10 +1,10 @@
-"""Input without Spark: a pandas DataFrame or a dict of arrays, cut into splits. It never changes what it is given."""
+"""Rows of a pandas DataFrame or a dict of arrays, worked on in this process. It needs no Spark and changes no row."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,9 +13,8 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cerebro_spark.data.formats.arrow import PartitionFile
+from cerebro_spark.data.input.base import SplitTask, StagingFolder, T
 from cerebro_spark.data.input.cells import Cells
-from cerebro_spark.data.partitioning.staging import AssemblePartition, Piece, SplitReport, StageSplit
 from cerebro_spark.errors import DataError
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.local import LocalStore
@@ -24,12 +23,14 @@ _SPLIT_ROWS = 1 << 18
 _BATCH_ROWS = 1 << 14
 
 
-class FrameSource:
+class LocalFrame:
     """Named columns of equal length in this process.
 
-    >>> FrameSource({"x": [1, 2, 3]}, ["x"]).rows
+    >>> LocalFrame({"x": [1, 2, 3]}, ["x"]).rows
     3
     """
+
+    kind = "arrays"
 
     def __init__(self, data: pd.DataFrame | Mapping[str, Any], names: Iterable[str]) -> None:
         self.columns: dict[str, Cells] = {name: _cells(name, data[name]) for name in names}
@@ -38,48 +39,41 @@ class FrameSource:
             raise DataError(f"the columns must have as many rows as each other, not {lengths}")
         self.rows = next(iter(lengths.values()))
 
+    @property
+    def slots(self) -> int:
+        """The cores of this machine."""
+        return os.cpu_count() or 1
+
     def types(self) -> dict[str, pa.DataType]:
-        """The Arrow type of each column, for checks before any work is done."""
+        """Return the Arrow type of each column."""
         return {
             name: cells.type if not isinstance(cells, np.ndarray) else _numpy_type(name, cells)
             for name, cells in self.columns.items()
         }
 
-    @property
-    def kind(self) -> str:
-        return "arrays"
-
-    def slots(self) -> int:
-        """How many partitions there are when nobody says: one a core."""
-        return os.cpu_count() or 1
-
     @contextmanager
-    def staging(self, store: Store, folder: str) -> Iterator[tuple[Store, str]]:
-        """A place for staged rows: this machine's own disk, since all that needs them runs here."""
+    def staging_folder(self, store: Store, folder: str) -> Iterator[StagingFolder]:
+        """Stage on this machine's own disk, since all tasks run here."""
         with tempfile.TemporaryDirectory(prefix="cerebro-spark-") as path:
-            yield LocalStore(path), "staged"
+            yield StagingFolder(LocalStore(path), "staged")
 
-    def stage(self, task: StageSplit) -> list[SplitReport]:
-        """Stage every split, here and now."""
-        return [task(number, batches) for number, batches in self.splits()]
+    def map_splits(self, task: SplitTask[T]) -> list[T]:
+        """Run the task on one split after the other."""
+        starts = range(0, self.rows, _SPLIT_ROWS)
+        return [task(number, self._batches(start, start + _SPLIT_ROWS)) for number, start in enumerate(starts)]
 
-    def assemble(self, task: AssemblePartition, hands: Mapping[str, Sequence[Piece]]) -> list[PartitionFile]:
-        """Write every partition, here and now."""
-        return [task(name, pieces) for name, pieces in hands.items()]
-
-    def splits(self) -> Iterator[tuple[int, Iterator[dict[str, Cells]]]]:
-        """Numbered runs of rows, each as batches."""
-        for number, start in enumerate(range(0, self.rows, _SPLIT_ROWS)):
-            yield number, self._batches(start, min(self.rows, start + _SPLIT_ROWS))
+    def starmap(self, task: Callable[..., T], items: Sequence[tuple[Any, ...]]) -> list[T]:
+        """Run the task on one item after the other."""
+        return [task(*item) for item in items]
 
     def _batches(self, start: int, end: int) -> Iterator[dict[str, Cells]]:
-        for at in range(start, end, _BATCH_ROWS):
+        for at in range(start, min(end, self.rows), _BATCH_ROWS):
             rows = slice(at, min(end, at + _BATCH_ROWS))
             yield {name: cells[rows] for name, cells in self.columns.items()}
 
 
 def column_names(data: pd.DataFrame | Mapping[str, Any]) -> list[str]:
-    """The names of the columns: those that can be asked for, which are text."""
+    """Return the names of the columns that can be asked for: those that are text."""
     return [name for name in (data.columns if isinstance(data, pd.DataFrame) else data) if isinstance(name, str)]
 
 
@@ -88,8 +82,8 @@ def _cells(name: str, values: Any) -> Cells:
         raise DataError(f"column {name!r} is a ndarray without rows, just {values}: give one value for each row")
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise DataError(
-            f"column {name!r} is a {type(values).__name__}, not a row after row: give a list or an array with one value"
-            " for each row"
+            f"column {name!r} is a {type(values).__name__}, not a column of values: give a list or an array with one"
+            " value for each row"
         )
     if isinstance(values, pd.Series):
         plain = isinstance(values.dtype, np.dtype) and values.dtype.kind in "fiub"
@@ -102,7 +96,7 @@ def _cells(name: str, values: Any) -> Cells:
 
 
 def _objects(name: str, values: Sequence[Any] | NDArray[Any]) -> Cells:
-    """Cells that are lists, arrays or Python values: Arrow takes the first two only as lists of lists."""
+    """Return cells that are lists, arrays or Python values in a form that Arrow takes."""
     if isinstance(values, np.ndarray) and values.dtype.kind != "O":
         _element_type(name, values.dtype)
         return _arrow(name, values)

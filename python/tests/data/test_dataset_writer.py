@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numbered_rows import numbered, numbers
 
 from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.data.partitioning import leftovers
+from cerebro_spark.data.partitioning.dataset_writer import delete_abandoned, new_token
 from cerebro_spark.data.prepare import prepare
 from cerebro_spark.errors import StoreForbidden
 from cerebro_spark.store.fsspec import FsspecStore
@@ -40,7 +40,7 @@ def prepare_and_die(root: Path, name: str | None) -> None:
 
 
 def old(store: LocalStore, id: str, age: float) -> str:
-    name = f"datasets/{id}/{leftovers.new_token(time.time() - age)}/train/train-00000.parquet"
+    name = f"datasets/{id}/{new_token(time.time() - age)}/train/train-00000.parquet"
     store.write(name, b"left by a crash")
     return name
 
@@ -56,9 +56,9 @@ def test_what_a_killed_prepare_left_goes_when_it_is_old(store: LocalStore, name:
     assert [file.rpartition("/")[2] for file in left] == ["train-00000.parquet"]
     dataset = prepare(numbered(10), store=store, features="x", label="y", partitions=2, name="d")
     assert set(left) < set(store.list()), "it might be at work still"
-    assert leftovers.sweep(store, older_than=-60) == 1
+    assert delete_abandoned(store, older_than=-60) == 1
     assert not set(left) & set(store.list())
-    assert leftovers.sweep(store, older_than=-60) == 0
+    assert delete_abandoned(store, older_than=-60) == 0
     assert numbers(Dataset.open(store, dataset.id), "train") == list(range(10))
 
 
@@ -85,7 +85,7 @@ def test_a_sweep_that_is_forbidden_harms_no_data_set(store: LocalStore, monkeypa
 def test_beside_a_manifest_that_cannot_be_read_nothing_goes(store: LocalStore) -> None:
     left = old(store, "d", age=8 * DAY)
     store.write(manifest("d"), b"{")
-    assert leftovers.sweep(store) == 0
+    assert delete_abandoned(store) == 0
     assert left in store.list()
 
 
@@ -100,7 +100,7 @@ def test_only_old_writers_without_a_manifest_go(writers: list[tuple[str, float, 
     text = store.read(manifest("template")).decode()
     kept, gone = {*store.list(), f"datasets/a/{foreign}/train/x", "datasets/a/notes.txt"}, set()
     for id, days, finished in writers:
-        token = leftovers.new_token(time.time() - days * DAY)
+        token = new_token(time.time() - days * DAY)
         name = f"datasets/{id}/{token}/train/train-00000.parquet"
         owns = finished and manifest(id) not in kept
         if owns:
@@ -109,5 +109,5 @@ def test_only_old_writers_without_a_manifest_go(writers: list[tuple[str, float, 
         (kept if owns or days < 7 else gone).add(name)
     for name in sorted((kept | gone) - set(store.list())):
         store.write(name, b"x")
-    assert leftovers.sweep(store) == len(gone)
+    assert delete_abandoned(store) == len(gone)
     assert set(store.list()) == kept
