@@ -19,11 +19,11 @@ import cloudpickle
 from cerebro_spark.backend import cluster
 from cerebro_spark.backend.hand import Hand
 from cerebro_spark.backend.job import Job
-from cerebro_spark.backend.limits import check_whole
 from cerebro_spark.backend.spark_task import Errand, Lacking, run_errand
 from cerebro_spark.backend.wire import Message
 from cerebro_spark.backend.wired import WiredBackend
 from cerebro_spark.backend.worker import Posting
+from cerebro_spark.checks import check_whole
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.partitioning.shipping import package_on_executors, use_this_python
 from cerebro_spark.data.prepare import replica_hosts

@@ -31,6 +31,7 @@ _MOVED = {
     "data.shipping": "data.partitioning.shipping",
     "data.staging": "data.partitioning.staging",
     "data.unischema": "data.formats.unischema",
+    "replay": "replays",
     "trainer.checkpoint": "trainer.checkpoints.file",
     "trainer.footprint": "trainer.sharing.footprint",
     "trainer.hooks": "trainer.sharing.hooks",

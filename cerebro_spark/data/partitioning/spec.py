@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import pandas as pd
 
 from cerebro_spark._version import __version__
+from cerebro_spark.checks import is_number
 from cerebro_spark.data.input.columns import ColumnNames, Input, parse_inputs
 from cerebro_spark.errors import ConfigurationError
 
@@ -40,15 +41,15 @@ class Order:
         allow_nan: Any = False,
     ) -> Order:
         inputs = parse_inputs(features, label, weight)
-        if partitions is not None and (not _is_number(partitions, Integral) or partitions < 1):
+        if partitions is not None and (not is_number(partitions, Integral) or partitions < 1):
             raise ConfigurationError(f"partitions is {partitions!r}, but must be a whole number of at least 1")
-        if not _is_number(seed, Integral):
+        if not is_number(seed, Integral):
             raise ConfigurationError(f"seed is {seed!r}, but must be a whole number")
         check_allow_nan(allow_nan)
         fraction = 0.0
         flag = str(validation) if isinstance(validation, str) else None
         described: Any = "rows of its own" if is_frame(validation) else flag
-        if _is_number(validation, Real):
+        if is_number(validation):
             described = fraction = float(validation)
             if not 0 <= fraction < 1:
                 raise ConfigurationError(f"validation is {validation!r}, but a fraction must be at least 0 and below 1")
@@ -84,8 +85,3 @@ def is_frame(value: Any) -> bool:
     (True, False)
     """
     return is_spark(value) or isinstance(value, pd.DataFrame | Mapping)
-
-
-def _is_number(value: Any, kind: type) -> bool:
-    """NumPy's numbers are numbers; a bool is none, although Python counts with it."""
-    return isinstance(value, kind) and not isinstance(value, bool)
