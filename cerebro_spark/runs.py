@@ -34,7 +34,7 @@ from cerebro_spark.events import Event, RunStarted, Settings, WorkerJoined
 from cerebro_spark.hold import Hold, wait_until_free
 from cerebro_spark.progress import Progress
 from cerebro_spark.recipe import Recipe
-from cerebro_spark.replay import Checker, ReplaySearch, Script
+from cerebro_spark.replays import Checker, ReplaySearch, Script
 from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.search import Search
 from cerebro_spark.store import paths

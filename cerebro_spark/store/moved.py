@@ -32,6 +32,7 @@ _MOVED = {
     "data.staging": "data.partitioning.staging",
     "data.unischema": "data.formats.unischema",
     "data.validity": "data.manifest",
+    "replay": "replays",
     "trainer.batch_keys": "trainer.hook_results",
     "trainer.blame": "trainer.unit_errors",
     "trainer.checkpoint": "trainer.checkpoints.reading",

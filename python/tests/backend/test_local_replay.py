@@ -17,7 +17,7 @@ from cerebro_spark.engine import Engine
 from cerebro_spark.errors import ReplayDiverged
 from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import Event, Settings, UnitFinished, WorkerLost
-from cerebro_spark.replay import Checker, ReplaySearch, Script
+from cerebro_spark.replays import Checker, ReplaySearch, Script
 from cerebro_spark.search import Done, FixedSearch, Search, Wait
 from cerebro_spark.store import paths
 from cerebro_spark.trainer.base import Hooks
