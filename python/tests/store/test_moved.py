@@ -28,7 +28,7 @@ def test_a_pickle_with_an_old_name_is_read() -> None:
 def test_a_kept_pickle_with_an_old_name_is_read(tmp_path: object) -> None:
     from cerebro_spark.trainer.torch.model import TorchModel
 
-    resolve = references.found_again(LocalStore(str(tmp_path)))
+    resolve = references.resolver_from(LocalStore(str(tmp_path)))
     assert references.loads(b"ccerebro_spark.trainer.torch_model\nTorchModel\n.", resolve) is TorchModel
 
 

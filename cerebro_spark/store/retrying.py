@@ -1,6 +1,7 @@
-"""A store that waits for another one: what fails for a while is tried again. It never hides that it had to wait.
+"""A store that repeats failed calls of another one. It logs a warning for each attempt that failed.
 
-Only what may pass by itself is tried again: an answer that is final (not there, taken, forbidden, full) comes at once.
+Only errors that may pass by themselves are tried again. A final answer (not found, taken, forbidden, full) is raised at
+once.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from cerebro_spark.errors import (
 )
 from cerebro_spark.store.base import Store, check_name
 from cerebro_spark.store.connection import PerProcess
-from cerebro_spark.store.failures import gist
-from cerebro_spark.store.sameness import own_bytes_pass
-from cerebro_spark.store.spool import Spool
+from cerebro_spark.store.failures import one_line
+from cerebro_spark.store.idempotence import accept_own_bytes
+from cerebro_spark.store.streams import SpooledBlob
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -43,23 +44,35 @@ _TRIES_TO_DELETE = 3
 _CHUNK = 1 << 20
 
 
-class Patient(Store):
-    """The store `store`, tried again for `seconds` where it fails.
+class RetryingStore(Store):
+    """A store whose failed calls are tried again, with growing pauses, until a time limit.
 
-    The first pause is about `first` seconds, each next one twice as long, up to `longest`; `seed` draws the jitter that
-    keeps many workers from coming back at the same moment (the process' own, if not given). When the time is over, the
-    call raises StoreUnavailable. Deleting is given up after three tries: what stays takes room and does no harm, and
-    whoever tidies up shall not be kept waiting.
+    When the time is over, the call raises StoreUnavailable. Deleting is tried three times only: what is not deleted
+    takes space but does no harm, and the caller should not have to wait for it.
 
-    A write whose answer was lost finds its own bytes there when it is tried again: that is success. Other bytes under
-    the name are somebody else's, and AlreadyInStore as ever.
+    A write whose answer was lost finds its own bytes when it is tried again, and has then succeeded. Other bytes under
+    the name belong to another writer and raise AlreadyInStore.
 
-    >>> import tempfile
-    >>> from cerebro_spark.store.local import LocalStore
-    >>> store = Patient(LocalStore(tempfile.mkdtemp()), seconds=60)
-    >>> store.write("a", b"hello")
-    >>> store.read("a")
-    b'hello'
+    Args:
+        store: The store to call.
+        seconds: How long to try. Defaults to 120.0.
+        first: The first pause in seconds; each pause is twice as long as the one before. Defaults to 0.2.
+        longest: The longest pause in seconds. Defaults to 10.0.
+        seed: The seed of the jitter, which keeps many workers from coming back at the same moment. None, the default,
+            takes a seed from host and process.
+        clock: Returns the time in seconds. Defaults to `time.monotonic`.
+        sleep: Waits for some seconds. Defaults to `time.sleep`.
+
+    Raises:
+        ConfigurationError: If a number of seconds is not above 0.
+
+    Examples:
+        >>> import tempfile
+        >>> from cerebro_spark.store.local import LocalStore
+        >>> store = RetryingStore(LocalStore(tempfile.mkdtemp()), seconds=60)
+        >>> store.write("a", b"hello")
+        >>> store.read("a")
+        b'hello'
     """
 
     def __init__(
@@ -83,45 +96,45 @@ class Patient(Store):
         self.seed = seed
         self.clock = clock
         self.sleep = sleep
-        self._chance = PerProcess(self._new_chance)
+        self._random = PerProcess(self._new_random)
 
     @property
     def url(self) -> str:
         return self.store.url
 
     def __repr__(self) -> str:
-        return f"Patient({self.store!r}, seconds={self.seconds:g})"
+        return f"RetryingStore({self.store!r}, seconds={self.seconds:g})"
 
-    def __reduce__(self) -> tuple[Callable[..., Patient], tuple[object, ...]]:
-        return _again, (self.store, self.seconds, self.first, self.longest, self.seed, self.clock, self.sleep)
+    def __reduce__(self) -> tuple[Callable[..., RetryingStore], tuple[object, ...]]:
+        return _rebuild, (self.store, self.seconds, self.first, self.longest, self.seed, self.clock, self.sleep)
 
-    # -- the calls of a store
+    # -- the methods of a store
 
     def write(self, name: str, data: bytes | memoryview) -> None:
         self._put(name, lambda: self.store.write(name, data), lambda: io.BytesIO(data))
 
     def read(self, name: str) -> bytes:
-        return self._patiently("reading", name, lambda: self.store.read(name))
+        return self._retry("reading", name, lambda: self.store.read(name))
 
     @contextmanager
     def reader(self, name: str) -> Iterator[BinaryIO]:
-        """A failed read opens the blob again, where it left off: a blob never changes."""
+        """Open a blob for reading. After a failed read it is opened again at the same position."""
         check_name(name)
-        raw = _PatientReader(self, name)
+        raw = _RetryingReader(self, name)
         with raw, io.BufferedReader(raw, buffer_size=_CHUNK) as file:
             yield cast(BinaryIO, file)
 
     def size(self, name: str) -> int:
-        return self._patiently("looking at", name, lambda: self.store.size(name))
+        return self._retry("looking at", name, lambda: self.store.size(name))
 
     def exists(self, name: str) -> bool:
-        return self._patiently("looking for", name, lambda: self.store.exists(name))
+        return self._retry("looking for", name, lambda: self.store.exists(name))
 
     def list(self, folder: str = "") -> list[str]:
-        return self._patiently("listing", folder, lambda: self.store.list(folder))
+        return self._retry("listing", folder, lambda: self.store.list(folder))
 
     def delete(self, name: str) -> None:
-        self._patiently("deleting", name, lambda: self.store.delete(name), tries=_TRIES_TO_DELETE)
+        self._retry("deleting", name, lambda: self.store.delete(name), tries=_TRIES_TO_DELETE)
 
     def sweep(self, older_than: float = 86_400.0) -> int:
         return self.store.sweep(older_than)
@@ -140,14 +153,14 @@ class Patient(Store):
             with self.store._errors(name):
                 return self.store._is_blob(name)
 
-        return self._patiently("looking for", name, look)
+        return self._retry("looking for", name, look)
 
-    def _settle(self, name: str) -> None:
+    def _make_durable(self, name: str) -> None:
         with self.store._errors(name):
-            self.store._settle(name)
+            self.store._make_durable(name)
 
-    def _stage(self, name: str) -> Spool:
-        """What was streamed is kept on local disk until it is in the store: only then can it be sent again."""
+    def _stage(self, name: str) -> SpooledBlob:
+        """Keep the bytes on local disk until they are in the store, so that they can be sent again."""
 
         def put(path: Path) -> None:
             def copy() -> None:
@@ -156,26 +169,26 @@ class Patient(Store):
 
             self._put(name, copy, lambda: open(path, "rb"))  # noqa: SIM115 (`_put` closes it)
 
-        return Spool(put)
+        return SpooledBlob(put)
 
     def _fetch_blob(self, name: str, path: Path) -> None:
         def fetch() -> None:
-            path.unlink(missing_ok=True)  # what an earlier try left
+            path.unlink(missing_ok=True)  # of an earlier attempt
             with self.store._errors(name):
                 self.store._fetch_blob(name, path)
 
-        self._patiently("fetching", name, fetch)
+        self._retry("fetching", name, fetch)
 
-    # -- patience
+    # -- attempts
 
     def _put(self, name: str, put: Callable[[], None], source: Callable[[], BinaryIO]) -> None:
         def attempt() -> None:
-            with own_bytes_pass(self.store, name, source):
+            with accept_own_bytes(self.store, name, source):
                 put()
 
-        self._patiently("writing", name, attempt)
+        self._retry("writing", name, attempt)
 
-    def _patiently(self, doing: str, name: str, act: Callable[[], T], tries: int | None = None) -> T:
+    def _retry(self, doing: str, name: str, act: Callable[[], T], tries: int | None = None) -> T:
         began, pause, tried = self.clock(), self.first, 0
         while True:
             try:
@@ -187,22 +200,22 @@ class Patient(Store):
                 waited = self.clock() - began
                 if waited >= self.seconds or tried == tries:
                     raise self._given_up(doing, name, waited, tried, error) from error
-                wait = min(pause * self._chance.get().uniform(0.5, 1.5), self.seconds - waited)
-                _log.warning("%s; trying again in %.1f s", gist(error), wait)
+                wait = min(pause * self._random.get().uniform(0.5, 1.5), self.seconds - waited)
+                _log.warning("%s; trying again in %.1f s", one_line(error), wait)
                 self.sleep(wait)
                 pause = min(2 * pause, self.longest)
 
     def _given_up(self, doing: str, name: str, waited: float, tried: int, error: OSError) -> StoreError:
         return StoreUnavailable(
             f"{doing} {name!r} failed {tried} times in {waited:.0f} s, and {self.url} is given up; the last time:"
-            f" {gist(error)}. Once the store works again, what was under way can be resumed"
+            f" {one_line(error)}. Once the store works again, what was under way can be resumed"
         )
 
-    def _new_chance(self) -> random.Random:
+    def _new_random(self) -> random.Random:
         return random.Random(f"{socket.gethostname()} {os.getpid()}" if self.seed is None else self.seed)
 
 
-def _again(
+def _rebuild(
     store: Store,
     seconds: float,
     first: float,
@@ -210,14 +223,14 @@ def _again(
     seed: int | None,
     clock: Callable[[], float],
     sleep: Callable[[float], None],
-) -> Patient:
-    return Patient(store, seconds=seconds, first=first, longest=longest, seed=seed, clock=clock, sleep=sleep)
+) -> RetryingStore:
+    return RetryingStore(store, seconds=seconds, first=first, longest=longest, seed=seed, clock=clock, sleep=sleep)
 
 
-class _PatientReader(io.RawIOBase):
-    """A blob open for reading, which is opened anew where reading failed."""
+class _RetryingReader(io.RawIOBase):
+    """A blob that is open for reading, and is opened again after a failed read."""
 
-    def __init__(self, patient: Patient, name: str) -> None:
+    def __init__(self, patient: RetryingStore, name: str) -> None:
         self._patient = patient
         self._name = name
         self._place = 0
@@ -261,7 +274,7 @@ class _PatientReader(io.RawIOBase):
                 self._forget()
                 raise
 
-        return self._patient._patiently(doing, self._name, attempt)
+        return self._patient._retry(doing, self._name, attempt)
 
     def _forget(self) -> None:
         broken, self._open, self._file = self._open, ExitStack(), None

@@ -1,4 +1,4 @@
-"""How a new blob gets its name on HDFS: staged, closed, renamed. It never renames over an existing file."""
+"""Creates a blob on HDFS: a staging file, closed, then renamed. It never renames over an existing file."""
 
 from __future__ import annotations
 
@@ -8,15 +8,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cerebro_spark.errors import StoreError
-from cerebro_spark.store.hdfs_clients import HdfsClient, failure_kind
+from cerebro_spark.store.hdfs_clients import HdfsClient, hdfs_error_kind
 
 _PIECE = 4 << 20
 _ATTEMPTS = 8
 _MIB, _GIB = 1 << 20, 1 << 30
 
 
-def put_new(client: HdfsClient, source: bytes | memoryview | Path, staged: str, target: str) -> None:
-    """Create `target` with the bytes of `source`, by way of `staged`, or raise FileExistsError when it exists."""
+def upload_new(client: HdfsClient, source: bytes | memoryview | Path, staged: str, target: str) -> None:
+    """Create a file with the bytes of `source`.
+
+    Args:
+        client: The connection to HDFS.
+        source: The bytes, or a local file.
+        staged: The path to write to first.
+        target: The path of the new file.
+
+    Raises:
+        FileExistsError: If `target` exists.
+    """
     try:
         _upload(client, source, staged)
         _rename(client, staged, target)
@@ -27,10 +37,10 @@ def put_new(client: HdfsClient, source: bytes | memoryview | Path, staged: str, 
 
 
 def _upload(client: HdfsClient, source: bytes | memoryview | Path, staged: str) -> None:
-    """Write the staging file, anew when a data node that the name node believes in is dead.
+    """Write the staging file; start again if a data node is dead that the name node takes for alive.
 
-    The native client goes on without a node that dies in the middle of a block, but gives up when the first node of a
-    new block does not answer: another try is given other nodes.
+    The native client continues without a node that dies in the middle of a block, but fails if the first node of a new
+    block does not answer. The next attempt gets other nodes.
     """
     size = block_size(source.stat().st_size if isinstance(source, Path) else memoryview(source).nbytes)
     for attempt in range(_ATTEMPTS):
@@ -41,16 +51,17 @@ def _upload(client: HdfsClient, source: bytes | memoryview | Path, staged: str) 
             file.close()
             return
         except (OSError, RuntimeError) as error:
-            if failure_kind(error) is not StoreError or attempt == _ATTEMPTS - 1:
+            if hdfs_error_kind(error) is not StoreError or attempt == _ATTEMPTS - 1:
                 raise
         client.delete(staged)
         time.sleep(random.uniform(0.05, 0.1) * 2**attempt)
 
 
 def block_size(size: int) -> int:
-    """Blocks so large that the whole blob is one, up to 1 GiB: then it lies whole on each of its hosts.
+    """Return a block size that makes the whole blob one block, up to 1 GiB.
 
-    A worker on such a host reads all of its partition from its own disk, and an upload depends on one choice of nodes.
+    Then each of its hosts has all of it: a worker there reads its partition from its own disk, and an upload depends on
+    one choice of nodes only.
 
     >>> block_size(10), block_size(300_000_000) // 2**20, block_size(5 * 2**30) // 2**20
     (1048576, 287, 1024)
@@ -76,8 +87,8 @@ def _rename(client: HdfsClient, staged: str, target: str) -> None:
             client.rename_new(staged, target)
             return
         except FileNotFoundError:
-            if client.info(staged) is None:
+            if client.status(staged) is None:
                 raise
-        # Somebody deleted the target's folder between the two calls: fall out of step with them.
+        # Another process deleted the target's folder between the two calls: wait a random time, not to meet it again.
         time.sleep(random.uniform(0, 0.001 * (attempt + 1)))
-    raise OSError(f"the folder of {target} is deleted again and again by somebody else")
+    raise OSError(f"another process keeps deleting the folder of {target}")

@@ -31,7 +31,7 @@ from cerebro_spark.errors import (
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.fsspec import FsspecStore
 from cerebro_spark.store.local import LocalStore
-from cerebro_spark.store.patience import Patient
+from cerebro_spark.store.retrying import RetryingStore
 
 
 class Flaky(FsspecStore):
@@ -125,8 +125,8 @@ class Clock:
         self.now += seconds
 
 
-def patient(store: Store, clock: Clock, **options: Any) -> Patient:
-    return Patient(store, clock=clock, sleep=clock.sleep, seed=1, **options)
+def patient(store: Store, clock: Clock, **options: Any) -> RetryingStore:
+    return RetryingStore(store, clock=clock, sleep=clock.sleep, seed=1, **options)
 
 
 def resets(count: int) -> list[OSError]:
@@ -170,7 +170,7 @@ def test_pauses_grow_up_to_a_limit_and_are_never_the_same_for_all() -> None:
     for seed in (1, 2):
         flaky, clock = Flaky(), Clock()
         flaky.before = resets(8)
-        store = Patient(flaky, seconds=500, first=0.2, longest=4.0, seed=seed, clock=clock, sleep=clock.sleep)
+        store = RetryingStore(flaky, seconds=500, first=0.2, longest=4.0, seed=seed, clock=clock, sleep=clock.sleep)
         store.exists("a")
         expected = [0.2, 0.4, 0.8, 1.6, 3.2, 4.0, 4.0, 4.0]
         for pause, middle in zip(clock.pauses, expected, strict=True):
@@ -221,7 +221,7 @@ def test_a_name_that_somebody_else_took_meanwhile_is_taken(theirs: bytes) -> Non
     def somebody_writes(seconds: float) -> None:
         Store.write(flaky, "a", theirs)
 
-    store = Patient(flaky, clock=clock, sleep=somebody_writes)
+    store = RetryingStore(flaky, clock=clock, sleep=somebody_writes)
     with pytest.raises(AlreadyInStore):
         store.write("a", b"hello")
     assert flaky.read("a") == theirs
@@ -290,7 +290,7 @@ def test_whatever_fails_a_store_holds_what_was_written_once(data: st.DataObject)
 
 
 def test_it_travels(tmp_path: Path) -> None:
-    store = Patient(LocalStore(tmp_path), seconds=7.0, first=0.5, longest=2.0, seed=3)
+    store = RetryingStore(LocalStore(tmp_path), seconds=7.0, first=0.5, longest=2.0, seed=3)
     store.write("a", b"hello")
     copy = pickle.loads(pickle.dumps(store))
     assert copy.read("a") == b"hello"
@@ -300,7 +300,7 @@ def test_it_travels(tmp_path: Path) -> None:
 
 def test_no_patience_at_all_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="`seconds` is 0, but must be above 0"):
-        Patient(LocalStore(tmp_path), seconds=0)
+        RetryingStore(LocalStore(tmp_path), seconds=0)
 
 
 @contextmanager
@@ -342,7 +342,7 @@ def test_an_object_store_that_comes_late_and_then_stalls_is_waited_for() -> None
 
         running: list[subprocess.Popen[bytes]] = []
         stalled: list[bool] = []
-        store = Patient(FsspecStore("s3://late/data", **options), seconds=90.0, longest=1.0, sleep=sleep)
+        store = RetryingStore(FsspecStore("s3://late/data", **options), seconds=90.0, longest=1.0, sleep=sleep)
         with pytest.raises(NotFoundInStore):  # there is a server now, and no bucket yet
             store.read("a")
         s3fs.S3FileSystem(**options).mkdir("late")

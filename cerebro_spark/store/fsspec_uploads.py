@@ -1,4 +1,4 @@
-"""How a new blob gets its name on each kind of fsspec file system. None of them ever shows half a blob under a name."""
+"""Creates a blob on each kind of fsspec file system. No reader ever sees half a blob."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 CONDITIONAL = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"})
-"""Protocols whose client uploads atomically, and only where there is nothing yet (`mode="create"`)."""
+"""Protocols whose client uploads atomically, and only if the name is free (`mode="create"`)."""
 
 _TAGGED = frozenset({"s3", "s3a"})
 _WRITER = "cerebro-writer"
@@ -18,12 +18,23 @@ _ATTEMPTS = 8
 
 
 def has_folders(protocol: str) -> bool:
-    """Whether folders are things of their own there, not just the beginnings of names."""
+    """Return whether the file system has real folders, not only names with slashes."""
     return protocol not in CONDITIONAL and protocol != "memory"
 
 
-def put_new(fs: Any, protocol: str, source: bytes | Path, path: str, staging: str) -> None:
-    """Create `path` with the bytes of `source`, or raise FileExistsError when it exists."""
+def upload_new(fs: Any, protocol: str, source: bytes | Path, path: str, staging: str) -> None:
+    """Create a file with the bytes of `source`.
+
+    Args:
+        fs: The fsspec file system.
+        protocol: Its protocol, such as "s3".
+        source: The bytes, or a local file.
+        path: The path of the new file.
+        staging: The folder for unfinished files, used where an upload is not atomic.
+
+    Raises:
+        FileExistsError: If `path` exists.
+    """
     if protocol in CONDITIONAL:
         _put_conditionally(fs, protocol, source, path)
     elif protocol == "memory":
@@ -35,9 +46,9 @@ def put_new(fs: Any, protocol: str, source: bytes | Path, path: str, staging: st
 def _put_conditionally(fs: Any, protocol: str, source: bytes | Path, path: str) -> None:
     """Upload on the condition that the name is free.
 
-    An upload whose answer was lost is sent again by the client and then finds its own object: a tag tells it from
-    another writer's. S3 also answers "conflict" while another conditional upload of the name is on its way: try again
-    until it is clear who won.
+    A client repeats an upload whose answer was lost, and then finds its own object: a tag distinguishes it from that of
+    another writer. S3 answers "conflict" while another conditional upload of the name is under way: try again until one
+    of them has succeeded.
     """
     writer = uuid.uuid4().hex
     tag = {"Metadata": {_WRITER: writer}} if protocol in _TAGGED else {}
@@ -55,11 +66,11 @@ def _put_conditionally(fs: Any, protocol: str, source: bytes | Path, path: str) 
             if error.errno != errno.EBUSY and "ConditionalRequestConflict" not in repr(error.__cause__):
                 raise
         time.sleep(0.05 * 2**attempt)
-    raise OSError(errno.EBUSY, "other writers of this name neither finished nor gave up", path)
+    raise OSError(errno.EBUSY, "other writers of this name did not finish", path)
 
 
 def _put_in_memory(fs: Any, source: bytes | Path, path: str) -> None:
-    """One `dict.setdefault`, which is atomic: the first writer's file stays."""
+    """Use `dict.setdefault`, which is atomic: the file of the first writer stays."""
     from fsspec.implementations.memory import MemoryFile
 
     mine = MemoryFile(fs, path, source if isinstance(source, bytes) else source.read_bytes())
@@ -68,7 +79,7 @@ def _put_in_memory(fs: Any, source: bytes | Path, path: str) -> None:
 
 
 def _put_and_move(fs: Any, source: bytes | Path, path: str, staging: str) -> None:
-    """Upload to a staging name and move: whole for readers, and exclusive where the file system's `mv` is."""
+    """Upload to a staging name and move it. Two writers cannot both succeed if the file system's `mv` is exclusive."""
     staged = f"{staging}/{uuid.uuid4().hex}"
     fs.makedirs(staging, exist_ok=True)
     try:
@@ -88,7 +99,7 @@ def _move_new(fs: Any, staged: str, path: str) -> None:
         except FileExistsError:
             if fs.isfile(folder):
                 raise
-            continue  # it was there, and was deleted before it could be looked at
+            continue  # it existed, and was deleted before fsspec looked at it
         except FileNotFoundError:
             continue  # a folder above it was deleted while it was made
         except NotADirectoryError as error:
@@ -103,8 +114,8 @@ def _move_new(fs: Any, staged: str, path: str) -> None:
         except FileNotFoundError:
             if not _exists(fs, staged):
                 raise
-            # else somebody deleted the folder between the two calls
-    raise OSError(errno.EBUSY, "its folder is deleted again and again by somebody else", path)
+            # else another process deleted the folder between the two calls
+    raise OSError(errno.EBUSY, "another process keeps deleting its folder", path)
 
 
 def _upload(fs: Any, source: bytes | Path, path: str, **options: Any) -> None:
