@@ -9,11 +9,16 @@ from typing import Any
 
 import pytest
 from end_of_run import pytest_unconfigure as pytest_unconfigure
+from fast_tier import quicken
 from hadoop import jars
 from hadoop.cluster import HadoopCluster
 from side_by_side import check_dealt, deal
 from sparks import CLUSTER, SparkHouse, excuse
 from unwanted import unwanted
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    quicken(config)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
