@@ -1,6 +1,7 @@
 """How tests are dealt to processes that run side by side (`pytest -n 2`): by file, and all of Hadoop's to one of them.
 
-A file's tests share what they set up, and those of Hadoop share one cluster, which they kill parts of. Quick tests of
+A file's tests share what they set up, and those of Hadoop share one cluster, which they kill parts of. With them go the
+tests that send jobs from a gateway, so that its environment is packed once. Quick tests of
 trainers go to one process too, because the first use of torchmetrics or of an optimizer takes seconds. What takes
 longest comes first, so that no process is left with it at the end.
 """
@@ -32,7 +33,7 @@ def check_dealt(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def _group(item: pytest.Item) -> str:
-    if item.get_closest_marker("hadoop"):
+    if item.get_closest_marker("hadoop") or "gateway" in getattr(item, "fixturenames", ()):
         return "hadoop"
     return "trainers" if _is_quick_trainer_test(item) else str(item.path)
 
