@@ -11,8 +11,11 @@ import pytest
 from cerebro_spark.store import moved, references
 from cerebro_spark.store.local import LocalStore
 
+# Keras takes seconds to import.
+MOVED = [pytest.param(old, marks=[pytest.mark.slow] if "keras" in old else []) for old in sorted(moved._MOVED)]
 
-@pytest.mark.parametrize("old", sorted(moved._MOVED))
+
+@pytest.mark.parametrize("old", MOVED)
 def test_every_module_that_moved_is_there(old: str) -> None:
     new = moved.current_module(f"cerebro_spark.{old}")
     assert isinstance(importlib.import_module(new), types.ModuleType)

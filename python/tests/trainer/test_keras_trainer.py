@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from trainer_process import HERE, FrameworkProcess
+from unimported import keys_in
 
 pytestmark = pytest.mark.slow
 
 
 def names_in(table: str) -> list[str]:
-    tree = ast.parse((HERE / "trainer_cases_keras.py").read_text())
-    value = next(n.value for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == table)
-    return [key.value for key in value.keys]
+    return keys_in(HERE / "trainer_cases_keras.py", table)
 
 
 @pytest.fixture(scope="module", params=["tensorflow", "torch"])
