@@ -1,4 +1,4 @@
-"""What nobody uses any more, on this host and in a store: `cerebro-spark clean`. It touches nothing that is in use."""
+"""Frees what is unused on this host and in a store: `cerebro-spark clean`. It never touches what is in use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DAY = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """Something that only takes room: where it is, how many bytes it has, and what it was."""
+    """Something unused: where it is, its size in bytes, and what it was."""
 
     place: str
     bytes: int
@@ -26,33 +26,43 @@ class Leftover:
 def clean(
     store: str | Store | None = None, *, older_than: float | None = None, dry_run: bool = False
 ) -> list[Leftover]:
-    """Free what nobody uses of this user's cache on this host, and what writers that died left in `store`.
+    """Free what is unused in this user's cache on this host, and what writers that died left in a store.
 
-    What was being written to a store may still be at work: it is left alone for a day, a folder of `prepare` for a
-    week; `older_than` says otherwise, in days. `dry_run` only looks. Returns what was found.
+    Args:
+        store: The store, or its URL; None (the default) for the cache alone.
+        older_than: The age in days from which unfinished writes count as left by the dead. None (the default) is a
+            day, and a week for a folder of `prepare`: a younger one may still be written.
+        dry_run: Whether to find only, and to remove nothing.
+
+    Returns:
+        What was found.
+
+    Raises:
+        ConfigurationError: `older_than` is negative.
     """
     if older_than is not None and not older_than >= 0:
         raise ConfigurationError(f"`older-than` is {older_than}, but must be a number of days, 0 or more")
-    found = [left for folder in (shared_memory_folder(), disk_folder()) for left in _of_cache(folder, dry_run)]
-    return found if store is None else [*found, *_of_store(open_store(store), older_than, dry_run)]
+    found = [left for folder in (shared_memory_folder(), disk_folder()) for left in _clean_cache(folder, dry_run)]
+    return found if store is None else [*found, *_clean_store(open_store(store), older_than, dry_run)]
 
 
-def as_text(found: Sequence[Leftover], dry_run: bool) -> str:
-    """What was found, a line each, and the sum of it.
+def format_leftovers(found: Sequence[Leftover], dry_run: bool) -> str:
+    """Return the leftovers, a line each, and their sum.
 
-    >>> print(as_text([Leftover("/dev/shm/cerebro-spark-0/train-00000-1f", 2_000_000, "a partition")], dry_run=True))
+    >>> found = [Leftover("/dev/shm/cerebro-spark-0/train-00000-1f", 2_000_000, "a partition")]
+    >>> print(format_leftovers(found, dry_run=True))
            2.0 MB  /dev/shm/cerebro-spark-0/train-00000-1f (a partition)
-    nobody uses 1 of them, 2.0 MB: without --dry-run they are removed
+    1 unused, 2.0 MB: without --dry-run they are removed
     """
     total = sum(left.bytes for left in found)
     if not found:
-        return "there is nothing that nobody uses"
+        return "nothing is unused"
     lines = [f"{_megabytes(left.bytes):>13}  {left.place} ({left.what})" for left in found]
     done = "without --dry-run they are removed" if dry_run else "they are removed"
-    return "\n".join([*lines, f"nobody uses {len(found)} of them, {_megabytes(total)}: {done}"])
+    return "\n".join([*lines, f"{len(found)} unused, {_megabytes(total)}: {done}"])
 
 
-def _of_cache(folder: Path, dry_run: bool) -> Iterator[Leftover]:
+def _clean_cache(folder: Path, dry_run: bool) -> Iterator[Leftover]:
     if not folder.exists():
         return
     root = CacheRoot(folder)
@@ -64,11 +74,11 @@ def _of_cache(folder: Path, dry_run: bool) -> Iterator[Leftover]:
             with root.locked():
                 root.evict(None)
     finally:
-        # Whoever left while we looked took us for a user, and left the tidying to us.
+        # A worker that left meanwhile took this process for a user, and did not tidy up.
         root.leave(tidy=not dry_run or not root.was_empty)
 
 
-def _of_store(store: Store, older_than: float | None, dry_run: bool) -> Iterator[Leftover]:
+def _clean_store(store: Store, older_than: float | None, dry_run: bool) -> Iterator[Leftover]:
     from cerebro_spark.data.partitioning.dataset_writer import WEEK, delete_abandoned, find_abandoned
 
     staged = DAY if older_than is None else older_than * DAY

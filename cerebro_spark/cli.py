@@ -172,10 +172,10 @@ def _add_clean(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _clean(options: argparse.Namespace) -> None:
-    from cerebro_spark.cleaning import as_text, clean
+    from cerebro_spark.cleaning import clean, format_leftovers
 
     found = clean(options.store, older_than=options.older_than, dry_run=options.dry_run)
-    print(as_text(found, options.dry_run))
+    print(format_leftovers(found, options.dry_run))
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -184,9 +184,9 @@ def _doctor(options: argparse.Namespace) -> int:
     settings = dict(_setting(pair) for pair in options.conf)
     colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     broken = 0
-    for line in examine(options.master, options.store, settings):
-        print(line.shown(colours), flush=True)
-        broken += line.verdict == "FIX"
+    for diagnosis in examine(options.master, options.store, settings):
+        print(diagnosis.format(colours), flush=True)
+        broken += diagnosis.verdict == "FIX"
     return 1 if broken else 0
 
 

@@ -22,7 +22,16 @@ from contextlib import contextmanager
 from cerebro_spark.codec import decode, encode
 from cerebro_spark.errors import AlreadyInStore, CerebroError, EventLogError, NotFoundInStore
 from cerebro_spark.events import Event
-from cerebro_spark.segments import START, Place, Walk, author, covered, seal, segments, signed
+from cerebro_spark.segments import (
+    START,
+    LogPosition,
+    SegmentReader,
+    is_covered,
+    list_segments,
+    make_seal,
+    read_author,
+    sign,
+)
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.paths import Segment
@@ -52,7 +61,7 @@ class EventLog:
         self._run = run
         self._folder = paths.log_folder(run)
         self._writer = signature()
-        self._place: Place | None = None
+        self._place: LogPosition | None = None
         """Where the log goes on, as far as this driver has read it, or written it itself."""
         self._own = False
         self._segments: list[tuple[Segment, bytes]] = []
@@ -77,7 +86,7 @@ class EventLog:
         assert self._place is not None
         number = self._place.number
         lines = [_numbered(number + index, event) for index, event in enumerate(events)]
-        lines[0] = signed(lines[0], self._writer)
+        lines[0] = sign(lines[0], self._writer)
         name, data = self._next_name(), "".join(lines).encode()
         try:
             self._store.write(name, data)
@@ -93,7 +102,7 @@ class EventLog:
 
         Raises EventLogError where an event is missing or damaged before the end.
         """
-        walk = Walk(self._store, self._run)
+        walk = SegmentReader(self._store, self._run)
         for number, line in walk.lines():
             yield self._decoded(number, line)
         if self._place is None:
@@ -137,7 +146,7 @@ class EventLog:
         """
         if self._place is None and not from_others:
             self._place = self._end()
-        walk = Walk(self._store, self._run, self._place or START)
+        walk = SegmentReader(self._store, self._run, self._place or START)
         unread: list[Event] = []
         for _ in range(_TRIES_TO_SEAL):
             unread += [self._decoded(number, line) for number, line in walk.lines()]
@@ -149,19 +158,19 @@ class EventLog:
                 return unread
         raise EventLogError(f"run {self._run} is under way and cannot be taken over: end the driver that writes it")
 
-    def _end(self) -> Place:
-        walk = Walk(self._store, self._run)
+    def _end(self) -> LogPosition:
+        walk = SegmentReader(self._store, self._run)
         for _ in walk.lines():
             pass
         return walk.place
 
-    def _seal(self, place: Place) -> bool:
+    def _seal(self, place: LogPosition) -> bool:
         """End the newest term here, if its driver has not gone on; then the next one is ours."""
         try:
-            self._store.write(self._next_name(), seal(place.number, self._writer))
+            self._store.write(self._next_name(), make_seal(place.number, self._writer))
         except AlreadyInStore:
             return False
-        if covered(segments(self._store, self._folder), place):
+        if is_covered(list_segments(self._store, self._folder), place):
             return False
         self._place = place._replace(term=place.term + 1)
         return True
@@ -172,7 +181,7 @@ class EventLog:
 
     def _taken(self, name: str) -> EventLogError:
         try:
-            who = author(self._store.read(name))
+            who = read_author(self._store.read(name))
         except NotFoundInStore:
             who = "somebody whose segments have been joined since"
         return EventLogError(

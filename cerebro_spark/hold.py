@@ -1,8 +1,8 @@
-"""Who holds a run: a driver that lives renews its beat in the store, and whoever would go on with the run looks for it.
+"""The hold of a driver on a run: it writes heartbeats to the store, and another driver looks for them.
 
-It keeps nobody from writing: that the log does, whatever was seen or not seen here (`segments.py`). It only spares a
-driver that lives a successor that believes it dead. Stores have no clock that all agree on, and clocks jump: a beat is
-a new name, and whoever waits for one counts seconds by its own monotonic clock.
+It does not stop another driver from writing: the log does that in any case (`segments.py`). It only keeps a driver from
+taking over a run whose driver is alive. Stores have no common clock, and clocks jump: so a beat is a new name, and a
+driver that waits for one counts seconds by its own monotonic clock.
 """
 
 from __future__ import annotations
@@ -27,14 +27,20 @@ EVERY = 5.0
 PATIENCE = 30.0
 """Seconds without a beat after which a driver is taken for dead."""
 _LOOK = 1.0
-_SECONDS_TO_STOP = 5.0
+_STOP_SECONDS = 5.0
 
 
 class Hold:
-    """A driver's hold of a run, for as long as the block lasts; `by` says who it is, for people.
+    """Holds a run for the length of a block.
 
-    A store that fails disturbs nobody: the next beat is the next try. However the block ends, the hold ends with it at
-    once, unless the store cannot be reached then, or the process is killed: then whoever comes next waits for a beat.
+    If the store fails, the next beat is the next try. However the block ends, the hold ends with it at once, unless the
+    store cannot be reached then, or the process is killed: the next driver then waits for a beat.
+
+    Args:
+        store: The store of the run.
+        run: The name of the run.
+        by: The name of the driver, for people.
+        every: Seconds between two beats; EVERY by default.
     """
 
     def __init__(self, store: Store, run: str, by: str, every: float | None = None) -> None:
@@ -58,7 +64,7 @@ class Hold:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._thread.join(_SECONDS_TO_STOP)  # a store that hangs keeps nobody: the thread ends what it began by itself
+        self._thread.join(_STOP_SECONDS)  # do not wait for a store that hangs: the thread finishes by itself
         self._forget(self._written)
 
     def _keep(self) -> None:
@@ -67,7 +73,7 @@ class Hold:
         self._forget(self._written)
 
     def _beat(self) -> None:
-        """The new one first, then the old one goes: in between there are two, and never none."""
+        """Write the new beat, then delete the old one: in between there are two, and never none."""
         name = paths.beat(self._run, self._token, self._count)
         self._count += 1
         self._written.append(name)
@@ -95,16 +101,24 @@ def wait_until_free(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Return when nobody holds the run: at once if nobody says so, else when no beat has come for that many seconds.
+    """Return when no driver holds the run: at once if there is no beat, else once no new beat has come for a while.
 
-    Raises EventLogError, with who holds the run since when, as soon as one comes.
+    Args:
+        store: The store of the run.
+        run: The name of the run.
+        seconds: How long to wait for a new beat; PATIENCE by default.
+        clock: Returns seconds.
+        sleep: Waits for some seconds.
+
+    Raises:
+        EventLogError: A new beat has come; the message says who holds the run, and since when.
     """
     known = set(store.list(paths.beats(run)))
     if not known:
         return
     holder = _holder(store, max(known))
     _log.warning(
-        "run %s was left without a word by %s: looking for up to %g s whether it is alive (take_over=True does not)",
+        "run %s may still be held by %s: waiting up to %g s for a sign of life (take_over=True does not wait)",
         *(run, holder, seconds),
     )
     began = clock()
@@ -119,7 +133,7 @@ def wait_until_free(
         if looked - began >= seconds:
             break
     _log.warning("run %s: no sign of life from %s for %g s; going on with it", run, holder, seconds)
-    with suppress(OSError):  # it only spares the next one the waiting
+    with suppress(OSError):  # so that the next driver need not wait
         for name in known:
             store.delete(name)
 
@@ -129,7 +143,7 @@ def _holder(store: Store, name: str) -> str:
         said = json.loads(store.read(name))
         return f"{said['by']}, who holds it since {said['since']}"
     except (NotFoundInStore, ValueError, LookupError, TypeError):
-        return "somebody who left no name"
+        return "a driver without a name"
 
 
 def _held(run: str, holder: str) -> EventLogError:

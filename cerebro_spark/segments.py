@@ -1,26 +1,26 @@
-"""A run's event log as it lies in a store: which segments there are, and which of them count. It writes nothing.
+"""The segments of an event log in a store: which there are, and which of them count. It writes nothing.
 
-A segment is a write-once blob of numbered JSON lines, named by the number of its first event and by the *term* of the
-driver that wrote it: a driver's time in office. In its term a driver alone writes events, each segment under the name
-that follows its last one, so at every moment one name is contested, the next of the newest term. Whoever writes it
-decides: the driver, how the log goes on; or another one, who writes a *seal* there, and whose term is the next, from
-that event on. So a seal fixes for ever what a term holds: events that were written before it, all of them; and a
-driver whose term is sealed finds the name taken when it writes, whenever it wakes.
+A segment is a write-once blob of numbered JSON lines. Its name has the number of its first event and the *term* of the
+driver that wrote it. In its term only this driver writes events, each segment under the name that follows the last one.
+So at any moment one name is contested: the next name of the newest term. The first write to it decides. If the driver
+writes it, the log goes on. If another driver writes a *seal* there, the term ends, and the other driver's term begins
+with that event. So a seal fixes for ever what a term holds: all events that were written before it. A driver whose term
+is sealed finds the name taken at its next write, however late that is.
 
-Only joining small segments frees names: those of a term's driver, never its next one. The joined segment is written
-before the first name is freed, and stays. So a seal that a slow newcomer writes under a freed name is void, and known
-by it: a joined segment of its term holds that event. Whoever sees a seal lists once more, since one listing may show
-what came late, and not what came early. The very first name of a log, under which no seal was before, is never freed.
+Names become free only when small segments are joined: names of the driver's own term, never its next one. The joined
+segment is written before the first name is freed, and stays. So a seal that a slow driver writes under a freed name is
+void, and can be recognized: a joined segment of its term has that event. A reader that sees a seal lists the log once
+more, since one listing may show a late segment and miss an early one. The first name of a log is never freed.
 
-It follows, on a store that keeps its contract (a name is written once; what is written is seen by every later listing):
-  * what a driver has written counts for ever: no valid seal can come before it. A newcomer whose seal is valid has read
+It follows, on a store that keeps its contract (a name is written once; what is written is in every later listing):
+  * what a driver has written counts for ever: no valid seal can come before it. A driver whose seal is valid has read
     all of it, or reads it before it writes;
   * of several drivers only that of the newest term can write, and the others learn of it by their next write;
   * what a reader has once seen never changes: it follows the seals, and each of them ends its term at one event.
 
-Logs without terms are those of older releases: they are the term 0. The log may be cut at any byte and still reads up
-to the last whole event: each line carries its number, and a line that was cut does not parse. A segment at the end
-without a whole line ends its term, as a seal does: nobody can have acted on it.
+Logs of older releases have no terms: they are the term 0. A log may be cut at any byte and is still read up to the last
+whole event: each line has its number, and a line that was cut does not parse. A segment at the end without a whole line
+ends its term, as a seal does: no driver can have acted on it.
 """
 
 from __future__ import annotations
@@ -35,53 +35,53 @@ from cerebro_spark.store.base import Store
 from cerebro_spark.store.paths import Segment
 
 
-class Place(NamedTuple):
-    """Where a log goes on: in which term, and with which event."""
+class LogPosition(NamedTuple):
+    """A position in a log: the term, and the number of the next event."""
 
     term: int
     number: int
 
 
-START = Place(0, 0)
+START = LogPosition(0, 0)
 _TRIES = 5
 
 
-class Walk:
-    """Reads a log from one place on to its end; `place` is where it has got to, `last` the name that it read last."""
+class SegmentReader:
+    """Reads a log from a position to its end; `place` is the present position, `last` the name that was read last."""
 
-    def __init__(self, store: Store, run: str, place: Place = START) -> None:
+    def __init__(self, store: Store, run: str, place: LogPosition = START) -> None:
         self._store = store
         self._folder = paths.log_folder(run)
         self.place = place
         self.last: str | None = None
 
     def lines(self) -> Iterator[tuple[int, str]]:
-        """All whole lines with their numbers, in order. Raises EventLogError where one is missing before the end."""
+        """Yield all whole lines with their numbers, in order. Raises EventLogError if one is missing before the end."""
         listed = self._list()
         while True:
-            again = yield from self._term(listed)
+            again = yield from self._read_term(listed)
             if again is None:
                 return
             listed = again
 
-    def _term(self, listed: list[Segment]) -> Generator[tuple[int, str], None, list[Segment] | None]:
-        """What these segments hold of the term; returns the listing to go on with, or None at the end of the log."""
+    def _read_term(self, listed: list[Segment]) -> Generator[tuple[int, str], None, list[Segment] | None]:
+        """Yield the lines of the term; return the listing to go on with, or None at the end of the log."""
         blocked = False
         for segment in self._waiting(listed):
             if segment.first > self.place.number:
-                return self._listed_again(listed, segment)
+                return self._list_again(listed, segment)
             data = self._read(segment)
             if data is None:
                 return self._list()
             self.last = segment.name
-            if sealed_by(data) is not None:
+            if read_seal(data) is not None:
                 if segment.first < self.place.number:
                     continue
-                return self._behind_seal()
+                return self._pass_seal()
             blocked = segment.first == self.place.number
             for number, line in whole_lines(data, self.place.number):
                 if number > self.place.number:
-                    raise self._hole(segment.name, number)
+                    raise self._missing_event(segment.name, number)
                 if number == self.place.number:
                     self.place = self.place._replace(number=number + 1)
                     blocked = False
@@ -92,22 +92,22 @@ class Walk:
         return listed
 
     def _waiting(self, listed: list[Segment]) -> list[Segment]:
-        """Those of this term that may hold the next event, or one after it; of some that start alike, longest first."""
+        """Return the segments of this term from the next event on; of those with the same start, the longest first."""
         mine = [segment for segment in listed if segment.term == self.place.term]
         begun = max((segment.first for segment in mine if segment.first <= self.place.number), default=0)
         return sorted((s for s in mine if s.last >= begun), key=lambda s: (s.first, -s.last))
 
-    def _behind_seal(self) -> list[Segment]:
-        """A seal ends its term, unless what a listing begun by now shows makes it void."""
+    def _pass_seal(self) -> list[Segment]:
+        """End the term that is sealed, unless a new listing shows that the seal is void."""
         listed = self._list()
-        if not covered(listed, self.place):
+        if not is_covered(listed, self.place):
             self.place = self.place._replace(term=self.place.term + 1)
         return listed
 
     def _read(self, segment: Segment) -> bytes | None:
-        """None for a segment that has been joined to others since it was listed.
+        """Return a segment; None if it was joined to others since it was listed.
 
-        A listing may still show what vanishes while it is made, or a void seal in its place.
+        A listing may still show a name that is freed while it is made, or a void seal in its place.
         """
         for _ in range(_TRIES):
             try:
@@ -118,65 +118,65 @@ class Walk:
                     return None
         raise gone
 
-    def _listed_again(self, earlier: list[Segment], later: Segment) -> list[Segment]:
-        """A segment that seems never to have been was joined meanwhile, or came while the listing was made.
+    def _list_again(self, earlier: list[Segment], later: Segment) -> list[Segment]:
+        """List again for a missing segment: it was joined meanwhile, or was written while the listing was made.
 
-        A listing takes time, and may see neither it nor what it became.
+        A listing takes time, and may have neither the segment nor the joined one.
         """
         for _ in range(_TRIES):
             listed = self._list()
             fresh = (segment for segment in listed if segment not in earlier and segment.term == self.place.term)
             if any(segment.first <= self.place.number for segment in fresh):
                 return listed
-        raise self._hole(later.name, later.first)
+        raise self._missing_event(later.name, later.first)
 
     def _list(self) -> list[Segment]:
-        return segments(self._store, self._folder)
+        return list_segments(self._store, self._folder)
 
-    def _hole(self, name: str, found: int) -> EventLogError:
+    def _missing_event(self, name: str, found: int) -> EventLogError:
         return EventLogError(f"the log {self._folder} lacks event {self.place.number}: {name} goes on with {found}")
 
 
-def segments(store: Store, folder: str) -> list[Segment]:
-    """All segments of a log, in no order. Raises EventLogError for a file that is none."""
+def list_segments(store: Store, folder: str) -> list[Segment]:
+    """Return all segments of a log, in no order. Raises EventLogError for a file that is none."""
     return [_segment(name) for name in store.list(folder)]
 
 
-def covered(listed: Sequence[Segment], place: Place) -> bool:
-    """Whether joined segments hold this event in this term: then its own name was freed, and means nothing any more."""
+def is_covered(listed: Sequence[Segment], place: LogPosition) -> bool:
+    """Whether joined segments have this event of this term: then its own name was freed, and no longer counts."""
     mine = (segment for segment in listed if segment.term == place.term)
     return any(segment.first <= place.number <= segment.last for segment in mine if segment.joined)
 
 
-def seal(number: int, writer: str) -> bytes:
-    """What ends a term before event `number`. The signature makes it unlike what anybody else may write there."""
+def make_seal(number: int, writer: str) -> bytes:
+    """Return the bytes that end a term before event `number`. The writer's name makes them unique."""
     return f'{{"by":{json.dumps(writer)},"n":{number},"sealed":true}}\n'.encode()
 
 
-def sealed_by(data: bytes) -> str | None:
-    """Who sealed a term with these bytes; None if they are no seal."""
+def read_seal(data: bytes) -> str | None:
+    """Return who sealed a term with these bytes; None if they are no seal."""
     body = _body(data.split(b"\n")[0])
     return str(body.get("by")) if body.get("sealed") is True else None
 
 
-def author(data: bytes) -> str:
-    """Who wrote a segment, as far as it says so."""
-    return str(_body(data.split(b"\n")[0]).get("by", "somebody who left no name"))
+def read_author(data: bytes) -> str:
+    """Return who wrote a segment, as far as it says so."""
+    return str(_body(data.split(b"\n")[0]).get("by", "a driver without a name"))
 
 
-def signed(line: str, writer: str) -> str:
-    """A line that says who wrote it."""
+def sign(line: str, writer: str) -> str:
+    """Return a line with the name of its writer added."""
     return f'{{"by":{json.dumps(writer)},{line[1:]}'
 
 
 def whole_lines(segment: bytes, first: int) -> list[tuple[int, str]]:
-    """The lines of a segment that are whole, from event `first` on, with their numbers."""
+    """Return the whole lines of a segment from event `first` on, with their numbers."""
     numbered = ((_number(raw), raw) for raw in segment.split(b"\n"))
     return [(number, raw.decode()) for number, raw in numbered if number is not None and number >= first]
 
 
 def _number(raw: bytes) -> int | None:
-    """The number of a whole line; None for an empty or cut one."""
+    """Return the number of a whole line; None for an empty or cut one."""
     number = _body(raw).get("n")
     return number if isinstance(number, int) else None
 

@@ -1,4 +1,4 @@
-"""Whether a Spark cluster can carry workers: room, barrier stages, what its executors have. It leaves nothing there."""
+"""Checks whether a Spark cluster can run workers: slots, barrier stages, executors. It leaves nothing there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from cerebro_spark.backend import cluster
 from cerebro_spark.backend.cluster import Cluster, Finding
 from cerebro_spark.data.cluster import use_this_python
-from cerebro_spark.doctor.lines import Line, fix, note, ok
+from cerebro_spark.doctor.diagnosis import Diagnosis, fix, note, ok
 from cerebro_spark.errors import CerebroError
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
@@ -24,8 +24,8 @@ _FRAMEWORKS = ("torch", "keras", "tensorflow")
 
 def examine_cluster(
     master: str, store: Store | None, settings: Mapping[str, str], versions: Mapping[str, str]
-) -> Iterator[Line]:
-    """Start a session there, or use the one that is, and look around. `versions` are the driver's."""
+) -> Iterator[Diagnosis]:
+    """Start a session there, or use the active one, and check it. `versions` are those of the driver."""
     from pyspark.sql import SparkSession
 
     mine = SparkSession.getActiveSession() is None
@@ -33,12 +33,12 @@ def examine_cluster(
         session = _session(master, settings)
     except Exception as error:
         yield fix(
-            f"no Spark session can be started on {master} ({_short(error)})",
+            f"no Spark session can be started on {master} ({_shorten(error)})",
             "see that the address is right and that the cluster answers (for yarn, that HADOOP_CONF_DIR is set)",
         )
         return
     try:
-        yield from _looked_at(session.sparkContext, store, versions)
+        yield from _examine_context(session.sparkContext, store, versions)
     finally:
         if mine:
             session.stop()
@@ -56,22 +56,22 @@ def _session(master: str, settings: Mapping[str, str]) -> Any:
     return session
 
 
-def _looked_at(context: Any, store: Store | None, versions: Mapping[str, str]) -> Iterator[Line]:
+def _examine_context(context: Any, store: Store | None, versions: Mapping[str, str]) -> Iterator[Diagnosis]:
     use_this_python(context)  # as a run would
     found = cluster.settled(context)
     yield ok(f"Spark {context.version} on {found.master}")
-    yield from room(found)
+    yield from check_room(found)
     settings = dict(context.getConf().getAll())
-    yield from remarks(found, settings)
-    yield from mortal(settings)
+    yield from check_settings(found, settings)
+    yield from check_idle_timeout(settings)
     if not found.slots:
         return
-    yield _barrier(context, found)
-    yield from _executors(context, store, found, versions)
+    yield _check_barrier(context, found)
+    yield from _check_executors(context, store, found, versions)
 
 
-def room(found: Cluster) -> Iterator[Line]:
-    """How many workers find a place."""
+def check_room(found: Cluster) -> Iterator[Diagnosis]:
+    """Check how many workers have room."""
     if found.slots:
         yield ok(f"{found.slots} slots: room for that many workers")
     elif found.dynamic:
@@ -84,8 +84,8 @@ def room(found: Cluster) -> Iterator[Line]:
         )
 
 
-def remarks(found: Cluster, settings: Mapping[str, str]) -> Iterator[Line]:
-    """What is no mistake, but matters for a long search."""
+def check_settings(found: Cluster, settings: Mapping[str, str]) -> Iterator[Diagnosis]:
+    """Note settings that are no mistake, but matter for a long search."""
     yield note(
         f"spark.task.cpus is {found.task_cpus}: that many cores, and threads, are a worker's;"
         " more of them make fewer, faster workers"
@@ -103,30 +103,30 @@ def remarks(found: Cluster, settings: Mapping[str, str]) -> Iterator[Line]:
         )
 
 
-def mortal(settings: Mapping[str, str]) -> Iterator[Line]:
-    """Whether Spark 4 is told to kill Python that sends no rows for a while, which is how a worker lives."""
+def check_idle_timeout(settings: Mapping[str, str]) -> Iterator[Diagnosis]:
+    """Check that Spark 4 does not kill Python processes that send no rows for a while: workers send none."""
     seconds = settings.get("spark.python.worker.idleTimeoutSeconds", "0")
     kills = settings.get("spark.python.worker.killOnIdleTimeout", "false").lower() == "true"
     if kills and seconds not in ("0", "0s"):
         yield fix(
-            "spark.python.worker.killOnIdleTimeout is true: a worker sends Spark no rows, and is killed for it"
+            "spark.python.worker.killOnIdleTimeout is true: a worker sends Spark no rows, so Spark kills it"
             f" (spark.python.worker.idleTimeoutSeconds is {seconds})",
             "set spark.python.worker.killOnIdleTimeout to false",
         )
 
 
-def _barrier(context: Any, found: Cluster) -> Line:
+def _check_barrier(context: Any, found: Cluster) -> Diagnosis:
     if found.dynamic:
         return note("barrier stages are not tried: Spark refuses them with dynamic allocation")
     try:
-        _in_time(context, lambda: context.parallelize([0], 1).barrier().mapPartitions(_in_a_barrier).collect())
+        _run_in_time(context, lambda: context.parallelize([0], 1).barrier().mapPartitions(_pass_barrier).collect())
     except TimeoutError:
         return fix(
             f"a barrier task did not run within {_SECONDS_FOR_A_TASK:g} s, though there is room for {found.slots}",
             _SLOTS_FIX,
         )
     except Exception as error:
-        return fix(f"a barrier task failed ({_short(error)})", _PYTHON_FIX)
+        return fix(f"a barrier task failed ({_shorten(error)})", _PYTHON_FIX)
     return ok("barrier stages run")
 
 
@@ -134,8 +134,8 @@ _PYTHON_FIX = f"let executors use the Python of this environment, such as PYSPAR
 _SLOTS_FIX = "others may hold all slots: wait for them, or ask for executors of your own"
 
 
-def _in_time(context: Any, job: Callable[[], T]) -> T:
-    """What a Spark job returns, or raises; if it takes too long it is cancelled, and TimeoutError raised."""
+def _run_in_time(context: Any, job: Callable[[], T]) -> T:
+    """Return what a Spark job returns, or raise what it raises. One that takes too long is cancelled: TimeoutError."""
     from pyspark import InheritableThread
 
     group = f"cerebro-doctor-{uuid.uuid4().hex}"
@@ -156,34 +156,36 @@ def _in_time(context: Any, job: Callable[[], T]) -> T:
         raise
 
 
-def _in_a_barrier(rows: Iterator[int]) -> Iterator[int]:
+def _pass_barrier(rows: Iterator[int]) -> Iterator[int]:
     from pyspark import BarrierTaskContext
 
     BarrierTaskContext.get().barrier()
     yield from rows
 
 
-def _executors(context: Any, store: Store | None, found: Cluster, versions: Mapping[str, str]) -> Iterator[Line]:
+def _check_executors(
+    context: Any, store: Store | None, found: Cluster, versions: Mapping[str, str]
+) -> Iterator[Diagnosis]:
     wanted = (*cluster.ALWAYS, *(name for name in _FRAMEWORKS if name in versions))
     token = uuid.uuid4().hex
     names = [paths.probe(f"{token}-{number}") for number in range(found.slots)]
     try:
         probe = cluster.Probe(wanted, store)
-        findings = _in_time(context, lambda: cluster.ask_executors(context, probe, names))
+        findings = _run_in_time(context, lambda: cluster.ask_executors(context, probe, names))
     except CerebroError as error:
-        yield Line("FIX", str(error))
+        yield Diagnosis("FIX", str(error))
         return
     except TimeoutError:
         yield fix(f"executors did not answer within {_SECONDS_FOR_A_TASK:g} s", _SLOTS_FIX)
         return
     except Exception as error:
-        yield fix(f"executors cannot run our tasks ({_short(error)})", _PYTHON_FIX)
+        yield fix(f"executors cannot run our tasks ({_shorten(error)})", _PYTHON_FIX)
         return
-    yield from compared(findings, {"Python": platform.python_version(), **versions})
+    yield from compare_versions(findings, {"Python": platform.python_version(), **versions})
     written = [name for name, finding in zip(names, findings, strict=True) if finding.store is None]
     unseen = cluster.unseen(store, written) if store is not None else []
-    found_wrong = [*cluster.troubles(findings, store), *unseen]
-    yield from (Line("FIX", trouble) for trouble in found_wrong)
+    problems = [*cluster.troubles(findings, store), *unseen]
+    yield from (Diagnosis("FIX", trouble) for trouble in problems)
     if not any(finding.missing for finding in findings):
         hosts = sorted({finding.host for finding in findings})
         yield ok(f"executors on {', '.join(hosts)} have {', '.join(wanted)}")
@@ -193,27 +195,27 @@ def _executors(context: Any, store: Store | None, found: Cluster, versions: Mapp
         yield ok(f"store {store.url} can be written from executors")
 
 
-def compared(findings: Sequence[Finding], own: Mapping[str, str]) -> Iterator[Line]:
-    """A line for each library whose version on executors differs from the driver's; of Python the first two count."""
-    told: set[tuple[str, str]] = set()
+def compare_versions(findings: Sequence[Finding], own: Mapping[str, str]) -> Iterator[Diagnosis]:
+    """Yield a diagnosis for each library of another version on executors; of Python the first two numbers count."""
+    reported: set[tuple[str, str]] = set()
     for finding in findings:
         for name, version in finding.versions.items():
             here = own.get(name)
-            if here is None or _same(name, version, here) or (name, version) in told:
+            if here is None or _is_same(name, version, here) or (name, version) in reported:
                 continue
-            told.add((name, version))
+            reported.add((name, version))
             yield fix(
                 f"{name} is {version} on executors of {finding.host}, but {here} here",
                 _PYTHON_FIX if name == "Python" else f"install {name}=={here} there, or ship this environment",
             )
 
 
-def _same(name: str, one: str, other: str) -> bool:
+def _is_same(name: str, one: str, other: str) -> bool:
     return one == other if name != "Python" else one.split(".")[:2] == other.split(".")[:2]
 
 
-def _short(error: Exception) -> str:
-    """Of a Spark error, the line that says something."""
+def _shorten(error: Exception) -> str:
+    """Return the line of a Spark error that says what happened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if not line.startswith(("at ", "...", "File ", "Traceback"))]
     words = next((line for line in telling if "MISMATCH" in line or "Error:" in line), (telling or ["no reason"])[0])

@@ -1,6 +1,6 @@
-"""Which versions go together. PURE: a table of rules, and the names and versions of what is there; it looks nowhere.
+"""Which versions fit together: a table of rules. PURE: versions in, diagnoses out.
 
-Each rule was tried, or is what the library itself asks for.
+Each rule was tried, or is a requirement of the library itself.
 """
 
 from __future__ import annotations
@@ -9,18 +9,25 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from cerebro_spark.doctor.lines import Line, fix, note, ok
+from cerebro_spark.doctor.diagnosis import Diagnosis, fix, note, ok
 
-_WISH = re.compile(r"([a-z_-]*)(<|>=)?([\d.]*)")
+_REQUIREMENT = re.compile(r"([a-z_-]*)(<|>=)?([\d.]*)")
 _NEEDED = ("numpy", "pandas", "pyarrow", "safetensors", "cloudpickle", "tqdm")
 _FRAMEWORKS = ("keras", "torch")
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`wish` says what a library must be: "pyarrow<15". With `beside` it counts only where that is there too."""
+    """A rule on the version of one library.
 
-    wish: str
+    Attributes:
+        requirement: The library and its version: "pyarrow<15".
+        beside: Another library, with or without a version; the rule holds only if it is installed. "" for always.
+        why: The reason, for the user.
+        remedy: What to do; "" for installing the required version.
+    """
+
+    requirement: str
     beside: str = ""
     why: str = ""
     remedy: str = ""
@@ -39,11 +46,11 @@ RULES: tuple[Rule, ...] = (
     Rule("pyarrow<15", beside="petastorm", why="Petastorm cannot write with 15, nor be imported with 16"),
     Rule("numpy<2", beside="petastorm", why="Petastorm is made for NumPy 1"),
     Rule("setuptools<70", beside="petastorm", why="Petastorm asks for it"),
-    Rule("torch<2.13", beside="petastorm", why="torch asks for a newer setuptools than Petastorm can bear"),
+    Rule("torch<2.13", beside="petastorm", why="torch asks for a newer setuptools than Petastorm allows"),
     Rule(
         "pyspark<4",
         beside="petastorm",
-        why="Spark 4 asks for a newer pyarrow than Petastorm can bear",
+        why="Spark 4 asks for a newer pyarrow than Petastorm allows",
         remedy="pip uninstall petastorm, without which the same files are read, or pip install 'pyspark<4'",
     ),
     Rule("pyarrow>=15", beside="pyspark>=4.1", why="Spark asks for it"),
@@ -56,19 +63,19 @@ LIBRARIES = tuple(
     dict.fromkeys(
         name
         for rule in RULES
-        for name in (_WISH.match(rule.wish)[1], _WISH.match(rule.beside)[1])  # type: ignore[index]
+        for name in (_REQUIREMENT.match(rule.requirement)[1], _REQUIREMENT.match(rule.beside)[1])  # type: ignore[index]
         if name and name != "java"
     )
 )
 
 
-def judged(versions: Mapping[str, str]) -> Iterator[Line]:
-    """A line for every rule that is broken, and for every library that is there and breaks none.
+def judge_versions(versions: Mapping[str, str]) -> Iterator[Diagnosis]:
+    """Yield a diagnosis for every rule that is broken, and for every library that breaks none.
 
-    >>> for line in judged(dict.fromkeys(("pandas", "safetensors", "cloudpickle", "tqdm", "torch"), "9.0")
-    ...                    | {"numpy": "1.26.4", "pyarrow": "16.0", "petastorm": "0.13.1", "torch": "2.8.0"}):
-    ...     if line.verdict == "FIX":
-    ...         print(line.text)
+    >>> for found in judge_versions(dict.fromkeys(("pandas", "safetensors", "cloudpickle", "tqdm", "torch"), "9.0")
+    ...                             | {"numpy": "1.26.4", "pyarrow": "16.0", "petastorm": "0.13.1", "torch": "2.8.0"}):
+    ...     if found.verdict == "FIX":
+    ...         print(found.text)
     pyarrow 16.0 beside petastorm 0.13.1: pip install 'pyarrow<15' (Petastorm cannot write with 15, nor be imported
     with 16)
     """
@@ -82,17 +89,17 @@ def judged(versions: Mapping[str, str]) -> Iterator[Line]:
         )
     if "pyspark" not in versions:
         yield note("pyspark is not installed: searches run on a LocalBackend only; pip install 'cerebro-spark[spark]'")
-    broken = [rule for rule in RULES if _applies(rule.beside, versions) and _breaks(rule.wish, versions)]
+    broken = [rule for rule in RULES if _applies(rule.beside, versions) and _breaks(rule.requirement, versions)]
     for rule in broken:
-        yield _line(rule, versions)
-    guilty = {_WISH.match(rule.wish)[1] for rule in broken}  # type: ignore[index]
+        yield _describe(rule, versions)
+    guilty = {_REQUIREMENT.match(rule.requirement)[1] for rule in broken}  # type: ignore[index]
     for name in (*LIBRARIES, *_NEEDED[-1:]):
         if name in versions and name not in guilty:
             yield ok(f"{name} {versions[name]}")
 
 
 def meets(version: str, sign: str, bound: str) -> bool:
-    """Whether a version is below a bound, or is not; numbers count, not what follows them.
+    """Whether a version is below ("<") or at least (">=") a bound. Only numbers count, not what follows them.
 
     >>> meets("14.0.2", "<", "15"), meets("2.13.0+cpu", ">=", "2.13"), meets("15.0rc1", "<", "15")
     (True, True, False)
@@ -108,21 +115,21 @@ def _applies(beside: str, versions: Mapping[str, str]) -> bool:
     return not name or (name in versions and (not sign or meets(versions[name], sign, bound)))
 
 
-def _breaks(wish: str, versions: Mapping[str, str]) -> bool:
-    name, sign, bound = _parts(wish)
+def _breaks(requirement: str, versions: Mapping[str, str]) -> bool:
+    name, sign, bound = _parts(requirement)
     return name in versions and not meets(versions[name], sign, bound)
 
 
-def _line(rule: Rule, versions: Mapping[str, str]) -> Line:
-    name, neighbour = _parts(rule.wish)[0], _parts(rule.beside)[0]
+def _describe(rule: Rule, versions: Mapping[str, str]) -> Diagnosis:
+    name, neighbour = _parts(rule.requirement)[0], _parts(rule.beside)[0]
     beside = f" beside {neighbour} {versions[neighbour]}" if neighbour else ""
     why = f" ({rule.why})" if rule.why else ""
-    return fix(f"{name} {versions[name]}{beside}", (rule.remedy or f"pip install '{rule.wish}'") + why)
+    return fix(f"{name} {versions[name]}{beside}", (rule.remedy or f"pip install '{rule.requirement}'") + why)
 
 
-def _parts(wish: str) -> tuple[str, str, str]:
-    found = _WISH.fullmatch(wish)
-    assert found is not None, wish
+def _parts(requirement: str) -> tuple[str, str, str]:
+    found = _REQUIREMENT.fullmatch(requirement)
+    assert found is not None, requirement
     return found[1], found[2] or "", found[3]
 
 

@@ -1,4 +1,4 @@
-"""All it takes to have a trial's model again, in any process, without the run's store. It trains nothing."""
+"""The model of a trial as a value, to be built again in any process without the run's store. It trains nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cerebro_spark.backend.job import Framework
 from cerebro_spark.data.input.columns import Column
 from cerebro_spark.errors import ConfigurationError, DataError
 from cerebro_spark.recipe import Recipe
-from cerebro_spark.result.reading import Reading, reading_of
+from cerebro_spark.result.decoding import OutputDecoder, choose_decoder
 from cerebro_spark.result.rows import source_columns
 from cerebro_spark.trainer.base import Hooks, Trainer
 from cerebro_spark.trainer.feed import Batch, Columns, Feed
@@ -27,7 +27,7 @@ from cerebro_spark.trainer.resources import Resources
 from cerebro_spark.types import Metrics, TrialId, Unit
 from cerebro_spark.user_modules import import_sent_modules_first
 
-# Rows that go through the model at once: many, but of large ones (images) only as many as fit beside each other.
+# Rows that go through the model at once: many, but fewer large ones (images), to bound the memory.
 _MOST_ROWS, _FEWEST_ROWS, _MOST_VALUES = 8192, 16, 1 << 24
 
 
@@ -54,20 +54,20 @@ class Blueprint:
 
     @property
     def kind(self) -> type[Trainer]:
-        """The class of trainer; asking for it loads the framework."""
+        """The class of trainer; reading it loads the framework."""
         return choose_trainer(self.hooks.model_fn, self.framework)
 
-    def pack(self) -> Packed:
-        """The blueprint as bytes, to send to where the rows are."""
+    def pack(self) -> PackedBlueprint:
+        """Pickle the blueprint, to send it to executors."""
         data = cloudpickle.dumps(self)
-        return Packed(hashlib.sha256(data).hexdigest(), data)
+        return PackedBlueprint(hashlib.sha256(data).hexdigest(), data)
 
     def trainer(self, threads: int | None = None, device: str = "auto") -> Trainer:
-        """A trainer of its own in which the trial is current, in the state of its best epoch."""
+        """Return a new trainer in which the trial is current, in the state of its best epoch."""
         used = "tensorflow" in sys.modules
         kind = self.kind
         if used and kind.framework == "keras-tensorflow":
-            # TensorFlow takes its threads only before its first use: here they are settled.
+            # TensorFlow accepts a thread count only before its first use.
             threads = None
         resources = Resources(threads=threads, device=device, precision=self.precision)
         trainer = kind(self.hooks, self.columns, seed=self.seed, resources=resources)
@@ -77,8 +77,8 @@ class Blueprint:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
-    """A pickled blueprint and its digest, by which a process knows that it has that model already."""
+class PackedBlueprint:
+    """A pickled blueprint and its digest, by which a process knows that it has built that model already."""
 
     digest: str
     data: bytes
@@ -89,10 +89,10 @@ class Packed:
         return blueprint
 
 
-def blueprint(
+def make_blueprint(
     recipe: Recipe, trial: TrialId, epoch: int, params: Mapping[str, Any], state: tuple[bytes, str]
 ) -> Blueprint:
-    """The blueprint of a trial of that run; `state` are a checkpoint's bytes and digest."""
+    """Return the blueprint of a trial of that run; `state` is a checkpoint's bytes and digest."""
     columns = recipe.job("", recipe.dataset.store).columns
     return Blueprint(
         trial,
@@ -110,9 +110,9 @@ def blueprint(
 
 
 class Scorer:
-    """A live model that predicts and measures rows.
+    """A live model that predicts and measures rows, for one thread at a time.
 
-    Who calls it: one thread at a time. The model is in the state of its best epoch and stays there.
+    The model is in the state of its best epoch, and stays in it.
     """
 
     def __init__(self, blueprint: Blueprint, threads: int | None = None) -> None:
@@ -123,10 +123,10 @@ class Scorer:
         self._rows = max(_FEWEST_ROWS, min(_MOST_ROWS, _MOST_VALUES // max(1, values)))
 
     def predict(self, batch: Batch) -> dict[str, NDArray[Any]]:
-        """Outputs by name for rows that have the model's inputs. What `input_fn` sees as labels are zeros."""
+        """Return outputs by name for rows with the model's inputs. `input_fn` gets zeros as labels."""
         rows = len(next(iter(batch.values())))
         if not rows:
-            return {name: output[:0] for name, output in self.like().items()}
+            return {name: output[:0] for name, output in self.sample_outputs().items()}
         if self.blueprint.hooks.input_fn is not None:
             batch = {**self.blueprint.columns.zeros(rows), **batch}
         outputs = self.trainer.predict(Feed(batch, batch_size=self._rows))
@@ -136,18 +136,18 @@ class Scorer:
                     f"the model gave {len(output)} values of {name!r} for {rows} rows: input_fn must keep every row"
                     " when rows are scored"
                 )
-        return {name: tidy(output) for name, output in outputs.items()}
+        return {name: squeeze_output(output) for name, output in outputs.items()}
 
-    def like(self) -> dict[str, NDArray[Any]]:
-        """Outputs for two rows of zeros: the names, types and shapes of all that are to come."""
+    def sample_outputs(self) -> dict[str, NDArray[Any]]:
+        """Return outputs for two rows of zeros: they have the names, types and shapes of all outputs."""
         return self.predict(self.blueprint.columns.zeros(2))
 
-    def reading(self, outputs: Mapping[str, NDArray[Any]], kind: str | None = None) -> Reading | None:
-        """How outputs such as these are read: as `kind` says, or the search did, or the model's loss tells."""
+    def choose_decoder(self, outputs: Mapping[str, NDArray[Any]], kind: str | None = None) -> OutputDecoder | None:
+        """Return the decoder of outputs such as these: by `kind`, or the search's kind, or the model's loss."""
         told = self.blueprint.output_kind if kind is None else kind
         if len(outputs) == 1:
             (output,) = outputs.values()
-            return reading_of(told, getattr(self.trainer.model(), "loss", None), output.shape[1:])
+            return choose_decoder(told, getattr(self.trainer.model(), "loss", None), output.shape[1:])
         if kind not in (None, "regression"):
             raise ConfigurationError(
                 f"`kind` is {kind!r}, but the model has {len(outputs)} outputs ({', '.join(outputs)}), each of which"
@@ -156,7 +156,7 @@ class Scorer:
         return None
 
     def measure(self, chunks: Iterable[Batch]) -> Iterator[Metrics]:
-        """The metrics of each chunk of rows; those that can only be updated go on from one to the next."""
+        """Yield the metrics of each chunk of rows. Metrics that cannot be merged are carried from one to the next."""
         size = int(self.blueprint.params.get("batch_size", 32))
         carried: Metrics | None = None
         for chunk in chunks:
@@ -169,8 +169,8 @@ _scorers: dict[str, Scorer] = {}
 _MOST_SCORERS = 4
 
 
-def resident_scorer(digest: str, packed: Callable[[], Packed], threads: int | None) -> Scorer:
-    """Return the scorer of that blueprint in this executor, built when first asked for; `packed()` gives the bytes."""
+def get_scorer(digest: str, packed: Callable[[], PackedBlueprint], threads: int | None) -> Scorer:
+    """Return this process's scorer of a blueprint, built on first use; `packed()` returns the pickled blueprint."""
     if digest not in _scorers:
         import_sent_modules_first()
         while len(_scorers) >= _MOST_SCORERS:
@@ -179,10 +179,10 @@ def resident_scorer(digest: str, packed: Callable[[], Packed], threads: int | No
     return _scorers[digest]
 
 
-def tidy(output: NDArray[Any]) -> NDArray[Any]:
-    """One value a row as a plain number, and types that tables know.
+def squeeze_output(output: NDArray[Any]) -> NDArray[Any]:
+    """Return one value a row as a plain number, in a type that tables know.
 
-    >>> tidy(np.ones((2, 1), "float16"))
+    >>> squeeze_output(np.ones((2, 1), "float16"))
     array([1., 1.], dtype=float32)
     """
     output = np.asarray(output)
@@ -193,7 +193,7 @@ def tidy(output: NDArray[Any]) -> NDArray[Any]:
 
 
 def _use_averaged_weights(trainer: Trainer) -> None:
-    """An optimizer that averages weights (Keras' use_ema) puts them into the model when training ends: here it has."""
+    """Put averaged weights (Keras' use_ema) into the model, as the optimizer does when training ends."""
     if not trainer.framework.startswith("keras"):
         return
     model = trainer.model()

@@ -1,4 +1,4 @@
-"""Scoring of rows that are in this process: pandas frames, dicts of arrays, prepared data. It needs no Spark."""
+"""Scores rows in this process: pandas frames, dicts of arrays, prepared data. It needs no Spark."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from cerebro_spark.data.input.local import LocalFrame, column_names
 from cerebro_spark.data.loading.arrays import load_arrays
 from cerebro_spark.errors import ConfigurationError, DataError
 from cerebro_spark.result.blueprint import Scorer
-from cerebro_spark.result.reading import answers
-from cerebro_spark.result.rows import read_rows, rows_at_once, sources_of
+from cerebro_spark.result.decoding import decode_outputs
+from cerebro_spark.result.rows import chunk_size, list_sources, read_rows
 from cerebro_spark.trainer.feed import Batch
 
 _CHUNK_ROWS = 1 << 16
@@ -27,7 +27,7 @@ Frame = pd.DataFrame | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class OutputNames:
-    """What the new columns are called, by Spark's own names for them; one without a name is left out."""
+    """The names of the new columns, by default those of Spark; a column without a name is left out."""
 
     prediction: str = "prediction"
     probability: str = "probability"
@@ -35,26 +35,26 @@ class OutputNames:
 
 
 def score_frame(scorer: Scorer, data: Frame, names: OutputNames, kind: str | None = None) -> pd.DataFrame:
-    """The rows with their predictions in new columns; what was there stays as it is."""
+    """Return the rows with their predictions in new columns; all other columns stay."""
     features = scorer.blueprint.features
     check_columns(features, column_names(data))
     parts = [scorer.predict(chunk) for chunk in _chunks(data, features)]
     outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    found = answers(scorer.reading(outputs, kind), outputs)
+    found = decode_outputs(scorer.choose_decoder(outputs, kind), outputs)
     table = data.copy() if isinstance(data, pd.DataFrame) else _table(data)
-    for answer, column in column_for(found, len(outputs), names, column_names(data)).items():
-        table[column] = found[answer] if found[answer].ndim == 1 else list(found[answer])
+    for name, column in name_columns(found, len(outputs), names, column_names(data)).items():
+        table[column] = found[name] if found[name].ndim == 1 else list(found[name])
     return table
 
 
 def frame_chunks(data: Frame, columns: Sequence[Column]) -> Iterator[Batch]:
-    """The rows as arrays with everything that measuring takes: inputs, labels, weights."""
+    """Yield the rows as arrays of all that measuring needs: inputs, labels, weights."""
     check_columns(columns, column_names(data))
     return _chunks(data, columns)
 
 
 def dataset_chunks(dataset: Dataset, columns: Sequence[Column]) -> Iterator[Batch]:
-    """All rows of a prepared data set, a partition at a time."""
+    """Yield all rows of a prepared data set, a partition at a time."""
     for column in columns:
         found = next((each for each in dataset.columns if each.name == column.name), None)
         if found is None or (found.dtype, found.shape) != (column.dtype, column.shape):
@@ -67,19 +67,19 @@ def dataset_chunks(dataset: Dataset, columns: Sequence[Column]) -> Iterator[Batc
 
 
 def check_columns(columns: Sequence[Column], available: Sequence[str], any_case: bool = False) -> None:
-    """Raise ConfigurationError if a source is missing, or there more than once."""
+    """Raise ConfigurationError if a source is missing, or occurs more than once."""
     inputs = [Input(column.name, column.role, column.sources, matrix=False) for column in columns]
     check_present(inputs, available, any_case=any_case)
 
 
-def column_for(
+def name_columns(
     found: Iterable[str], outputs: int, names: OutputNames, taken: Sequence[str], any_case: bool = False
 ) -> dict[str, str]:
-    """The new column of each answer that has one: of several outputs each has the prediction's name before its own.
+    """Return the new column of each decoded output. Several outputs have the name of the prediction before their own.
 
-    >>> column_for(["prediction", "probability"], 1, OutputNames(probability=""), ["x"])
+    >>> name_columns(["prediction", "probability"], 1, OutputNames(probability=""), ["x"])
     {'prediction': 'prediction'}
-    >>> column_for(["churn", "value"], 2, OutputNames(), ["x"])
+    >>> name_columns(["churn", "value"], 2, OutputNames(), ["x"])
     {'churn': 'prediction_churn', 'value': 'prediction_value'}
     """
     if outputs > 1:
@@ -103,18 +103,18 @@ def _check_free(columns: Sequence[str], taken: Sequence[str], any_case: bool) ->
 
 
 def _chunks(data: Frame, columns: Sequence[Column]) -> Iterator[Batch]:
-    frame = LocalFrame(data, sources_of(columns))
+    frame = LocalFrame(data, list_sources(columns))
     if not frame.rows:
-        # Columns without rows have no types of their own either.
+        # Columns without rows have no types.
         yield {column.name: np.empty((0, *column.shape), np.dtype(column.dtype)) for column in columns}
-    step = min(_CHUNK_ROWS, rows_at_once(columns))
+    step = min(_CHUNK_ROWS, chunk_size(columns))
     for start in range(0, frame.rows, step):
         cells = {name: values[start : start + step] for name, values in frame.columns.items()}
         yield read_rows(columns, cells)
 
 
 def _table(data: Mapping[str, Any]) -> pd.DataFrame:
-    """A dict of arrays as a frame: an array of several dimensions becomes a column of its rows."""
+    """Return a dict of arrays as a frame; an array of several dimensions becomes a column of its rows."""
 
     def plain(values: Any) -> Any:
         array: NDArray[Any] | None = values if isinstance(values, np.ndarray) else None

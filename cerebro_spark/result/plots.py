@@ -1,4 +1,4 @@
-"""Charts of a result: learning curves, parallel coordinates, and when which worker did what. It only draws."""
+"""Draws the charts of a result: learning curves, parallel coordinates, and the units of each worker."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from cerebro_spark.checks import is_number
 from cerebro_spark.errors import CerebroError, ConfigurationError
 from cerebro_spark.result.record import Record
 
-_MOST_NAMES = 20
-_MOST_TICKS = 8
+_MAX_NAMES = 20
+_MAX_TICKS = 8
 _WIDTH = 12.0
-_LOGARITHMIC = 30.0
+_LOGARITHMIC_RATIO = 30.0
 
 
 def plot(record: Record, kind: str | None) -> Any:
-    """A matplotlib figure with the chart of this kind, or with all of them under each other."""
+    """Return a matplotlib figure with the chart of this kind, or with all of them, one below the other."""
     figure_class, _ = gantt.matplotlib_parts()
     if kind is not None and kind not in _CHARTS:
         raise ConfigurationError(f"`kind` is {kind!r}, but must be one of {list(_CHARTS)}, or None for all of them")
@@ -33,9 +33,9 @@ def plot(record: Record, kind: str | None) -> Any:
     return figure
 
 
-def _curves(record: Record, figure: Any) -> None:
-    """The metric that the search looked at, epoch by epoch; the best epoch of the best trial has a star."""
-    metric = _metric(record)
+def _draw_curves(record: Record, figure: Any) -> None:
+    """Draw the metric of the search, epoch by epoch; the best epoch of the best trial has a star."""
+    metric = _choose_metric(record)
     axes = figure.add_subplot()
     trials = record.ranked()
     # The colours of the Gantt chart.
@@ -51,17 +51,17 @@ def _curves(record: Record, figure: Any) -> None:
     if best is not None and metric in best.metrics:
         star = {"marker": "*", "markersize": 15, "color": shades[best.trial], "markeredgecolor": "black", "zorder": 4}
         axes.plot([best.epoch], [best.metrics[metric]], **star)
-    _dress(axes, f"{metric} by epoch")
+    _style(axes, f"{metric} by epoch")
     axes.set_xlabel("epoch")
     axes.set_ylabel(metric)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    if 0 < len(trials) <= _MOST_NAMES:
+    if 0 < len(trials) <= _MAX_NAMES:
         figure.legend(loc="outside right center", frameon=False, fontsize=8, title="trial, best first")
 
 
-def _parallel(record: Record, figure: Any) -> None:
-    """A line a trial through its params to its best value; good ones are dark. Params that never vary are left out."""
-    metric = _metric(record)
+def _draw_parallel(record: Record, figure: Any) -> None:
+    """Draw a line for each trial through its params to its best value, dark if good; leave out constant params."""
+    metric = _choose_metric(record)
     rows = [row for trial in record.ranked() if (row := record.best_epoch(trial)) is not None]
     names = list(dict.fromkeys(name for row in rows for name in row.params))
     varied = [name for name in names if len({repr(row.params.get(name)) for row in rows}) > 1]
@@ -77,25 +77,29 @@ def _parallel(record: Record, figure: Any) -> None:
         axes.axvline(at, color="#888888", linewidth=0.8, zorder=1)
         for height, text in scale.ticks():
             axes.text(at, height, f" {text}", fontsize=7, va="center", color="#333333", zorder=5)
-    _dress(axes, f"params and {metric} of {len(rows)} trials, the better the darker")
+    _style(axes, f"params and {metric} of {len(rows)} trials, the better the darker")
     axes.set_xticks(range(len(scales)), [*varied, metric])
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
     axes.set_xlim(-0.05, max(len(scales) - 1, 0) * 1.1 + 0.05)
 
 
-def _gantt(record: Record, figure: Any) -> None:
+def _draw_gantt(record: Record, figure: Any) -> None:
     share = record.timeline.utilisation()
     gantt.draw_on(figure, record.timeline, f"run {record.run}: {share:.0%} of the workers' time went into units")
 
 
-_CHARTS: dict[str, Callable[[Record, Any], None]] = {"curves": _curves, "parallel": _parallel, "gantt": _gantt}
+_CHARTS: dict[str, Callable[[Record, Any], None]] = {
+    "curves": _draw_curves,
+    "parallel": _draw_parallel,
+    "gantt": _draw_gantt,
+}
 
 
 class _Scale:
-    """Where values stand on an upright axis between 0 and 1: numbers by size, anything else in order of appearance.
+    """Where values are on a vertical axis from 0 to 1: numbers by size, others in the order in which they occur.
 
-    Positive numbers of which the largest is thirty times the smallest stand by their logarithms.
+    Positive numbers are placed by their logarithms if the largest is thirty times the smallest.
 
     >>> _Scale([1, 3]).place(2), _Scale(["relu", "tanh"]).place("tanh")
     (0.5, 1.0)
@@ -113,7 +117,7 @@ class _Scale:
         if self._high == self._low:
             return 0.5
         place = min(max(float(value), self._low), self._high)
-        if self._low > 0 and self._high >= _LOGARITHMIC * self._low:
+        if self._low > 0 and self._high >= _LOGARITHMIC_RATIO * self._low:
             return math.log(place / self._low) / math.log(self._high / self._low)
         return (place - self._low) / (self._high - self._low)
 
@@ -121,10 +125,10 @@ class _Scale:
         if self._numbers:
             return [(0.0, f"{self._low:.4g}"), (1.0, f"{self._high:.4g}")] if self._high > self._low else []
         last = max(1, len(self._names) - 1)
-        return [(index / last, name[:20]) for index, name in enumerate(self._names[:_MOST_TICKS])]
+        return [(index / last, name[:20]) for index, name in enumerate(self._names[:_MAX_TICKS])]
 
 
-def _metric(record: Record) -> str:
+def _choose_metric(record: Record) -> str:
     if not record.epochs:
         raise CerebroError(f"run {record.run} has no evaluated epoch yet, so there is nothing to draw of its metrics")
     if record.objective is not None:
@@ -133,7 +137,7 @@ def _metric(record: Record) -> str:
     return "val_loss" if "val_loss" in names else names[0]
 
 
-def _dress(axes: Any, title: str) -> None:
+def _style(axes: Any, title: str) -> None:
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

@@ -16,7 +16,7 @@ from cerebro_spark.data.input.base import is_spark_frame
 from cerebro_spark.errors import CheckpointError, ConfigurationError, DataError, NotFoundInStore
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.result import display, frames, plots, saving, tables
-from cerebro_spark.result.blueprint import Blueprint, Scorer, blueprint
+from cerebro_spark.result.blueprint import Blueprint, Scorer, make_blueprint
 from cerebro_spark.result.record import Record, read_record
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
@@ -61,7 +61,7 @@ class Result:
         self._store = open_store(store)
         self._record: Record = read_record(self._store, run_id)
         self._scorers: dict[TrialId, Scorer] = {}
-        self._shipments: dict[tuple[str, TrialId], Any] = {}
+        self._broadcasts: dict[tuple[str, TrialId], Any] = {}
 
     @property
     def run_id(self) -> str:
@@ -210,7 +210,7 @@ class Result:
         if is_spark_frame(df):
             from cerebro_spark.result import spark
 
-            return spark.score(self._shipment(df, trial), self._scorer(trial), df, names, kind)
+            return spark.score(self._broadcast(df, trial), self._scorer(trial), df, names, kind)
         return frames.score_frame(self._scorer(trial), _frame(df), names, kind)
 
     def evaluate(self, df: Any, *, trial_id: TrialId | None = None) -> dict[str, float]:
@@ -235,7 +235,7 @@ class Result:
             from cerebro_spark.result import spark
 
             series = trial in self._record.carrying
-            return scorer.trainer.finish(spark.measure(self._shipment(df, trial), scorer, df, series))
+            return scorer.trainer.finish(spark.measure(self._broadcast(df, trial), scorer, df, series))
         if isinstance(df, Dataset):
             chunks = frames.dataset_chunks(df, scorer.blueprint.sources)
         else:
@@ -267,7 +267,7 @@ class Result:
             AlreadyInStore: If `path` holds a saved result and `overwrite` is False, or holds a run of this id.
             ConfigurationError: If `path` is the store of the run, or a trial does not exist.
         """
-        saving.save(self._record, self._store, path, trials, overwrite)
+        saving.save_result(self._record, self._store, path, trials, overwrite)
 
     # The steps in between
 
@@ -314,21 +314,21 @@ class Result:
                 f"the model of trial {trial} is not in {self._store.url}: it was saved without it, or deleted; save the"
                 f" result with trials=[{trial!r}], or with all of them"
             ) from error
-        return blueprint(recipe, trial, best.epoch, best.params, (data, checkpoint.digest))
+        return make_blueprint(recipe, trial, best.epoch, best.params, (data, checkpoint.digest))
 
     def _scorer(self, trial: TrialId) -> Scorer:
         if trial not in self._scorers:
             self._scorers[trial] = Scorer(self._blueprint(trial))
         return self._scorers[trial]
 
-    def _shipment(self, df: Any, trial: TrialId) -> Any:
-        from cerebro_spark.result.spark import Shipment
+    def _broadcast(self, df: Any, trial: TrialId) -> Any:
+        from cerebro_spark.result.spark import BroadcastModel
 
         context = df.sparkSession.sparkContext
         key = context.applicationId, trial
-        if key not in self._shipments:
-            self._shipments[key] = Shipment(self._scorer(trial).blueprint.pack(), context)
-        return self._shipments[key]
+        if key not in self._broadcasts:
+            self._broadcasts[key] = BroadcastModel(self._scorer(trial).blueprint.pack(), context)
+        return self._broadcasts[key]
 
     @staticmethod
     def _is_keras(found: Blueprint) -> bool:

@@ -1,4 +1,4 @@
-"""New rows as the arrays that a model was trained on, put together as `prepare` does. It never guesses at bad cells."""
+"""Turns new rows into the arrays that a model was trained on, as `prepare` does. It never guesses at bad cells."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ from cerebro_spark.data.input.encoded import decode
 from cerebro_spark.errors import DataError
 from cerebro_spark.trainer.feed import Batch
 
-_MOST_BYTES = 1 << 28
+_CHUNK_BYTES = 1 << 28
 
 
 def source_columns(dataset: Dataset) -> tuple[Column, ...]:
-    """The columns of a data set, each with the names that its sources had in the user's DataFrame."""
+    """Return the columns of a data set, each with the names of its sources in the user's DataFrame."""
     named: Mapping[str, Sequence[str]] = dataset.made.get("columns", {})
     return tuple(replace(column, sources=tuple(named.get(column.name, column.sources))) for column in dataset.columns)
 
 
-def sources_of(columns: Sequence[Column]) -> list[str]:
-    """Every source once, in the order of first use.
+def list_sources(columns: Sequence[Column]) -> list[str]:
+    """Return every source once, in the order of first use.
 
-    >>> sources_of([Column("x", "feature", "float32", (2,), ("a", "b")), Column("y", "label", "int64", (), ("a",))])
+    >>> list_sources([Column("x", "feature", "float32", (2,), ("a", "b")), Column("y", "label", "int64", (), ("a",))])
     ['a', 'b']
     """
     return list(dict.fromkeys(source for column in columns for source in column.sources))
 
 
-def rows_at_once(columns: Sequence[Column]) -> int:
-    """How many rows to read at a time: encoded images are small until they are decoded.
+def chunk_size(columns: Sequence[Column]) -> int:
+    """Return how many rows to read at a time: encoded images are small until they are decoded.
 
-    >>> rows_at_once([Column("photo", "feature", "float32", (512, 512, 3), ("photo",), "image")])
+    >>> chunk_size([Column("photo", "feature", "float32", (512, 512, 3), ("photo",), "image")])
     85
     """
-    return max(1, _MOST_BYTES // max(1, sum(column.row_bytes for column in columns)))
+    return max(1, _CHUNK_BYTES // max(1, sum(column.row_bytes for column in columns)))
 
 
 def read_rows(columns: Sequence[Column], cells: Mapping[str, Cells]) -> Batch:
-    """The arrays of these columns. Raises DataError that says what is wrong in which column, and in how many rows.
+    """Return the arrays of these columns. Raises DataError with what is wrong in which column, and in how many rows.
 
     >>> read_rows([Column("features", "feature", "float32", (2,), ("a", "b"))], {"a": np.ones(3), "b": np.arange(3)})
     {'features': array([[1., 0.], [1., 1.], [1., 2.]], dtype=float32)}
     """
     roles = {source: column.role for column in columns for source in column.sources}
-    checks = {source: ColumnCheck(roles[source]) for source in sources_of(columns)}
+    checks = {source: ColumnCheck(roles[source]) for source in list_sources(columns)}
     values = {source: read_cells(source, cells[source], check) for source, check in checks.items()}
     raise_problems(checks)
     found = {source: next(iter(check.types), None) for source, check in checks.items()}
@@ -64,10 +64,10 @@ def _array(column: Column, values: Mapping[str, Any], found: Mapping[str, Source
     if not rows:
         return target
     if column.codec is not None:
-        for row, data in enumerate(_encoded(column, values[column.sources[0]])):
+        for row, data in enumerate(_check_encoded(column, values[column.sources[0]])):
             decode(data, column.codec, target[row])
         return target
-    blocks = [_block(column, source, values[source]) for source in column.sources]
+    blocks = [_check_numbers(column, source, values[source]) for source in column.sources]
     if len(blocks) == 1:
         if blocks[0].size != target.size:
             raise _misshapen(column, found)
@@ -83,7 +83,7 @@ def _array(column: Column, values: Mapping[str, Any], found: Mapping[str, Source
     return target
 
 
-def _encoded(column: Column, cells: Any) -> list[bytes]:
+def _check_encoded(column: Column, cells: Any) -> list[bytes]:
     if isinstance(cells, list):
         return cells
     raise DataError(
@@ -92,14 +92,14 @@ def _encoded(column: Column, cells: Any) -> list[bytes]:
     )
 
 
-def _block(column: Column, source: str, values: Any) -> NDArray[Any]:
+def _check_numbers(column: Column, source: str, values: Any) -> NDArray[Any]:
     if isinstance(values, np.ndarray):
         return values
     raise DataError(f"column {source!r} holds bytes, but the model was trained on {column.dtype}: decode them first")
 
 
 def _assign(column: Column, source: str, values: NDArray[Any], target: NDArray[Any]) -> None:
-    """Whole numbers may be of another width than they were in training, but must fit; a float is no class number."""
+    """Whole numbers may have another width than in training, but must fit; a float is no class number."""
     kept, kind = target.dtype, values.dtype.kind
     if kept.kind in "iub" and not np.can_cast(values.dtype, kept, "safe"):
         if kept.kind == "b" or kind not in "iu":

@@ -1,7 +1,7 @@
-"""A result of its own, without the run's store: the log, the functions and the models, copied. It deletes nothing else.
+"""Saves a result outside of the run's store: copies of the log, the functions and the models.
 
-A saved result looks like the run it was: what reads a run reads it. `result.json` is written last, so that half a copy
-is none.
+A saved result has the layout of a run, so that it is read as one. `result.json` is written last: half a copy is none.
+It deletes nothing but saved results.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FORMAT = "cerebro-spark result"
 _VERSION = 1
 
 
-def save(
+def save_result(
     record: Record,
     source: Store,
     path: str | os.PathLike[str] | Store,
@@ -36,20 +36,20 @@ def save(
     target = open_store(path)
     if target.url == source.url:
         raise ConfigurationError(f"{target.url} is the store of the run itself: save the result somewhere else")
-    chosen = _checkpoints(record, trials)
+    chosen = _best_checkpoints(record, trials)
     _make_room(target, record.run, overwrite)
     try:
         _copy(record, source, target, chosen)
     except BaseException:
-        # The first error is the one to hear of; nothing of this run was there before.
+        # Only the first error matters; nothing of this run was there before.
         with suppress(Exception):
             target.delete(paths.run_folder(record.run))
         raise
 
 
 def _make_room(target: Store, run: str, overwrite: bool) -> None:
-    """Remove an older saved result if that is wanted; a run, or what else may be there, is never touched."""
-    saved = [old for old in _result_runs(target) if _about(target, old).get("format") == _FORMAT]
+    """Remove an older saved result if that is wanted; a run, or anything else, is never touched."""
+    saved = [old for old in _list_saved(target) if _read_about(target, old).get("format") == _FORMAT]
     if saved and not overwrite:
         raise AlreadyInStore(
             f"{target.url} holds a saved result already (run {saved[0]}): choose another path, or say overwrite=True"
@@ -75,14 +75,14 @@ def _copy(record: Record, source: Store, target: Store, chosen: Iterable[Checkpo
 
 
 def open_saved(path: str | os.PathLike[str] | Store) -> tuple[Store, str]:
-    """The store at `path` and the run whose result was saved there."""
+    """Return the store at `path` and the name of the run whose result was saved there."""
     store = open_store(path)
-    saved = _result_runs(store)
+    saved = _list_saved(store)
     if not saved:
         raise NotFoundInStore(f"{store.url} holds no saved result: give the path that result.save was given")
     if len(saved) > 1:
         raise ConfigurationError(f"{store.url} holds {len(saved)} saved results, of the runs {saved}: keep one a path")
-    about = _about(store, saved[0])
+    about = _read_about(store, saved[0])
     if about.get("format") != _FORMAT or about.get("version") != _VERSION:
         raise EventLogError(
             f"{paths.result(saved[0])} in {store.url} is {about.get('format')!r} of version {about.get('version')}, but"
@@ -91,7 +91,7 @@ def open_saved(path: str | os.PathLike[str] | Store) -> tuple[Store, str]:
     return store, saved[0]
 
 
-def _about(store: Store, run: str) -> dict[str, Any]:
+def _read_about(store: Store, run: str) -> dict[str, Any]:
     try:
         about = json.loads(store.read(paths.result(run)))
     except ValueError:
@@ -99,12 +99,12 @@ def _about(store: Store, run: str) -> dict[str, Any]:
     return about if isinstance(about, dict) else {}
 
 
-def _result_runs(store: Store) -> list[str]:
+def _list_saved(store: Store) -> list[str]:
     names = set(store.list(paths.RUNS))
     return [run for run in paths.run_ids(names) if paths.result(run) in names]
 
 
-def _checkpoints(record: Record, trials: Iterable[TrialId] | None) -> list[Checkpoint]:
+def _best_checkpoints(record: Record, trials: Iterable[TrialId] | None) -> list[Checkpoint]:
     wanted = list(record.trials if trials is None else trials)
     unknown = [trial for trial in wanted if trial not in record.trials]
     if unknown:

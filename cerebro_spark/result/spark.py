@@ -1,7 +1,7 @@
-"""Scoring and measuring of Spark DataFrames on their executors. The rows never come to the driver, the model goes out.
+"""Scores and measures Spark DataFrames on their executors. The rows never come to the driver; the model goes to them.
 
-Predictions are a pandas UDF over the source columns alone: whatever other columns there are, of whatever type, stay in
-the JVM. Arrow's nulls become NaN on the way into pandas, so a number that says which column is null goes with each row.
+Predictions are a pandas UDF over the source columns alone: all other columns stay in the JVM, whatever their type.
+Arrow's nulls become NaN in pandas, so each row also has a number that says which of its columns is null.
 """
 
 from __future__ import annotations
@@ -22,63 +22,65 @@ from cerebro_spark.codec import from_plain, to_plain
 from cerebro_spark.data.input.columns import Column, check_type
 from cerebro_spark.data.input.spark import SparkFrame, plain_column
 from cerebro_spark.errors import CerebroError, DataError
-from cerebro_spark.result.blueprint import Packed, Scorer, resident_scorer
-from cerebro_spark.result.frames import OutputNames, check_columns, column_for
-from cerebro_spark.result.reading import Reading, answers
-from cerebro_spark.result.rows import read_rows, rows_at_once, sources_of
+from cerebro_spark.result.blueprint import PackedBlueprint, Scorer, get_scorer
+from cerebro_spark.result.decoding import OutputDecoder, decode_outputs
+from cerebro_spark.result.frames import OutputNames, check_columns, name_columns
+from cerebro_spark.result.rows import chunk_size, list_sources, read_rows
 from cerebro_spark.types import Metrics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Numbers that hardly any data holds. Spark answers "null" when it looks for one in vain in an array that has a null.
-_NOWHERE = {"float": -1.1013e-41, "double": -1.1013e-41, "tinyint": -128, "smallint": -(2**15), "int": -(2**31)}
-_NOWHERE["bigint"] = -(2**63)
+# Numbers that hardly occur in data. `array_contains` returns null if it does not find one in an array with a null.
+_RARE = {"float": -1.1013e-41, "double": -1.1013e-41, "tinyint": -128, "smallint": -(2**15), "int": -(2**31)}
+_RARE["bigint"] = -(2**63)
 _SQL_TYPES = {"float32": "float", "float64": "double", "bool": "boolean"}
 
 
 class _Wanted(NamedTuple):
-    """How outputs are read, and what of that goes into columns, with its SQL type."""
+    """The decoder of the outputs, and the SQL types of those decoded outputs that become columns."""
 
-    reading: Reading | None
+    decoder: OutputDecoder | None
     types: Mapping[str, str]
 
 
-class Shipment:
-    """A packed model on its way to executors: broadcast once, unpacked once in each of their processes."""
+class BroadcastModel:
+    """A model that is broadcast once to all executors, and unpickled once in each of their processes."""
 
-    def __init__(self, packed: Packed, context: Any) -> None:
+    def __init__(self, packed: PackedBlueprint, context: Any) -> None:
         self._digest = packed.digest
         self._data = context.broadcast(packed.data)
         self._threads = int(context.getConf().get("spark.task.cpus", "1"))
 
     def scorer(self) -> Scorer:
-        """The scorer in this process."""
-        return resident_scorer(self._digest, lambda: Packed(self._digest, self._data.value), self._threads)
+        """Return the scorer in this process."""
+        return get_scorer(self._digest, lambda: PackedBlueprint(self._digest, self._data.value), self._threads)
 
 
-def score(shipment: Shipment, scorer: Scorer, df: DataFrame, names: OutputNames, kind: str | None = None) -> DataFrame:
-    """`df` with predictions in new columns, worked out when it is. `scorer` is one here, to know what comes."""
+def score(
+    model: BroadcastModel, scorer: Scorer, df: DataFrame, names: OutputNames, kind: str | None = None
+) -> DataFrame:
+    """Return `df` with predictions in new columns, computed when it is used. `scorer` is the driver's own."""
     features = scorer.blueprint.features
     any_case = _any_case(df)
     check_columns(features, df.columns, any_case)
-    outputs = scorer.like()
-    reading = scorer.reading(outputs, kind)
-    found = answers(reading, outputs)
-    columns = column_for(found, len(outputs), names, df.columns, any_case)
+    outputs = scorer.sample_outputs()
+    decoder = scorer.choose_decoder(outputs, kind)
+    found = decode_outputs(decoder, outputs)
+    columns = name_columns(found, len(outputs), names, df.columns, any_case)
     if not columns:
         return df
-    sources = sources_of(features)
+    sources = list_sources(features)
     for name, kind in SparkFrame(df, sources).types().items():
         check_type(name, kind)
     inputs = [plain_column(df, name) for name in sources]
-    wanted = _Wanted(reading, {name: _sql_type(found[name]) for name in columns})
-    made = _prediction_udf(shipment, features, sources, wanted)(_first_null(df, sources), *inputs)
-    return _with_columns(df, made, columns, vectors=reading is not None)
+    wanted = _Wanted(decoder, {name: _sql_type(found[name]) for name in columns})
+    made = _prediction_udf(model, features, sources, wanted)(_first_null(df, sources), *inputs)
+    return _with_columns(df, made, columns, vectors=decoder is not None)
 
 
 def _with_columns(df: DataFrame, made: Any, columns: Mapping[str, str], vectors: bool) -> DataFrame:
-    """What the UDF makes under the names of its parts; probabilities and raw scores as Spark ML's vectors."""
+    """Add the columns of the UDF; probabilities and raw scores become vectors of Spark ML."""
     from pyspark.ml.functions import array_to_vector
     from pyspark.sql import functions
 
@@ -93,33 +95,33 @@ def _with_columns(df: DataFrame, made: Any, columns: Mapping[str, str], vectors:
     return df.select("*", made.alias(both)).select("*", *parts).drop(both)
 
 
-def measure(shipment: Shipment, scorer: Scorer, df: DataFrame, series: bool) -> Metrics:
-    """What the rows of `df` measure in all, still to be finished by a trainer.
+def measure(model: BroadcastModel, scorer: Scorer, df: DataFrame, series: bool) -> Metrics:
+    """Return the metrics over all rows of `df`, still to be finished by a trainer.
 
-    In `series`, one partition after the other, where a metric can only be updated; else all of them at once.
+    With `series`, one partition after the other, for metrics that cannot be merged; else all at once.
     """
     columns = list(scorer.blueprint.sources)
     check_columns(columns, df.columns, _any_case(df))
-    frame = SparkFrame(df, sources_of(columns))
+    frame = SparkFrame(df, list_sources(columns))
     for name, kind in frame.types().items():
         check_type(name, kind)
     with frame.small_batches():
-        parts = None if series else _measure(shipment, columns, frame.selected, frame.names, alone=False)
+        parts = None if series else _measure(model, columns, frame.selected, frame.names, alone=False)
         if parts is None:
-            parts = _measure(shipment, columns, frame.selected.coalesce(1), frame.names, alone=True)
+            parts = _measure(model, columns, frame.selected.coalesce(1), frame.names, alone=True)
     if not parts:
         raise DataError("the DataFrame has no rows, so there is nothing to measure: check its filters")
     return Metrics.merge(parts)
 
 
 def _measure(
-    shipment: Shipment, columns: Sequence[Column], df: DataFrame, names: Sequence[str], alone: bool
+    model: BroadcastModel, columns: Sequence[Column], df: DataFrame, names: Sequence[str], alone: bool
 ) -> list[Metrics] | None:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
-            answer = _measured(shipment, columns, names, batches, alone)
+            answer = _measure_batches(model, columns, names, batches, alone)
         except CerebroError as error:
-            # What trying again cannot mend is told as it is, not as a failed task.
+            # A new attempt would fail in the same way: report the error as it is, not as a failed task.
             answer = {"error": type(error).__name__, "message": str(error)}
         yield pa.RecordBatch.from_pydict({"answer": [json.dumps(answer)]})
 
@@ -133,14 +135,18 @@ def _measure(
     return [from_plain(Metrics, answer["metrics"]) for answer in answers if answer["metrics"] is not None]
 
 
-def _measured(
-    shipment: Shipment, columns: Sequence[Column], names: Sequence[str], batches: Iterable[pa.RecordBatch], alone: bool
+def _measure_batches(
+    model: BroadcastModel,
+    columns: Sequence[Column],
+    names: Sequence[str],
+    batches: Iterable[pa.RecordBatch],
+    alone: bool,
 ) -> dict[str, Any]:
     parts: list[Metrics] = []
     chunks = (read_rows(columns, dict(zip(names, batch.columns, strict=True))) for batch in batches if batch.num_rows)
-    for part in _lazily(shipment, chunks):
+    for part in _measure_chunks(model, chunks):
         if part.carried and not alone:
-            # Spark ends a process that leaves rows unread, and the model with it.
+            # Spark ends a process that leaves rows unread, and its model would be lost.
             for _ in batches:
                 pass
             return {"carries": True}
@@ -148,10 +154,10 @@ def _measured(
     return {"metrics": to_plain(parts[0], "metrics") if parts else None}
 
 
-def _lazily(shipment: Shipment, chunks: Iterator[Any]) -> Iterator[Metrics]:
-    """An empty partition must not cost a model."""
+def _measure_chunks(model: BroadcastModel, chunks: Iterator[Any]) -> Iterator[Metrics]:
+    """Measure the chunks, but build no model for an empty partition."""
     for first in chunks:
-        yield from shipment.scorer().measure(_chain(first, chunks))
+        yield from model.scorer().measure(_chain(first, chunks))
 
 
 def _chain(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
@@ -159,7 +165,7 @@ def _chain(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
     yield from rest
 
 
-def _prediction_udf(shipment: Shipment, features: Sequence[Column], sources: Sequence[str], wanted: _Wanted) -> Any:
+def _prediction_udf(model: BroadcastModel, features: Sequence[Column], sources: Sequence[str], wanted: _Wanted) -> Any:
     from pyspark.sql.pandas.functions import pandas_udf
 
     types = list(wanted.types.values())
@@ -168,20 +174,24 @@ def _prediction_udf(shipment: Shipment, features: Sequence[Column], sources: Seq
 
     def predict(batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[Any]:
         for null, *cells in batches:
-            outputs = _predicted(shipment, features, sources, null.to_numpy(), cells)
-            found = answers(wanted.reading, outputs)
+            outputs = _predict(model, features, sources, null.to_numpy(), cells)
+            found = decode_outputs(wanted.decoder, outputs)
             made = [found[name] if found[name].ndim == 1 else list(found[name]) for name in wanted.types]
             yield pd.DataFrame({f"o{i}": each for i, each in enumerate(made)}) if several else pd.Series(made[0])
 
-    # The annotations are read as they are, not as text: Spark chooses the kind of UDF by them.
+    # As types, not as text: Spark chooses the kind of UDF by the annotations.
     answer: Any = Iterator[pd.DataFrame] if several else Iterator[pd.Series]
     predict.__annotations__ = {"batches": Iterator[tuple[pd.Series, ...]], "return": answer}
     udf: Any = pandas_udf
     return udf(predict, returns)
 
 
-def _predicted(
-    shipment: Shipment, features: Sequence[Column], sources: Sequence[str], null: NDArray[Any], cells: list[pd.Series]
+def _predict(
+    model: BroadcastModel,
+    features: Sequence[Column],
+    sources: Sequence[str],
+    null: NDArray[Any],
+    cells: list[pd.Series],
 ) -> dict[str, NDArray[Any]]:
     if (null >= 0).any():
         number, rows = int(null[null >= 0][0]), int((null == null[null >= 0][0]).sum())
@@ -189,24 +199,24 @@ def _predicted(
             f"column {sources[number]!r} has {rows} null rows among {len(null)}: fill them (fillna) or drop them"
             " (dropna) before transform"
         )
-    step = rows_at_once(features)
+    step = chunk_size(features)
     parts = []
     for start in range(0, max(1, len(null)), step):
         named = zip(sources, (series.iloc[start : start + step] for series in cells), strict=True)
-        arrays = {name: _cells(name, series) for name, series in named}
-        parts.append(shipment.scorer().predict(read_rows(features, arrays)))
+        arrays = {name: _to_array(name, series) for name, series in named}
+        parts.append(model.scorer().predict(read_rows(features, arrays)))
     return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _cells(name: str, series: pd.Series) -> Any:
-    """What came through Arrow, as an array with a row each."""
+def _to_array(name: str, series: pd.Series) -> Any:
+    """Return the cells of a column, as they came through Arrow, as one array."""
     values = series.to_numpy()
     if values.dtype != object or not len(values):
         return values
     if isinstance(values[0], bytes):
         return pa.array(values, pa.binary())
     try:
-        return _stacked(values)
+        return _stack(values)
     except ValueError as error:
         shapes = sorted({np.shape(value) for value in values})[:5]
         raise DataError(
@@ -214,20 +224,20 @@ def _cells(name: str, series: pd.Series) -> Any:
         ) from error
 
 
-def _stacked(values: NDArray[Any]) -> NDArray[Any]:
-    """Arrays of one shape as one array; of arrays of arrays, all levels."""
+def _stack(values: NDArray[Any]) -> NDArray[Any]:
+    """Return arrays of one shape as one array, nested arrays too."""
     if values[0].dtype == object:
-        return np.stack([_stacked(value) for value in values])
-    return np.concatenate(values).reshape(len(values), -1) if _alike(values) else np.stack(list(values))
+        return np.stack([_stack(value) for value in values])
+    return np.concatenate(values).reshape(len(values), -1) if _has_one_length(values) else np.stack(list(values))
 
 
-def _alike(values: NDArray[Any]) -> bool:
+def _has_one_length(values: NDArray[Any]) -> bool:
     width = len(values[0])
     return values[0].ndim == 1 and all(len(value) == width for value in values)
 
 
 def _first_null(df: DataFrame, sources: Sequence[str]) -> Any:
-    """Which source is null in a row, by its number; -1 where none is."""
+    """Return the number of the first source that is null in a row; -1 if none is."""
     from pyspark.sql import functions
 
     found: Any = functions
@@ -239,7 +249,7 @@ def _first_null(df: DataFrame, sources: Sequence[str]) -> Any:
 
 
 def _is_null(df: DataFrame, name: str) -> Any:
-    """Whether a cell, or an element of it, is null; None where the schema says that it never is."""
+    """Return whether a cell, or an element of it, is null; None if the schema rules that out."""
     from pyspark.sql import functions
 
     field = df.schema[name]
@@ -251,9 +261,9 @@ def _is_null(df: DataFrame, name: str) -> Any:
         column, deep, kind = functions.flatten(column), deep or kind.containsNull, kind.elementType
     if kind.typeName() == "array" and (kind.containsNull or deep):
         element = kind.elementType.simpleString()
-        if element in _NOWHERE:
-            # Compiled, unlike `exists`, which would cost more than the model.
-            sought = functions.lit(_NOWHERE[element]).cast(kind.elementType)
+        if element in _RARE:
+            # Spark compiles it; `exists` is not compiled, and would cost more than the model.
+            sought = functions.lit(_RARE[element]).cast(kind.elementType)
             conditions.append(functions.array_contains(column, sought).isNull())
         else:
             conditions.append(functions.exists(column, lambda value: value.isNull()))

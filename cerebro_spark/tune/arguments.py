@@ -9,7 +9,7 @@ from typing import Any
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.checks import check_at_least, check_seconds
 from cerebro_spark.errors import ConfigurationError
-from cerebro_spark.result.reading import check_kind
+from cerebro_spark.result.decoding import check_kind
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.feed import batch_size_of
 from cerebro_spark.trainer.resources import Resources

@@ -15,7 +15,7 @@ from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.loading.cache import Cache
 from cerebro_spark.data.loading.cache_root import DISK_VARIABLE, MEMORY_VARIABLE, CacheRoot
 from cerebro_spark.data.partitioning.dataset_writer import new_token
-from cerebro_spark.doctor.machine import cache_lines
+from cerebro_spark.doctor.machine import check_caches
 from cerebro_spark.errors import ConfigurationError, UntrustedCache
 from cerebro_spark.store.fsspec import FsspecStore
 from cerebro_spark.store.local import LocalStore
@@ -59,7 +59,7 @@ def test_what_a_dead_worker_left_is_listed_and_freed(
     assert [(left.place, left.bytes) for left in found] == [(str(entry.parent), size)]
     assert not folders[MEMORY_VARIABLE].exists()
     assert main(["clean"]) == 0
-    assert capsys.readouterr().out == "there is nothing that nobody uses\n"
+    assert capsys.readouterr().out == "nothing is unused\n"
 
 
 def test_what_somebody_uses_stays(dataset: Dataset) -> None:
@@ -127,14 +127,14 @@ def test_what_cannot_be_cleaned_is_said(folders: dict[str, Path], capsys: pytest
         clean()
     assert main(["clean"]) == 2
     assert "has the mode 0755" in capsys.readouterr().err
-    assert [line.verdict for line in cache_lines()] == ["FIX"]
+    assert [line.verdict for line in check_caches()] == ["FIX"]
 
 
 def test_the_doctor_says_what_nobody_uses(dataset: Dataset, folders: dict[str, Path]) -> None:
-    assert list(cache_lines()) == []
+    assert list(check_caches()) == []
     die_with_a_cache(dataset)
-    verdicts = {line.verdict: line.text for line in cache_lines()}
+    verdicts = {line.verdict: line.text for line in check_caches()}
     assert "`cerebro-spark clean` frees them" in verdicts["note"]
     assert list(folders[MEMORY_VARIABLE].glob("*/entry.json"))
     clean()
-    assert list(cache_lines()) == []
+    assert list(check_caches()) == []

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from cerebro_spark.backend.cluster import Cluster, Finding, troubles, unseen
 from cerebro_spark.cli import main
 from cerebro_spark.doctor import examine, machine
-from cerebro_spark.doctor.lines import Line, fix, ok
-from cerebro_spark.doctor.spark import compared, mortal, remarks, room
-from cerebro_spark.doctor.versions import RULES, judged, meets
+from cerebro_spark.doctor.diagnosis import Diagnosis, fix, ok
+from cerebro_spark.doctor.spark import check_idle_timeout, check_room, check_settings, compare_versions
+from cerebro_spark.doctor.versions import RULES, judge_versions, meets
 from cerebro_spark.store.local import LocalStore
 
 CLASSIC = {
@@ -49,7 +49,7 @@ MODERN = {
 
 @pytest.mark.parametrize("versions", [CLASSIC, MODERN], ids=["classic", "modern"])
 def test_the_stacks_that_were_tried_are_fine(versions: dict[str, str]) -> None:
-    lines = list(judged(versions))
+    lines = list(judge_versions(versions))
     assert {line.verdict for line in lines} == {"ok"}
     assert {line.text.split()[0] for line in lines} == set(versions) - {"java"}
 
@@ -79,19 +79,19 @@ def test_versions_that_do_not_go_together_are_told_with_the_fix(
     stack: dict[str, str], changes: dict[str, str | None], message: str
 ) -> None:
     versions = {name: version for name, version in {**stack, **changes}.items() if version is not None}
-    told = [line.text for line in judged(versions) if line.verdict == "FIX"]
+    told = [line.text for line in judge_versions(versions) if line.verdict == "FIX"]
     assert len(told) == 1
     assert told[0].startswith(message)
 
 
 def test_petastorm_beside_spark_4_is_told_in_full() -> None:
-    told = [line.text for line in judged({**MODERN, "petastorm": "0.13.1"}) if line.verdict == "FIX"]
+    told = [line.text for line in judge_versions({**MODERN, "petastorm": "0.13.1"}) if line.verdict == "FIX"]
     assert any(text.startswith("pyspark 4.3.0 beside petastorm 0.13.1: pip uninstall petastorm") for text in told)
     assert any(text.startswith("numpy 2.4.1 beside petastorm") for text in told)
 
 
 def test_without_pyspark_there_is_a_note_and_nothing_to_fix() -> None:
-    lines = list(judged({name: version for name, version in MODERN.items() if name not in ("pyspark", "java")}))
+    lines = list(judge_versions({name: version for name, version in MODERN.items() if name not in ("pyspark", "java")}))
     assert [line.verdict for line in lines if line.verdict != "ok"] == ["note"]
 
 
@@ -99,9 +99,9 @@ def test_every_rule_can_be_read_and_has_been_broken_here() -> None:
     """A rule that no case above breaks might as well not be there."""
     cases = [{**stack, **{n: v for n, v in changes.items() if v}} for stack, changes, _ in BROKEN]
     cases += [{**MODERN, "petastorm": "0.13.1"}, {name: "0.1" for name in CLASSIC if name != "petastorm"}]
-    told = "\n".join(line.text for case in cases for line in judged(case))
+    told = "\n".join(line.text for case in cases for line in judge_versions(case))
     for rule in RULES:
-        assert (rule.remedy or f"pip install '{rule.wish}'") in told, rule
+        assert (rule.remedy or f"pip install '{rule.requirement}'") in told, rule
 
 
 @given(st.lists(st.integers(0, 99), min_size=1, max_size=4), st.lists(st.integers(0, 99), min_size=1, max_size=4))
@@ -116,9 +116,9 @@ def test_versions_are_ordered_as_their_numbers(one: list[int], other: list[int])
 
 
 def test_colours_are_for_terminals() -> None:
-    assert ok("Java 17").shown() == "ok    Java 17"
-    assert fix("no Java", "install it").shown() == "FIX   no Java: install it"
-    assert fix("no Java", "install it").shown(colours=True) == "\x1b[31mFIX \x1b[0m  no Java: install it"
+    assert ok("Java 17").format() == "ok    Java 17"
+    assert fix("no Java", "install it").format() == "FIX   no Java: install it"
+    assert fix("no Java", "install it").format(colours=True) == "\x1b[31mFIX \x1b[0m  no Java: install it"
 
 
 @pytest.mark.parametrize(
@@ -131,11 +131,11 @@ def test_colours_are_for_terminals() -> None:
 def test_a_missing_java_is_told(home: str, text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", home)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert machine.java_version() is None
-    line = machine.java_line(None, needed=True)
+    assert machine.find_java_version() is None
+    line = machine.check_java(None, needed=True)
     assert line.verdict == "FIX"
     assert line.text.startswith(text)
-    assert machine.java_line(None, needed=False).verdict == "note"
+    assert machine.check_java(None, needed=False).verdict == "note"
 
 
 def test_without_java_no_cluster_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,16 +153,16 @@ def cluster(**changes: Any) -> Cluster:
 
 
 def test_room() -> None:
-    assert list(room(cluster())) == [Line("ok", "4 slots: room for that many workers")]
-    assert [line.verdict for line in room(cluster(slots=0, dynamic=True))] == ["note"]
-    (line,) = room(cluster(slots=0, task_cpus=4))
+    assert list(check_room(cluster())) == [Diagnosis("ok", "4 slots: room for that many workers")]
+    assert [line.verdict for line in check_room(cluster(slots=0, dynamic=True))] == ["note"]
+    (line,) = check_room(cluster(slots=0, task_cpus=4))
     assert line.verdict == "FIX"
     assert "as many cores as spark.task.cpus says (4;" in line.text
 
 
 def test_remarks() -> None:
     def told(settings: dict[str, str] | None = None, **changes: Any) -> str:
-        lines = list(remarks(cluster(**changes), settings or {}))
+        lines = list(check_settings(cluster(**changes), settings or {}))
         assert {line.verdict for line in lines} == {"note"}
         return "\n".join(line.text for line in lines)
 
@@ -182,7 +182,7 @@ def test_workers_that_spark_would_kill_for_their_silence_are_told(seconds: str |
     settings = {"spark.python.worker.killOnIdleTimeout": kills}
     if seconds is not None:
         settings["spark.python.worker.idleTimeoutSeconds"] = seconds
-    told = list(mortal(settings))
+    told = list(check_idle_timeout(settings))
     assert [line.verdict for line in told] == ["FIX"] * wrong
     assert all(
         "killOnIdleTimeout to false" in line.text and f"idleTimeoutSeconds is {seconds})" in line.text for line in told
@@ -210,8 +210,8 @@ def test_other_versions_on_executors_are_told() -> None:
     own = {"Python": "3.11.7", "numpy": "1.26.4", "torch": "2.8.0"}
     same = Finding("h1", (), None, {"Python": "3.11.2", "numpy": "1.26.4"})
     other = Finding("h2", (), None, {"Python": "3.10.1", "numpy": "2.0.0"})
-    assert list(compared([same], own)) == []
-    told = [line.text for line in compared([same, other, other], own)]
+    assert list(compare_versions([same], own)) == []
+    told = [line.text for line in compare_versions([same, other, other], own)]
     assert len(told) == 2
     assert told[0].startswith("Python is 3.10.1 on executors of h2, but 3.11.7 here: let executors use")
     assert told[1].startswith("numpy is 2.0.0 on executors of h2, but 1.26.4 here: install numpy==1.26.4 there")

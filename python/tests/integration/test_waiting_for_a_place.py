@@ -69,7 +69,7 @@ def test_those_who_come_late_do_not_wait_for_those_who_never_come(spark: Any, tm
 def test_the_doctor_does_not_wait_for_ever(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_SECONDS_FOR_A_TASK", 3.0)
     with PlaceTaker(spark), PlaceTaker(spark):
-        lines = [line.text for line in doctor._looked_at(spark.sparkContext, None, {}) if line.verdict == "FIX"]
+        lines = [line.text for line in doctor._examine_context(spark.sparkContext, None, {}) if line.verdict == "FIX"]
     assert len(lines) == 2
     assert "a barrier task did not run within 3 s, though there is room for 2: others may hold all slots" in lines[0]
     assert "executors did not answer within 3 s: others may hold all slots" in lines[1]

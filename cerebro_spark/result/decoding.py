@@ -1,7 +1,7 @@
-"""What a model's output says of a row: a class with its probabilities, or a number. It knows losses by name alone.
+"""Decodes the outputs of models: a class with its probabilities, or a number. PURE: arrays in, arrays out.
 
-PURE: arrays in, arrays out. What the output of a model means is in its loss: logits where the loss takes logits. Of a
-loss that it does not know it assumes nothing, and the output stays as it is until somebody says what it is.
+The meaning of an output follows from the loss: it is logits if the loss takes logits. Losses are known by name
+alone. Of an unknown loss nothing is assumed: the output stays as it is unless the user says what it is.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TINY = np.finfo("float64").tiny
 
 
 class Meaning(NamedTuple):
-    """What a loss takes: how classes are told apart in the output, and on which scale."""
+    """The meaning of an output: how it tells classes apart, and on which scale."""
 
     family: Family
     scale: Scale
@@ -58,27 +58,27 @@ _KERAS: dict[str, Family] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """How one output of a classifier is read. `told` is true where a user said so and the loss does not confirm it."""
+class OutputDecoder:
+    """Decodes the output of a classifier. `told` is true if only the user, and not the loss, gives its meaning."""
 
     family: Family
     scale: Scale
     told: bool = False
 
-    def answers(self, output: Array) -> dict[str, Array]:
-        """The class of each row, and where there are some its probabilities and raw scores, a column a class.
+    def decode(self, output: Array) -> dict[str, Array]:
+        """Return the class of each row, and its probabilities and raw scores if there are any, a column a class.
 
-        >>> answers = Reading("binary", "probabilities").answers(np.array([0.25, 0.75]))
-        >>> answers["prediction"].tolist(), answers["probability"].tolist()
+        >>> decoded = OutputDecoder("binary", "probabilities").decode(np.array([0.25, 0.75]))
+        >>> decoded["prediction"].tolist(), decoded["probability"].tolist()
         ([0.0, 1.0], [[0.75, 0.25], [0.25, 0.75]])
         """
         if self.told:
             self._check(output)
         values = np.asarray(output, "float64")
-        return _of_two(values, self.scale) if self.family == "binary" else _of_many(values, self.scale)
+        return _decode_two(values, self.scale) if self.family == "binary" else _decode_many(values, self.scale)
 
     def _check(self, output: Array) -> None:
-        """Who says kind='binary' says that the model puts out probabilities: what is none is no reason to guess."""
+        """Refuse values that are no probabilities: that is what kind='binary' says of them."""
         beyond = output[(output < -_ROUNDING) | (output > 1 + _ROUNDING)]
         off = np.abs(output.sum(axis=1) - 1) > _ROUNDING if self.family == "multiclass" else np.zeros(0, bool)
         if beyond.size or off.any():
@@ -89,30 +89,36 @@ class Reading:
             )
 
 
-def reading_of(kind: str | None, loss: Any, shape: Sequence[int]) -> Reading | None:
-    """How to read an output with rows of this shape; None where it is to stay as it is.
+def choose_decoder(kind: str | None, loss: Any, shape: Sequence[int]) -> OutputDecoder | None:
+    """Return the decoder of an output; None if it stays as it is.
 
-    `kind` is what the user says; where it is None the loss tells.
+    Args:
+        kind: What the user says of it, one of KINDS; None if the loss decides.
+        loss: The loss of the model.
+        shape: The shape of one row of the output.
 
-    >>> reading_of(None, "binary_crossentropy", ())
-    Reading(family='binary', scale='probabilities', told=False)
-    >>> reading_of("multiclass_logits", None, (3,)).scale
+    Raises:
+        ConfigurationError: `kind` is none of KINDS, or does not fit the shape.
+
+    >>> choose_decoder(None, "binary_crossentropy", ())
+    OutputDecoder(family='binary', scale='probabilities', told=False)
+    >>> choose_decoder("multiclass_logits", None, (3,)).scale
     'logits'
     """
-    known = meaning_of(loss)
+    known = find_meaning(loss)
     if kind is None:
         fits = known is not None and len(shape) == (0 if known.family == "binary" else 1)
-        return Reading(*known) if known is not None and fits else None
+        return OutputDecoder(*known) if known is not None and fits else None
     check_kind(kind)
     if kind == "regression":
         return None
-    family = _told_family(kind, shape)
+    family = _check_family(kind, shape)
     if kind.endswith("_logits"):
-        return Reading(family, "logits")
+        return OutputDecoder(family, "logits")
     if known is None or (family, known.family) == ("binary", "multiclass"):
-        return Reading(family, "probabilities", told=True)
-    # One output a class, each trained on its own: which is largest says something, how they add up nothing.
-    return Reading(family, known.scale if family == known.family else "margins")
+        return OutputDecoder(family, "probabilities", told=True)
+    # One output a class, each trained by itself: the largest says something, their sum does not.
+    return OutputDecoder(family, known.scale if family == known.family else "margins")
 
 
 def check_kind(kind: Any) -> None:
@@ -128,20 +134,22 @@ def check_kind(kind: Any) -> None:
         raise ConfigurationError(f"`kind` is {kind!r}, but must be one of {allowed}, or None, where the loss tells")
 
 
-def answers(reading: Reading | None, outputs: Mapping[str, Array]) -> dict[str, Array]:
-    """What goes into columns: the outputs themselves if they are several, else "prediction" and what belongs to it."""
+def decode_outputs(decoder: OutputDecoder | None, outputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Return what goes into columns: several outputs as they are, or "prediction" and what belongs to it."""
     if len(outputs) != 1:
         return dict(outputs)
     (output,) = outputs.values()
-    if reading is not None:
-        return reading.answers(output)
+    if decoder is not None:
+        return decoder.decode(output)
     return {"prediction": np.asarray(output, "float64") if output.ndim == 1 else output}
 
 
-def meaning_of(loss: Any) -> Meaning | None:
-    """What is known of a loss: PyTorch's and Keras' own and what is derived from them, by object, function or name.
+def find_meaning(loss: Any) -> Meaning | None:
+    """Return the meaning of an output by its loss; None if the loss is not known.
 
-    >>> meaning_of("sparse_categorical_crossentropy")
+    Known are the losses of PyTorch and Keras, and classes derived from them, as objects, functions or names.
+
+    >>> find_meaning("sparse_categorical_crossentropy")
     Meaning(family='multiclass', scale='probabilities')
     """
     while isinstance(loss, Mapping | list | tuple) and len(loss) == 1:
@@ -167,8 +175,8 @@ def _keras_meaning(name: str, from_logits: bool) -> Meaning | None:
     return None if family is None else Meaning(family, "logits" if from_logits else "probabilities")
 
 
-def _told_family(kind: str, shape: Sequence[int]) -> Family:
-    """Two classes may have an output each."""
+def _check_family(kind: str, shape: Sequence[int]) -> Family:
+    """Return the family for a kind that the user gave. Two classes may have an output each."""
     wanted = kind.removesuffix("_logits")
     if len(shape) == 1 and (wanted == "multiclass" or shape[0] == 2):
         return "multiclass"
@@ -187,7 +195,7 @@ def _other(kind: str) -> str:
     return kind.replace(here, there)
 
 
-def _of_two(values: Array, scale: Scale) -> dict[str, Array]:
+def _decode_two(values: Array, scale: Scale) -> dict[str, Array]:
     if scale == "logits":
         small = np.exp(-np.abs(values))
         likely = np.where(values >= 0, 1.0, small) / (1 + small)
@@ -205,13 +213,13 @@ def _of_two(values: Array, scale: Scale) -> dict[str, Array]:
     }
 
 
-def _of_many(values: Array, scale: Scale) -> dict[str, Array]:
+def _decode_many(values: Array, scale: Scale) -> dict[str, Array]:
     lost = np.isnan(values).any(axis=1)
     found = {"prediction": np.where(lost, np.nan, values.argmax(axis=1))}
     if scale == "margins":
         return {**found, "rawPrediction": values}
     if scale == "probabilities":
-        # As Keras' own losses do with what does not add up to one.
+        # As Keras' own losses do with probabilities that do not add up to one.
         likely = np.maximum(values, 0.0)
         total = likely.sum(axis=1, keepdims=True)
         likely = np.divide(likely, total, out=likely, where=total > 0)

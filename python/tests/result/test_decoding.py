@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cerebro_spark.errors import ConfigurationError, DataError
-from cerebro_spark.result.reading import Meaning, Reading, answers, meaning_of, reading_of
+from cerebro_spark.result.decoding import Meaning, OutputDecoder, choose_decoder, decode_outputs, find_meaning
 
 
 def torch_losses() -> list[tuple[Any, Meaning | None]]:
@@ -43,7 +43,7 @@ def torch_losses() -> list[tuple[Any, Meaning | None]]:
 
 def test_what_is_known_of_pytorchs_losses() -> None:
     for loss, expected in torch_losses():
-        assert meaning_of(loss) == expected, loss
+        assert find_meaning(loss) == expected, loss
 
 
 def keras_losses() -> list[tuple[Any, Meaning | None]]:
@@ -72,34 +72,34 @@ def keras_losses() -> list[tuple[Any, Meaning | None]]:
 @pytest.mark.slow
 def test_what_is_known_of_keras_losses() -> None:
     for loss, expected in keras_losses():
-        assert meaning_of(loss) == expected, loss
+        assert find_meaning(loss) == expected, loss
 
 
 def test_a_loss_that_does_not_fit_the_output_says_nothing() -> None:
     """Several labels a row, a picture of classes: no class of the row."""
-    assert reading_of(None, "binary_crossentropy", (4,)) is None
-    assert reading_of(None, "categorical_crossentropy", (8, 8, 3)) is None
-    assert reading_of(None, "categorical_crossentropy", ()) is None
-    assert reading_of(None, "mse", ()) is None
+    assert choose_decoder(None, "binary_crossentropy", (4,)) is None
+    assert choose_decoder(None, "categorical_crossentropy", (8, 8, 3)) is None
+    assert choose_decoder(None, "categorical_crossentropy", ()) is None
+    assert choose_decoder(None, "mse", ()) is None
 
 
 @pytest.mark.parametrize(
     ("kind", "loss", "shape", "expected"),
     [
         ("regression", "bce", (), None),
-        ("binary", "bce", (), Reading("binary", "probabilities")),
-        ("binary", None, (), Reading("binary", "probabilities", told=True)),
-        ("binary_logits", None, (), Reading("binary", "logits")),
-        ("binary", None, (2,), Reading("multiclass", "probabilities", told=True)),
-        ("binary", "categorical_crossentropy", (2,), Reading("multiclass", "probabilities")),
-        ("binary", "categorical_crossentropy", (), Reading("binary", "probabilities", told=True)),
-        ("multiclass", None, (3,), Reading("multiclass", "probabilities", told=True)),
-        ("multiclass_logits", None, (3,), Reading("multiclass", "logits")),
-        ("multiclass", "bce", (3,), Reading("multiclass", "margins")),
+        ("binary", "bce", (), OutputDecoder("binary", "probabilities")),
+        ("binary", None, (), OutputDecoder("binary", "probabilities", told=True)),
+        ("binary_logits", None, (), OutputDecoder("binary", "logits")),
+        ("binary", None, (2,), OutputDecoder("multiclass", "probabilities", told=True)),
+        ("binary", "categorical_crossentropy", (2,), OutputDecoder("multiclass", "probabilities")),
+        ("binary", "categorical_crossentropy", (), OutputDecoder("binary", "probabilities", told=True)),
+        ("multiclass", None, (3,), OutputDecoder("multiclass", "probabilities", told=True)),
+        ("multiclass_logits", None, (3,), OutputDecoder("multiclass", "logits")),
+        ("multiclass", "bce", (3,), OutputDecoder("multiclass", "margins")),
     ],
 )
-def test_what_is_told_comes_first(kind: str, loss: Any, shape: tuple[int, ...], expected: Reading | None) -> None:
-    assert reading_of(kind, loss, shape) == expected
+def test_what_is_told_comes_first(kind: str, loss: Any, shape: tuple[int, ...], expected: OutputDecoder | None) -> None:
+    assert choose_decoder(kind, loss, shape) == expected
 
 
 @pytest.mark.parametrize(
@@ -113,18 +113,18 @@ def test_what_is_told_comes_first(kind: str, loss: Any, shape: tuple[int, ...], 
 )
 def test_what_is_told_must_fit(kind: str, shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        reading_of(kind, None, shape)
+        choose_decoder(kind, None, shape)
 
 
 def test_logits_and_probabilities_say_the_same() -> None:
     logits = np.array([-800.0, -30.0, -1.5, 0.0, 2.0, 30.0, 800.0])
-    found = Reading("binary", "logits").answers(logits)
+    found = OutputDecoder("binary", "logits").decode(logits)
     assert found["prediction"].tolist() == [0, 0, 0, 0, 1, 1, 1]
     assert found["rawPrediction"][:, 1].tolist() == logits.tolist()
     assert found["rawPrediction"][:, 0].tolist() == (-logits).tolist()
     np.testing.assert_allclose(found["probability"].sum(axis=1), 1)
     np.testing.assert_allclose(found["probability"][1:6, 1], 1 / (1 + np.exp(-logits[1:6])), rtol=1e-12)
-    again = Reading("binary", "probabilities").answers(found["probability"][:, 1])
+    again = OutputDecoder("binary", "probabilities").decode(found["probability"][:, 1])
     assert again["prediction"].tolist() == found["prediction"].tolist()
     np.testing.assert_allclose(again["rawPrediction"][1:5, 1], logits[1:5], rtol=1e-6)
     assert np.isfinite(again["rawPrediction"]).all(), "a probability that was rounded to 0 or 1 has a logit too"
@@ -132,42 +132,42 @@ def test_logits_and_probabilities_say_the_same() -> None:
 
 def test_several_classes() -> None:
     logits = np.array([[1.0, 2.0, 0.5], [900.0, 0.0, -900.0]], "float32")
-    found = Reading("multiclass", "logits").answers(logits)
+    found = OutputDecoder("multiclass", "logits").decode(logits)
     expected = np.exp(logits[0].astype("float64")) / np.exp(logits[0].astype("float64")).sum()
     np.testing.assert_allclose(found["probability"][0], expected)
     assert found["prediction"].tolist() == [1, 0]
     np.testing.assert_array_equal(found["rawPrediction"], logits)
-    logs = Reading("multiclass", "log_probabilities").answers(np.log(found["probability"][:1]))
+    logs = OutputDecoder("multiclass", "log_probabilities").decode(np.log(found["probability"][:1]))
     np.testing.assert_allclose(logs["probability"], found["probability"][:1])
-    plain = Reading("multiclass", "probabilities").answers(found["probability"])
+    plain = OutputDecoder("multiclass", "probabilities").decode(found["probability"])
     np.testing.assert_allclose(plain["probability"], found["probability"])
     assert np.isfinite(plain["rawPrediction"]).all()
-    assert set(Reading("multiclass", "margins").answers(logits)) == {"prediction", "rawPrediction"}
+    assert set(OutputDecoder("multiclass", "margins").decode(logits)) == {"prediction", "rawPrediction"}
 
 
 @pytest.mark.parametrize("scale", ["logits", "probabilities"])
 def test_a_lost_model_is_in_no_class(scale: Any) -> None:
     """NaN is neither above 0.5 nor below: class 0 would be a lie."""
-    two = Reading("binary", scale).answers(np.array([np.nan, 0.9]))
+    two = OutputDecoder("binary", scale).decode(np.array([np.nan, 0.9]))
     assert np.isnan(two["prediction"]).tolist() == [True, False]
-    many = Reading("multiclass", scale).answers(np.array([[0.2, np.nan], [0.1, 0.9]]))
+    many = OutputDecoder("multiclass", scale).decode(np.array([[0.2, np.nan], [0.1, 0.9]]))
     assert np.isnan(many["prediction"]).tolist() == [True, False]
 
 
 def test_told_probabilities_must_be_some() -> None:
-    two, many = (Reading(family, "probabilities", told=True) for family in ("binary", "multiclass"))  # type: ignore[arg-type]
-    two.answers(np.array([0.0, 1.0]))
-    many.answers(np.array([[0.2, 0.8]]))
+    two, many = (OutputDecoder(family, "probabilities", told=True) for family in ("binary", "multiclass"))  # type: ignore[arg-type]
+    two.decode(np.array([0.0, 1.0]))
+    many.decode(np.array([[0.2, 0.8]]))
     with pytest.raises(DataError, match=r"it put out -1.5: say kind='binary_logits' if these are logits"):
-        two.answers(np.array([0.2, -1.5]))
+        two.decode(np.array([0.2, -1.5]))
     with pytest.raises(DataError, match=r"add up to 0.5: say kind='multiclass_logits'"):
-        many.answers(np.array([[0.2, 0.3]]))
+        many.decode(np.array([[0.2, 0.3]]))
 
 
 def test_outputs_that_are_no_classes_stay_as_they_are() -> None:
-    one = answers(None, {"out": np.array([1.5], "float32")})
+    one = decode_outputs(None, {"out": np.array([1.5], "float32")})
     assert (one["prediction"].dtype, one["prediction"].tolist()) == (np.float64, [1.5])
-    several = answers(None, {"out": np.ones((2, 3), "float32")})
+    several = decode_outputs(None, {"out": np.ones((2, 3), "float32")})
     assert several["prediction"].dtype == np.float32
     both = {"a": np.ones(2), "probability": np.ones((2, 2))}
-    assert answers(None, both) == both
+    assert decode_outputs(None, both) == both
