@@ -19,11 +19,11 @@ import cloudpickle
 from cerebro_spark.backend import cluster
 from cerebro_spark.backend.hand import Hand
 from cerebro_spark.backend.job import Job
-from cerebro_spark.backend.limits import check_whole
 from cerebro_spark.backend.spark_task import Errand, Lacking, run_errand
 from cerebro_spark.backend.wire import Message
 from cerebro_spark.backend.wired import WiredBackend
 from cerebro_spark.backend.worker import Posting
+from cerebro_spark.checks import check_whole
 from cerebro_spark.data.cluster import explain_missing_package, find_replica_hosts, use_this_python
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.errors import BackendError, ConfigurationError

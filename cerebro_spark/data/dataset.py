@@ -1,4 +1,4 @@
-"""What `prepare` leaves behind and a search starts from: a manifest and its partitions. It never reads a row."""
+"""A prepared data set: a manifest and the partitions that it lists. This module never reads a row."""
 
 from __future__ import annotations
 
@@ -15,16 +15,28 @@ from cerebro_spark.types import Partition, PartitionId, Split
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Training and validation partitions in a store, with the columns they hold.
+    """Training and validation partitions in a store, with their columns.
 
-    A Dataset is a value: cheap to pickle and to send to workers, which load the partitions themselves.
+    A Dataset is a value: cheap to pickle and to send to workers, which load the partitions themselves. `cs.prepare` and
+    `cs.open_dataset` make one.
 
-    >>> import tempfile
-    >>> from cerebro_spark.data.prepare import prepare
-    >>> data = {"x": [[0.0, 1.0]] * 10, "y": [0, 1] * 5}
-    >>> dataset = prepare(data, store=tempfile.mkdtemp(), features="x", label="y", validation=0.2, partitions=2)
-    >>> [partition.rows for partition in dataset.train], [column.name for column in dataset.columns]
-    ([4, 4], ['features', 'label'])
+    Args:
+        store: The store that holds the partitions.
+        folder: The folder of the data set in the store; "" if it is the store's root.
+        id: The name of the data set.
+        columns: The arrays of a batch, in their order: features, labels, then the weight.
+        train: The partitions to train on.
+        validation: The partitions to evaluate on. Defaults to `()`: no validation.
+        seed: The seed of the shuffle that made the partitions. Defaults to 0.
+        made: How the data set was made: the columns, the version and similar facts of its manifest. Empty by default.
+
+    Examples:
+        >>> import tempfile
+        >>> from cerebro_spark.data.prepare import prepare
+        >>> data = {"x": [[0.0, 1.0]] * 10, "y": [0, 1] * 5}
+        >>> dataset = prepare(data, store=tempfile.mkdtemp(), features="x", label="y", validation=0.2, partitions=2)
+        >>> [partition.rows for partition in dataset.train], [column.name for column in dataset.columns]
+        ([4, 4], ['features', 'label'])
     """
 
     store: Store
@@ -38,24 +50,27 @@ class Dataset:
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
-        """Those of training, then those of validation."""
+        """The partitions of training, then those of validation."""
         return self.train + self.validation
 
     @property
     def rows(self) -> int:
-        """Rows of training and validation together."""
+        """The number of rows of training and validation together."""
         return sum(partition.rows for partition in self.partitions)
 
     @property
     def features(self) -> tuple[Column, ...]:
+        """The columns that are inputs of the model."""
         return tuple(column for column in self.columns if column.role == "feature")
 
     @property
     def labels(self) -> tuple[Column, ...]:
+        """The columns that are labels."""
         return tuple(column for column in self.columns if column.role == "label")
 
     @property
     def weight(self) -> Column | None:
+        """The column of sample weights, or None."""
         return next((column for column in self.columns if column.role == "weight"), None)
 
     @property
@@ -64,19 +79,44 @@ class Dataset:
         return f"{self.store.url.rstrip('/')}/{self.folder}" if self.folder else self.store.url
 
     def partition(self, id: PartitionId) -> Partition:
-        """The partition of this id."""
+        """Return one partition.
+
+        Args:
+            id: The id of the partition, such as "train-00000".
+
+        Returns:
+            The partition.
+
+        Raises:
+            ConfigurationError: If the data set has no such partition.
+        """
         for partition in self.partitions:
             if partition.id == id:
                 return partition
         raise ConfigurationError(f"{id!r} is no partition of {self.url}: it has {[p.id for p in self.partitions]}")
 
     def version(self, file: str) -> str:
-        """What tells this content of a file from any other that had, or will have, the same name in the store."""
+        """Return a token that changes when the content of a file changes.
+
+        Args:
+            file: The name of a file of a partition, as in `Partition.files`.
+
+        Returns:
+            The token; caches keep it beside their copy, to notice that the file was written anew.
+        """
         versions: Mapping[str, str] = self.made.get("versions", {})
         return versions.get(file) or str(self.made.get("token", ""))
 
     def with_hosts(self, hosts: Mapping[PartitionId, Sequence[str]]) -> Dataset:
-        """The same Dataset with `Partition.hosts` filled in."""
+        """Return the same Dataset with `Partition.hosts` set.
+
+        Args:
+            hosts: By partition id, the hosts that read the partition from their own disk, nearest first. Partitions
+                that are not in it keep their hosts.
+
+        Returns:
+            A new Dataset.
+        """
 
         def placed(partitions: Sequence[Partition]) -> tuple[Partition, ...]:
             return tuple(replace(each, hosts=tuple(hosts.get(each.id, each.hosts))) for each in partitions)
@@ -85,7 +125,20 @@ class Dataset:
 
     @staticmethod
     def open(store: Store, name: str = "") -> Dataset:
-        """Open the data set `name` that `prepare` wrote into this store; without a name, the only one there is."""
+        """Open a data set that `prepare` wrote into a store.
+
+        Args:
+            store: The store.
+            name: The name of the data set. Defaults to "": the only one in the store.
+
+        Returns:
+            The data set.
+
+        Raises:
+            NotFoundInStore: If there is none of that name, or none at all.
+            ConfigurationError: If no name is given and the store holds several.
+            DataError: If its manifest cannot be read.
+        """
         from cerebro_spark.data.manifest import read_manifest
 
         folder = dataset_folder(name) if name else _only_folder(store)

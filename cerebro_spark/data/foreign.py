@@ -1,4 +1,4 @@
-"""Open data that was prepared before, or elsewhere: a Petastorm data set or a folder of Parquet files.
+"""Open data that was prepared before, or by other programs: a Petastorm data set or a folder of Parquet files.
 
 It reads footers and one row, and never writes or moves anything."""
 
@@ -49,18 +49,37 @@ def open_dataset(
     validation: str | None = None,
     allow_nan: bool = False,
 ) -> Dataset:
-    """Open what `prepare` wrote (its folder, or a store that holds one), a Petastorm data set, or a folder of Parquet.
+    """Open a data set that `prepare` wrote, a Petastorm data set, or a folder of Parquet files. Nothing is copied.
 
-    For data prepared elsewhere each file is a partition, so files should be of about the same size and shuffled;
-    `features`, `label` and `weight` say which columns to take, as in `prepare`, and `validation` names the folder under
-    `url` whose files are for validation. Whole numbers in a matrix that float32 rounds raise DataError, here where a
-    file's footer gives them away, else when its rows are read; so do NaN and infinite features, unless `allow_nan`.
+    In data of other programs each file is a partition, so the files should be of about the same size, and shuffled.
 
-    >>> import pandas, tempfile
-    >>> folder = tempfile.mkdtemp()
-    >>> pandas.DataFrame({"a": [1.0, 2.0], "y": [0, 1]}).to_parquet(folder + "/part-0.parquet")
-    >>> [partition.rows for partition in open_dataset(folder, features=["a"], label="y").train]
-    [2]
+    Args:
+        url: The folder of the data set, or a store that holds exactly one: a path, a URL such as "hdfs:///user/me", or
+            a Store.
+        features: The input columns, as in `prepare`. Data that `prepare` wrote has its columns already: leave it out,
+            or give the same ones. Defaults to None.
+        label: The label columns, in the same way. Defaults to None.
+        weight: The column of sample weights, in the same way. Defaults to None: every row counts as much.
+        validation: The folder under `url` whose files are for validation. Defaults to None: there are none. Data that
+            `prepare` wrote has its own.
+        allow_nan: Let NaN and infinite features through. Defaults to False: they raise DataError when they are read.
+
+    Returns:
+        The data set.
+
+    Raises:
+        ConfigurationError: If `features` or `label` is missing for data of other programs, or differs from what the
+            data was prepared with.
+        NotFoundInStore: If there are no Parquet files, or none in the `validation` folder.
+        DataError: If columns are missing, hold what cannot be trained on, or differ between files. Whole numbers that
+            a float32 matrix would round raise it here if a file's statistics show them, else when its rows are read.
+
+    Examples:
+        >>> import pandas, tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> pandas.DataFrame({"a": [1.0, 2.0], "y": [0, 1]}).to_parquet(folder + "/part-0.parquet")
+        >>> [partition.rows for partition in open_dataset(folder, features=["a"], label="y").train]
+        [2]
     """
     check_allow_nan(allow_nan)
     store = open_store(url)

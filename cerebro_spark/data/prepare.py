@@ -36,24 +36,46 @@ def prepare(
     name: str | None = None,
     allow_nan: bool = False,
 ) -> Dataset:
-    """Write the rows of `df` as equal, shuffled partitions, and return the Dataset they make.
+    """Write rows as equal, shuffled partitions in a store: once, for many searches.
 
-    `df` is a Spark DataFrame, a pandas DataFrame or a dict of arrays. `features` and `label`: a list of columns is one
-    float32 matrix, a single name is that column with its own shape (floats become float32, integers and booleans stay),
-    a dict names several of either. `validation` is a fraction, the name of a boolean column, or a second DataFrame.
-    In the files each of them is a column: called as yours is, where it is one of yours, else as the array.
-    `partitions` defaults to the cluster's slots. The same rows in the same input splits with the same `seed` give the
-    same partitions (a split above 128 MB must also come in the same order).
+    The rows of a Spark DataFrame are written by the executors; its plan runs once, and no row comes to the driver. The
+    data set becomes visible when all of it is written. The same rows in the same input splits with the same `seed` give
+    the same partitions (a split above 128 MB must also have its rows in the same order).
 
-    What would be stored otherwise than it is raises DataError with the column and the number of rows: whole numbers in
-    a matrix that float32 rounds, numbers beyond float32, and NaN or infinite numbers. `allow_nan` lets the latter two
-    through among the features, for models that know what to do with them.
+    In the files each array is a column. It has the name of the source column if there is one, else that of the array.
 
-    >>> import tempfile
-    >>> data = {"a": [1.0, 2.0, 3.0, 4.0], "b": [0, 1, 0, 1], "y": [0, 0, 1, 1]}
-    >>> dataset = prepare(data, store=tempfile.mkdtemp(), features=["a", "b"], label="y", partitions=2)
-    >>> [(partition.id, partition.rows) for partition in dataset.train]
-    [('train-00000', 2), ('train-00001', 2)]
+    Args:
+        df: The rows: a Spark DataFrame, a pandas DataFrame or a dict of arrays.
+        store: Where to write: a path, a URL such as "hdfs:///user/me/churn", or a Store.
+        features: The input columns. A list of names becomes one float32 matrix. A single name is that column with its
+            own shape; floats become float32, integers and booleans stay. A dict names several inputs, each of them a
+            list or a single name.
+        label: The label columns, in the same three forms.
+        validation: The rows to evaluate on: a fraction from 0 to below 1, the name of a boolean column that is true
+            for these rows, or a second DataFrame with the same columns. Defaults to None: no validation rows.
+        partitions: The number of training partitions, at least 1. None, the default, means one for each slot of the
+            cluster (without Spark, each core).
+        seed: The seed of the shuffle, a whole number. Defaults to 0.
+        weight: The column of sample weights. Defaults to None: every row counts as much.
+        name: The name of the data set in the store. None, the default, makes one of date, time and random letters.
+        allow_nan: Let NaN, infinite numbers and numbers beyond float32 through among the features. Defaults to False:
+            they raise DataError. Labels and weights must always be finite.
+
+    Returns:
+        The data set, for `search.fit(dataset)`.
+
+    Raises:
+        ConfigurationError: If an argument is none of those above.
+        DataError: If values cannot be stored as they are: nulls, text, arrays of different shapes, NaN, or whole
+            numbers that a float32 matrix would round. The message has the column and the number of rows.
+        AlreadyInStore: If the store has a data set of this name.
+
+    Examples:
+        >>> import tempfile
+        >>> data = {"a": [1.0, 2.0, 3.0, 4.0], "b": [0, 1, 0, 1], "y": [0, 0, 1, 1]}
+        >>> dataset = prepare(data, store=tempfile.mkdtemp(), features=["a", "b"], label="y", partitions=2)
+        >>> [(partition.id, partition.rows) for partition in dataset.train]
+        [('train-00000', 2), ('train-00001', 2)]
     """
     spec = PrepareSpec.parse(features, label, weight, validation, partitions, seed, allow_nan)
     target = open_store(store)

@@ -16,9 +16,9 @@ from cerebro_spark.events import Event, RunStarted, UnitFinished
 from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
-from cerebro_spark.trainer.checkpoints.file import open_checkpoint
+from cerebro_spark.trainer.checkpoints.arrays import read_array
 from cerebro_spark.trainer.checkpoints.randomness import derive_seed
-from cerebro_spark.trainer.checkpoints.state import numpy_array
+from cerebro_spark.trainer.checkpoints.reading import open_checkpoint
 from cerebro_spark.types import Checkpoint
 
 
@@ -71,7 +71,7 @@ def cuts(rows: int, size: int, smallest: int) -> list[int]:
 def stored_weights(store: Store, run: str, checkpoint: Checkpoint) -> list[np.ndarray]:
     with open_checkpoint(store.read(paths.checkpoint(run, checkpoint))) as reader:
         names = [name for name in reader.names() if name.startswith("model/parameters/")]
-        return [numpy_array(reader, name) for name in names]
+        return [read_array(reader, name) for name in names]
 
 
 def check_run(dataset: Dataset, run: str, trials: int, epochs: int, seed: int) -> list[Event]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 from cerebro_spark._version import __version__
+from cerebro_spark.checks import is_number
 from cerebro_spark.data.input.base import is_frame
 from cerebro_spark.data.input.columns import ColumnNames, Input, parse_inputs
 from cerebro_spark.errors import ConfigurationError
@@ -41,9 +42,9 @@ class PrepareSpec:
     ) -> PrepareSpec:
         """Check the arguments; ConfigurationError names the first that is wrong."""
         inputs = parse_inputs(features, label, weight)
-        if partitions is not None and (not _is_number(partitions, Integral) or partitions < 1):
+        if partitions is not None and (not is_number(partitions, Integral) or partitions < 1):
             raise ConfigurationError(f"partitions is {partitions!r}, but must be a whole number of at least 1")
-        if not _is_number(seed, Integral):
+        if not is_number(seed, Integral):
             raise ConfigurationError(f"seed is {seed!r}, but must be a whole number")
         check_allow_nan(allow_nan)
         fraction, column = _parse_validation(validation)
@@ -52,7 +53,7 @@ class PrepareSpec:
             "by": "prepare",
             "version": __version__,
             "columns": {given.name: list(given.sources) for given in inputs},
-            "validation": fraction if _is_number(validation, Real) else described,
+            "validation": fraction if is_number(validation) else described,
             "allow_nan": allow_nan,
         }
         count = None if partitions is None else int(partitions)
@@ -65,7 +66,7 @@ def _parse_validation(validation: Any) -> tuple[float, str | None]:
         return 0.0, None
     if isinstance(validation, str):
         return 0.0, str(validation)
-    if not _is_number(validation, Real):
+    if not is_number(validation):
         raise ConfigurationError(
             f"validation is {validation!r}, but must be a fraction, the name of a boolean column, or a DataFrame"
         )
@@ -78,8 +79,3 @@ def check_allow_nan(value: Any) -> None:
     """Raise ConfigurationError if this is not a bool."""
     if not isinstance(value, bool):
         raise ConfigurationError(f"allow_nan is {value!r}, but must be True or False")
-
-
-def _is_number(value: Any, kind: type) -> bool:
-    """Return whether this is a number of Python or NumPy; a bool is not, although Python counts with it."""
-    return isinstance(value, kind) and not isinstance(value, bool)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from cerebro_spark.data.partitioning import planning
 from cerebro_spark.data.partitioning.planning import draw_slices, partition_sizes, validation_rows
@@ -57,6 +56,8 @@ def test_a_population_too_large_for_exact_draws_is_still_drawn_whole(counts: lis
 
 def test_shares_are_hypergeometric() -> None:
     """The share of a chunk that falls to one partition is spread as a shuffle of all rows would spread it."""
+    from scipy import stats
+
     shares = [draw_slices([30, 70], [50, 50], seed)[0][0].rows for seed in range(2000)]
     expected = stats.hypergeom(100, 50, 30)
     observed = np.bincount(shares, minlength=31)

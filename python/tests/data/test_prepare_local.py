@@ -15,7 +15,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numbered_rows import READERS, labels, numbered, numbers
-from scipy import stats
 
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.input import local
@@ -72,6 +71,8 @@ def test_features_stay_with_their_labels(store: LocalStore) -> None:
 
 def test_sorted_skewed_input_is_spread_as_chance_would(store: LocalStore) -> None:
     """Chi-square over (partition, class): a sorted input must not be told from a shuffled one, seed after seed."""
+    from scipy import stats
+
     counts = {0: 15000, 1: 4000, 2: 900, 3: 100}
     classes = np.repeat(list(counts), list(counts.values()))
     values = []
@@ -87,6 +88,8 @@ def test_sorted_skewed_input_is_spread_as_chance_would(store: LocalStore) -> Non
 
 def test_rows_that_are_all_alike_are_spread_too(store: LocalStore) -> None:
     """Few distinct rows: an order by content alone would keep equal rows together."""
+    from scipy import stats
+
     data = {"x": np.zeros(4000, "float32"), "y": np.repeat([0, 1], 2000)}
     dataset = prepare(data, store=store, features=["x"], label="y", partitions=4)
     assert stats.chi2_contingency([[Counter(part)[0], Counter(part)[1]] for part in labels(dataset)]).pvalue > 1e-4
@@ -94,6 +97,8 @@ def test_rows_that_are_all_alike_are_spread_too(store: LocalStore) -> None:
 
 
 def test_the_stored_order_within_a_partition_is_shuffled(store: LocalStore) -> None:
+    from scipy import stats
+
     dataset = prepare(numbered(2000), store=store, features="x", label="y", partitions=2)
     for part in labels(dataset):
         assert abs(stats.spearmanr(part, range(len(part))).statistic) < 0.15

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numbered_rows import labels, numbers
-from scipy import stats
 
 from cerebro_spark.data.input.spark import SparkFrame
 from cerebro_spark.data.loading.arrays import load_arrays
@@ -81,6 +80,8 @@ def test_what_comes_back_does_not_grow_with_the_rows(
 
 
 def test_sorted_skewed_input_is_spread_as_chance_would(spark: Any, store: LocalStore) -> None:
+    from scipy import stats
+
     df = spark.range(0, 40_000, 1, 4).selectExpr("cast(id as float) x", "case when id < 36000 then 0 else 1 end y")
     dataset = prepare(df, store=store, features=["x"], label="y", partitions=8, seed=3)
     table = [[Counter(part)[0], Counter(part)[1]] for part in labels(dataset)]

@@ -96,6 +96,7 @@ def test_pytorch_trains_batch_norm_whatever_is_left_over() -> None:
         torch_trainer().train(UNIT, ending_in_one(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eager", [False, True])
 def test_keras_folds_as_pytorch_does(eager: bool) -> None:
     for smallest, seen in ((SMALLEST_BATCH, (16.0, 17.0)), (1, (1.0, 16.0))):
@@ -106,6 +107,7 @@ def test_keras_folds_as_pytorch_does(eager: bool) -> None:
         assert metrics.weights["loss"] == 33.0
 
 
+@pytest.mark.slow
 def test_keras_leaves_single_rows_alone_where_they_are_asked_for() -> None:
     trainer = keras_trainer()
     whole = feed("tabular", 0, rows=5)
