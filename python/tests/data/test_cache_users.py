@@ -26,11 +26,6 @@ def dataset(store: LocalStore) -> Dataset:
     return prepare(numbered(ROWS, 2), store=store, features="x", label="y", partitions=4, name="d")
 
 
-@pytest.fixture
-def roots(tmp_path: Path) -> dict[str, Any]:
-    return {"folder": tmp_path / "disk", "memory_folder": tmp_path / "memory"}
-
-
 def gone(roots: dict[str, Any]) -> bool:
     return not any(Path(root).exists() for root in roots.values())
 
