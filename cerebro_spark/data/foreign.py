@@ -39,6 +39,8 @@ from cerebro_spark.store.opening import open_store
 from cerebro_spark.store.paths import DATASETS, dataset_ids
 from cerebro_spark.types import Partition, Split
 
+Footers = Mapping[str, pq.FileMetaData]
+
 
 def open_dataset(
     url: str | os.PathLike[str] | Store,
@@ -114,27 +116,9 @@ def _open_prepared(
 
 
 def _open_foreign(store: Store, inputs: Sequence[Input], validation: str | None, allow_nan: bool) -> Dataset:
-    names = [name for name in store.list() if _is_data(name)]
-    if not names:
-        raise NotFoundInStore(f"{store.url} holds no Parquet files (*.parquet): is the path right?")
-    footers = {name: _read_footer(store, name) for name in names}
-    footers = {name: footer for name, footer in footers.items() if footer.num_rows}
-    if not footers:
-        raise DataError(f"{store.url} holds Parquet files, but with 0 rows")
-    first = next(iter(footers))
-    schema = footers[first].schema.to_arrow_schema()
-    check_present(inputs, schema.names)
-    sources = source_names(inputs)
-    for name in sources:
-        check_type(name, schema.field(name).type)
-    _check_alike(store, sources, footers)
-    _check_nulls(sources, footers)
-    columns = resolve_columns(inputs, _source_types(store, first, sources))
-    _check_rounding(store, columns, footers)
-    inside = f"{validation.strip('/')}/" if validation else None
-    held_out = [name for name in footers if inside and name.startswith(inside)]
-    if inside and not held_out:
-        raise NotFoundInStore(f"{store.url} has no Parquet files in {inside!r}, which validation= names")
+    footers = _read_footers(store)
+    columns = _find_columns(store, inputs, footers)
+    held_out = _find_validation(store, footers, validation)
     return Dataset(
         store=store,
         folder="",
@@ -149,6 +133,44 @@ def _open_foreign(store: Store, inputs: Sequence[Input], validation: str | None,
             "versions": {name: _version(store, name, footer) for name, footer in footers.items()},
         },
     )
+
+
+def _read_footers(store: Store) -> Footers:
+    """Return the footers of all Parquet files that have rows, by name."""
+    names = [name for name in store.list() if _is_data(name)]
+    if not names:
+        raise NotFoundInStore(f"{store.url} holds no Parquet files (*.parquet): is the path right?")
+    footers = {name: _read_footer(store, name) for name in names}
+    footers = {name: footer for name, footer in footers.items() if footer.num_rows}
+    if not footers:
+        raise DataError(f"{store.url} holds Parquet files, but with 0 rows: write rows to them")
+    return footers
+
+
+def _find_columns(store: Store, inputs: Sequence[Input], footers: Footers) -> tuple[Column, ...]:
+    """Return the columns that all files have, checked as far as the footers go."""
+    first = next(iter(footers))
+    schema = footers[first].schema.to_arrow_schema()
+    check_present(inputs, schema.names)
+    sources = source_names(inputs)
+    for name in sources:
+        check_type(name, schema.field(name).type)
+    _check_alike(store, sources, footers)
+    _check_nulls(sources, footers)
+    columns = resolve_columns(inputs, _source_types(store, first, sources))
+    _check_rounding(store, columns, footers)
+    return columns
+
+
+def _find_validation(store: Store, footers: Footers, validation: str | None) -> list[str]:
+    """Return the names of the files in the folder that `validation` names."""
+    if not validation:
+        return []
+    inside = f"{validation.strip('/')}/"
+    found = [name for name in footers if name.startswith(inside)]
+    if not found:
+        raise NotFoundInStore(f"{store.url} has no Parquet files in {inside!r}, which validation= names")
+    return found
 
 
 def _is_data(name: str) -> bool:
@@ -177,7 +199,7 @@ def _version(store: Store, name: str, footer: pq.FileMetaData) -> str:
     return hashlib.blake2b(sink.getvalue() + age.encode(), digest_size=10).hexdigest()
 
 
-def _check_alike(store: Store, sources: Sequence[str], footers: Mapping[str, pq.FileMetaData]) -> None:
+def _check_alike(store: Store, sources: Sequence[str], footers: Footers) -> None:
     """Raise DataError if a file lacks a column, or has it as another type than the first file."""
     schemas = {name: footer.schema.to_arrow_schema() for name, footer in footers.items()}
     first, schema = next(iter(schemas.items()))
@@ -207,7 +229,7 @@ def _stored_type(kind: pa.DataType) -> tuple[int, str]:
 
 
 def _make_partitions(
-    split: Split, names: Sequence[str], footers: Mapping[str, pq.FileMetaData], columns: Sequence[Column]
+    split: Split, names: Sequence[str], footers: Footers, columns: Sequence[Column]
 ) -> tuple[Partition, ...]:
     row_bytes = sum(column.row_bytes for column in columns)
     return tuple(
@@ -222,7 +244,7 @@ def _make_partitions(
     )
 
 
-def _check_nulls(sources: Sequence[str], footers: Mapping[str, pq.FileMetaData]) -> None:
+def _check_nulls(sources: Sequence[str], footers: Footers) -> None:
     """Raise DataError for nulls that the footers count, before a worker reads them."""
     checks = {name: ColumnCheck("feature") for name in sources}
     for footer in footers.values():
@@ -235,7 +257,7 @@ def _check_nulls(sources: Sequence[str], footers: Mapping[str, pq.FileMetaData])
     raise_problems(checks)
 
 
-def _check_rounding(store: Store, columns: Sequence[Column], footers: Mapping[str, pq.FileMetaData]) -> None:
+def _check_rounding(store: Store, columns: Sequence[Column], footers: Footers) -> None:
     """Raise DataError for whole numbers that a matrix of floats would round.
 
     Only row groups whose footer has large numbers are read.

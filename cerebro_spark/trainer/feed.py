@@ -121,7 +121,7 @@ class Feed:
         self.order = np.arange(self.rows) if order is None else np.asarray(order, dtype=np.int64)
         if len(self.order) and not 0 <= self.order.min() <= self.order.max() < self.rows:
             low, high = self.order.min(), self.order.max()
-            raise DataError(f"the order has rows from {low} to {high}, but there are {self.rows}, counted from 0")
+            raise DataError(f"the order has rows from {low} to {high}, but there are {self.rows}: count them from 0")
         self.batch_size = batch_size_of({"batch_size": batch_size})
         self.key = key
         self.smallest = smallest

@@ -39,7 +39,7 @@ def die_with_a_cache(dataset: Dataset) -> None:
     """Leave what a killed worker leaves: entries, and no locks."""
     cache = Cache()
     cache.load(dataset, dataset.train[0])
-    for held in cache._held.values():
+    for held in cache._open_entries.values():
         held.lock.close()
     for root in cache._roots():
         root._close()

@@ -1,1 +1,1 @@
-"""What comes in: which columns become inputs, outputs and weights, and their cells as numbers."""
+"""What comes in: DataFrames, the columns asked for, and their cells as numbers, checked."""

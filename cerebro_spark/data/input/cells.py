@@ -46,34 +46,38 @@ def _read_numpy(name: str, values: NDArray[Any], check: ColumnCheck) -> NDArray[
         check_type(name, pa.from_numpy_dtype(values.dtype) if values.dtype.kind in "SUMm" else pa.null())
     if len(values):
         check.types[SourceType(stored_dtype(values.dtype), values.shape[1:])] += len(values)
-    bad = 0
-    if values.dtype.kind == "f" and values.dtype != np.float32:
-        try:
-            with np.errstate(over="raise", invalid="ignore"):
-                values = values.astype(np.float32)
-        except FloatingPointError:
-            bad = count_overflows(values)
-            check.overflows += bad
+    before = check.bad_rows
+    values = _to_float32(values, check)
     if check.in_matrix and values.ndim <= 2:
-        rounded = count_rounded(values)
-        check.rounded += rounded
-        bad += rounded
-    if (check.role == "feature" and check.allow_nan) or not len(values):
-        return None if bad else values
-    rows = values.reshape(len(values), -1)
-    if values.dtype.kind == "f":
+        check.rounded += count_rounded(values)
+    if len(values) and not (check.role == "feature" and check.allow_nan):
+        _count_not_allowed(values.reshape(len(values), -1), check)
+    return values if check.bad_rows == before else None
+
+
+def _to_float32(values: NDArray[Any], check: ColumnCheck) -> NDArray[Any]:
+    """Return floats as float32, in which they are stored; as they are if one is too large, which `check` counts."""
+    if values.dtype.kind != "f" or values.dtype == np.float32:
+        return values
+    try:
+        with np.errstate(over="raise", invalid="ignore"):
+            return values.astype(np.float32)
+    except FloatingPointError:
+        check.overflows += count_overflows(values)
+        return values
+
+
+def _count_not_allowed(rows: NDArray[Any], check: ColumnCheck) -> None:
+    """Count rows with NaN and infinite numbers, and with negative weights."""
+    if rows.dtype.kind == "f":
         with np.errstate(over="ignore", invalid="ignore"):
+            # One sum is much faster than a look at each number, and finite only if all of them are.
             finite = np.isfinite(rows.sum(dtype=np.float64))
         if not finite:
-            nans, infinities = np.isnan(rows).any(axis=1), np.isinf(rows).any(axis=1)
-            check.nans += int(nans.sum())
-            check.infinities += int(infinities.sum())
-            bad += int(nans.sum() + infinities.sum())
+            check.nans += int(np.isnan(rows).any(axis=1).sum())
+            check.infinities += int(np.isinf(rows).any(axis=1).sum())
     if check.role == "weight":
-        negative = int((rows < 0).any(axis=1).sum())
-        check.negatives += negative
-        bad += negative
-    return None if bad else values
+        check.negatives += int((rows < 0).any(axis=1).sum())
 
 
 def _read_encoded(cells: list[bytes], check: ColumnCheck) -> list[bytes] | None:

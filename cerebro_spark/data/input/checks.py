@@ -42,9 +42,14 @@ class ColumnCheck:
     """Rows of types that are not in `types` any more."""
 
     @property
+    def bad_rows(self) -> int:
+        """The number of rows that break a rule, once for each rule; rows of different types aside."""
+        return sum(getattr(self, name) for name in _COUNTS)
+
+    @property
     def clean(self) -> bool:
         """Whether all rows are of one type and break no rule."""
-        return len(self.types) <= 1 and not any(getattr(self, name) for name in _COUNTS)
+        return len(self.types) <= 1 and not self.bad_rows
 
     def add(self, other: ColumnCheck) -> None:
         """Add what was found in other rows of the same column."""

@@ -36,9 +36,9 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What was asked for: one array of the batches, made of these source columns.
+    """One array of the batches as it was asked for: the source columns it is made of.
 
-    `matrix` puts them side by side as float32; otherwise the one source keeps its own type and shape.
+    With `matrix` they stand side by side as float32; without, the one source keeps its own type and shape.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class SourceType:
-    """What a source column turned out to hold in each row."""
+    """What a source column holds in each row."""
 
     dtype: str
     shape: tuple[int, ...] = ()
@@ -75,7 +75,7 @@ class Column:
 
     @property
     def stored_name(self) -> str:
-        """What it is called in the files that `prepare` writes."""
+        """Its name in the files that `prepare` writes."""
         return self.sources[0] if len(self.sources) == 1 else self.name
 
     @property
@@ -128,7 +128,7 @@ def parse_inputs(features: ColumnNames, label: ColumnNames, weight: str | None =
 
 
 def _check_label_apart(inputs: Sequence[Input]) -> None:
-    """A label within a larger matrix of features gives the answer away; the very same columns are an autoencoder."""
+    """Refuse a label within a larger matrix of features; label and features of the same columns are an autoencoder."""
     for label in (given for given in inputs if given.role == "label"):
         for features in (given for given in inputs if given.role == "feature" and given.matrix):
             if set(label.sources) < set(features.sources):
@@ -139,7 +139,7 @@ def _check_label_apart(inputs: Sequence[Input]) -> None:
 
 
 def is_array_name(name: object) -> bool:
-    """Whether an array of a batch can be called so: a plain identifier, which is also a good name of a file.
+    """Return whether this can name an array of a batch: a plain identifier, which is also a good name of a file.
 
     >>> is_array_name("x1"), is_array_name("../x1")
     (True, False)
@@ -154,16 +154,16 @@ def is_array_name(name: object) -> bool:
 
 
 def source_names(inputs: Iterable[Input]) -> tuple[str, ...]:
-    """Every source column once, in the order of first use."""
+    """Return every source column once, in the order of first use."""
     return tuple(dict.fromkeys(source for given in inputs for source in given.sources))
 
 
 def check_present(
     inputs: Iterable[Input], available: Sequence[str], extra: Iterable[str] = (), *, any_case: bool = False
 ) -> None:
-    """Raise ConfigurationError if a wanted column is not among `available`, or is there more than once.
+    """Raise ConfigurationError if a source column, or one of `extra`, is missing or there more than once.
 
-    With `any_case` names that differ in capital letters only are one name, as they are for Spark.
+    With `any_case`, names that differ in capital letters only are one name, as they are for Spark.
     """
     wanted = (*source_names(inputs), *extra)
     missing = [name for name in wanted if name not in available]
@@ -180,7 +180,7 @@ def check_present(
 
 
 def check_type(name: str, kind: pa.DataType) -> np.dtype[Any] | None:
-    """The element type of a column of this Arrow type, None for encoded bytes; DataError if it cannot be trained on.
+    """Return the element type of a column, None for encoded bytes; DataError if it cannot be trained on.
 
     >>> check_type("x", pa.list_(pa.float64()))
     dtype('float64')
@@ -196,7 +196,7 @@ def check_type(name: str, kind: pa.DataType) -> np.dtype[Any] | None:
 
 
 def stored_dtype(dtype: np.dtype[Any]) -> str:
-    """What a type is kept as: floats become float32, integers and booleans stay.
+    """Return the type that a type is stored as: floats become float32, integers and booleans stay.
 
     >>> stored_dtype(np.dtype("float64")), stored_dtype(np.dtype("int16"))
     ('float32', 'int16')
@@ -205,15 +205,15 @@ def stored_dtype(dtype: np.dtype[Any]) -> str:
 
 
 def resolve_columns(inputs: Iterable[Input], types: Mapping[str, SourceType]) -> tuple[Column, ...]:
-    """Give each Input the type and shape that its sources turned out to have."""
+    """Return the Column of each Input, with the type and shape that its sources have."""
     return tuple(_resolve(given, [types[source] for source in given.sources]) for given in inputs)
 
 
 def stored_columns(inputs: Sequence[Input], columns: Sequence[Column]) -> tuple[Column, ...]:
-    """The columns with the names that they get in files: the user's own name where an array is one column of theirs.
+    """Return the columns with the names they have in files: the user's own name if an array is one source column.
 
-    A matrix of several columns is one column, and called as the array is. So is what has a name that Petastorm cannot
-    read, or that is taken.
+    A matrix of several columns has the name of the array. So has a column whose own name Petastorm cannot read, or
+    that is taken.
 
     >>> given = parse_inputs({"x": ["a", "b"], "day": "weekday"}, "y")
     >>> made = [Column(i.name, i.role, "float32") for i in given]

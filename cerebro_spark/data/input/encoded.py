@@ -22,7 +22,7 @@ _MODES = {"uint8": {2: "L", 3: "RGB"}, "uint16": {2: "I;16"}}
 
 
 def probe(data: bytes) -> SourceType:
-    """What an encoded cell holds, from its header alone; DataError if it is none that we know.
+    """Return what an encoded cell holds, from its header alone; DataError if the format is unknown.
 
     >>> probe(b"hello")
     Traceback (most recent call last):
@@ -47,7 +47,7 @@ def probe(data: bytes) -> SourceType:
 
 
 def decode(data: bytes, codec: Codec, into: NDArray[Any]) -> None:
-    """Decode one cell into its place; DataError if it does not fit there."""
+    """Decode one cell into an array; DataError if its type or shape does not fit."""
     if codec == "image":
         found = _decode_image(data, into)
     else:

@@ -1,1 +1,1 @@
-"""From files to a worker: arrays, the cache that workers of a host share, and batches."""
+"""From files to a worker: arrays, and the cache that the workers of a host share."""

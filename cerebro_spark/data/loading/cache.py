@@ -1,9 +1,9 @@
-"""A partition's arrays, loaded once a host and mapped by all its workers. It never hands out an array that may change.
+"""A partition's arrays, loaded once on a host and mapped by all its workers. It never returns an array that may change.
 
-Each partition is a folder with a `.npy` file for each column, in shared memory while the budget lasts and on local disk
-beyond it. A lock a partition makes the first worker load and the others wait; a lock a root keeps the budget. Both
-lie in each root that is used, because one may be shared with processes that do not share the other. Roots are folders
-of this user alone (private_folder.py); the last worker to leave one takes everything along (cache_root.py)."""
+Each partition is a folder with a `.npy` file for each column, in shared memory up to a budget and on local disk beyond
+it. With one lock for each partition the first worker loads and the others wait; one lock for each root guards the
+budget. Both locks are in each root in use, because a root may be shared with processes that do not share the other.
+Roots are folders of this user alone (private_folder.py); the last worker to leave one deletes it (cache_root.py)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ _Signature = tuple[tuple[int, int, int], ...]
 
 
 @dataclass
-class _Held:
+class _OpenEntry:
+    """An entry whose arrays this process has mapped; the lock keeps other processes from deleting it."""
+
     arrays: dict[str, NDArray[Any]]
     signature: _Signature
     folder: Path
@@ -63,11 +65,17 @@ class _Held:
 class Cache:
     """The partitions of this host. Safe to use from several processes at once; one Cache belongs to one thread.
 
-    `memory_budget` bounds what all workers of this host together keep in shared memory, in bytes: half of the machine's
-    memory if not given, nothing if there is no shared memory. `folder` is where the rest goes. Both are folders of this
-    user alone, else UntrustedCache. Who uses a Cache closes it: the last to do so on this host leaves nothing behind.
-    A neighbour who loads the same partition is waited for, but no longer than `patience` seconds: one that is stuck
-    (a dead mount lets nobody go, not even the killed) keeps nobody else from loading it.
+    Close a Cache after use: the last one closed on this host deletes all partitions. Both folders must be of this user
+    alone, else UntrustedCache is raised.
+
+    Args:
+        folder: Where partitions go that do not fit into shared memory. Default: `disk_folder()`.
+        memory_budget: Bytes of shared memory for all workers of this host together. Default: half of the machine's
+            memory, or 0 if there is no shared memory.
+        memory_folder: A folder in shared memory. Default: `shared_memory_folder()`.
+        reader: What reads Parquet files. Default: Petastorm if it is installed and knows the types, else Arrow.
+        patience: Seconds to wait for another process that loads the same partition. Default: 60. Then it is loaded
+            once more: a process on a dead mount hangs for ever, even if it is killed.
 
     >>> import tempfile
     >>> from cerebro_spark.data.prepare import prepare
@@ -93,7 +101,7 @@ class Cache:
         self.memory_budget = _default_budget() if memory_budget is None else memory_budget
         self.reader = reader
         self.patience = patience
-        self._held: dict[str, _Held] = {}
+        self._open_entries: dict[str, _OpenEntry] = {}
 
     def __enter__(self) -> Cache:
         return self
@@ -102,31 +110,31 @@ class Cache:
         self.close()
 
     def enter(self) -> None:
-        """Be a user of this host's cache from now on; UntrustedCache, with the fix, if others have a hand in it."""
+        """Join the users of this host's cache; UntrustedCache, with the fix, if other users can reach it."""
         for root in self._roots():
             root.enter()
 
     def load(self, dataset: Dataset, partition: Partition) -> Arrays:
-        """The partition's arrays, read-only, from this process, this host or the store, whichever is nearest."""
+        """Return the partition's arrays, read-only: from this process, else from this host, else from the store."""
         key = _key(dataset, partition)
-        held = self._held.get(key)
+        held = self._open_entries.get(key)
         if held is not None and held.signature == _signature(held.folder, list(held.arrays)):
             return held.arrays
         self.release(dataset, partition)
         self.enter()
         self._tidy_up(dataset)
-        found = self._shared(key, dataset, partition)
+        found = self._open_or_create(key, dataset, partition)
         if found is None:
-            # A copy of our own, which counts and is evicted as any other.
+            # A copy of its own, which counts and is evicted like any other.
             own = f"{key}-{uuid.uuid4().hex[:8]}"
-            _log.warning("whoever loads partition %s seems to be stuck: it is loaded once more", partition.id)
-            found = self._shared(own, dataset, partition)
-        assert found is not None, "nobody else knows the name"
-        self._held[key] = found
+            _log.warning("the process that loads partition %s seems to be stuck: it is loaded once more", partition.id)
+            found = self._open_or_create(own, dataset, partition)
+        assert found is not None, "no other process knows the name"
+        self._open_entries[key] = found
         return found.arrays
 
-    def _shared(self, name: str, dataset: Dataset, partition: Partition) -> _Held | None:
-        """The entry of that name, made if it is not there; None if others are at it for longer than patience lasts."""
+    def _open_or_create(self, name: str, dataset: Dataset, partition: Partition) -> _OpenEntry | None:
+        """Return the entry of that name, made if it is not there; None if `patience` runs out before."""
         with ExitStack() as locks:
             for root in self._roots():
                 if not locks.enter_context(root.locked_within(self.patience, f"{name}.lock")):
@@ -139,20 +147,20 @@ class Cache:
             return self._create(name, dataset, partition)
 
     def holds(self, dataset: Dataset, partition: Partition) -> bool:
-        """Whether this host has the partition, whole or not: a hint for placing work, not a promise."""
+        """Return whether this host seems to have the partition: a hint for placing work, not a promise."""
         return any((root.path / _key(dataset, partition) / ENTRY).exists() for root in self._roots())
 
     def release(self, dataset: Dataset, partition: Partition) -> None:
-        """Let go of a partition: this host may then drop it. Arrays already handed out stay valid."""
-        held = self._held.pop(_key(dataset, partition), None)
+        """Release a partition, so that this host may delete it. Arrays returned before stay valid."""
+        held = self._open_entries.pop(_key(dataset, partition), None)
         if held is not None:
             held.lock.close()
 
     def close(self) -> None:
-        """Let go of everything; the last user of this host leaves no partition behind."""
-        for held in self._held.values():
+        """Release everything; the last user on this host deletes all partitions."""
+        for held in self._open_entries.values():
             held.lock.close()
-        self._held.clear()
+        self._open_entries.clear()
         for root in self._roots():
             root.leave()
 
@@ -171,14 +179,14 @@ class Cache:
         return [self._memory, self._disk] if self.memory_budget > 0 else [self._disk]
 
     def _tidy_up(self, dataset: Dataset) -> None:
-        """Whoever comes first removes what the dead have left, unless it is of the same data and saves a load."""
+        """As the first user, delete what dead processes left, except of this data set, which saves a load."""
         for root in self._roots():
             if root.was_empty:
                 root.was_empty = False
                 with root.locked():
                     root.evict(None, keep={_key(dataset, each) for each in dataset.partitions})
 
-    def _create(self, key: str, dataset: Dataset, partition: Partition) -> _Held:
+    def _create(self, key: str, dataset: Dataset, partition: Partition) -> _OpenEntry:
         size = partition.rows * sum(column.row_bytes for column in dataset.columns)
         self._disk.sweep()
         root, staged = self._reserve(key, dataset, partition, size)
@@ -191,7 +199,7 @@ class Cache:
             # No sync to disk: a cache that a crash damages is noticed by its checksum and loaded again.
             entry = {"bytes": size, "checksums": {name: _checksum(array) for name, array in arrays.items()}}
             del arrays
-            # Nobody counts or evicts while a folder becomes an entry, and until it is held.
+            # No other process counts or evicts until the folder is an entry that this process holds.
             with root.locked():
                 with open_private(staged / ENTRY, "xb") as file:
                     file.write(json.dumps(entry).encode())
@@ -203,7 +211,9 @@ class Cache:
         finally:
             shutil.rmtree(fetched, ignore_errors=True)
         if found is None:
-            raise StoreFull(f"the cache lost {key} as soon as it was written: is somebody emptying {root.path}?")
+            raise StoreFull(
+                f"the cache lost {key} as soon as it was written: is another program deleting files in {root.path}?"
+            )
         return found
 
     def _reserve(self, key: str, dataset: Dataset, partition: Partition, size: int) -> tuple[CacheRoot, Path]:
@@ -227,8 +237,8 @@ class Cache:
             f" free some space, or name another folder in {DISK_VARIABLE}"
         )
 
-    def _open(self, folder: Path, dataset: Dataset, partition: Partition, *, verify: bool) -> _Held | None:
-        """Map an entry and mark it as held, or None if it is missing or damaged; UntrustedCache if it is not ours."""
+    def _open(self, folder: Path, dataset: Dataset, partition: Partition, *, verify: bool) -> _OpenEntry | None:
+        """Map an entry and lock it; None if it is missing or damaged, UntrustedCache if it is not this user's."""
         try:
             with PrivateFolder(folder, make=False, within=True) as entry:
                 lock = entry.open(ENTRY)
@@ -239,15 +249,15 @@ class Cache:
             checksums = json.loads(lock.read())["checksums"]
             arrays: dict[str, NDArray[Any]] = {}
             for column in dataset.columns:
-                array = _mapped(folder / _file_name(column))
+                array = _map_file(folder / _file_name(column))
                 if array.shape != (partition.rows, *column.shape) or array.dtype != np.dtype(column.dtype):
                     raise ValueError(f"{column.name} is {array.dtype} {array.shape}")
                 if verify and _checksum(array) != checksums[column.name]:
                     raise ValueError(f"{column.name} has another checksum")
-                # The base class: what NumPy's memmap adds only slows every gather down.
+                # The base class: memmap's own bookkeeping slows every gather down.
                 arrays[column.name] = array.view(np.ndarray)
             os.utime(folder / ENTRY)
-            return _Held(arrays, _signature(folder, list(arrays)), folder, lock)
+            return _OpenEntry(arrays, _signature(folder, list(arrays)), folder, lock)
         except BaseException as error:
             lock.close()
             if isinstance(error, UntrustedCache) or not isinstance(error, _DAMAGE):
@@ -256,11 +266,11 @@ class Cache:
 
 
 def _key(dataset: Dataset, partition: Partition) -> str:
-    """The name of an entry: whatever can change the arrays is in it. As a path it leads nowhere else."""
+    """Return the name of an entry: it changes with all that can change the arrays, and is safe in a path."""
     check_id(partition.id, "partition id")
     columns = [column.to_json() for column in dataset.columns]
     versions = [dataset.version(name) for name in partition.files]
-    # What was let through by one reader may be refused by another, which must read it to find out.
+    # Rows that one reader allows may be refused by another, which must read them to find out.
     rules = dataset.made.get("allow_nan")
     text = json.dumps(
         [dataset.store.url, dataset.id, partition.files, versions, partition.rows, columns, rules], sort_keys=True
@@ -275,7 +285,7 @@ def _file_name(column: Column) -> str:
 
 
 def _signature(folder: Path, names: list[str]) -> _Signature:
-    """Tells whether the files are still those that were mapped; empty if one is gone."""
+    """Return what changes if the files are no longer those that were mapped; empty if one is gone."""
     try:
         stats = [os.stat(folder / f"{name}.npy") for name in names]
     except OSError:
@@ -283,8 +293,8 @@ def _signature(folder: Path, names: list[str]) -> _Signature:
     return tuple((stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats)
 
 
-def _mapped(file: Path) -> NDArray[Any]:
-    # Looked at first, then opened by its name: in a folder of ours nobody else can put another one there.
+def _map_file(file: Path) -> NDArray[Any]:
+    # Checked first, then opened by its name: no other user can replace it in a private folder.
     open_private(file).close()
     array: NDArray[Any] = np.load(file, mmap_mode="r")
     return array
@@ -299,7 +309,7 @@ def _checksum(array: NDArray[Any]) -> int:
 
 
 def _allocate(folder: Path, dataset: Dataset, partition: Partition) -> None:
-    """Empty arrays of the right size, with their space taken: a mapped file that lacks it later kills the process."""
+    """Make empty arrays with their disk space reserved: a mapped file without it kills the process later."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     for column in dataset.columns:

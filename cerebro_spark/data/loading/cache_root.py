@@ -1,7 +1,7 @@
-"""One folder of cached partitions, used by all workers of this user on this host. It knows nothing of what they hold.
+"""One folder of cached partitions, used by all workers of this user on this host. It knows nothing of their content.
 
-Who uses it is in it: a shared lock on one file, which dies with its process. Whoever leaves last takes everything
-along; what those left who died is found by the next who comes, and by `cerebro-spark clean`.
+A user of the folder holds a shared lock on one file, which ends with its process. The last user deletes everything.
+What dead processes left is found by the next user, and by `cerebro-spark clean`.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from cerebro_spark.data.loading.private_folder import PrivateFolder, open_privat
 _log = logging.getLogger(__name__)
 
 ENTRY = "entry.json"
-"""Written last into the folder of an entry; whoever has mapped its arrays holds a shared lock on it."""
+"""Written last into the folder of an entry; a process that has mapped its arrays holds a shared lock on it."""
 STAGED, FETCHED = ".staged", ".fetched"
 _TRIES = 1000
 _SECONDS_BETWEEN_LOOKS = 0.05
 _ROOT_LOCK, _USERS = "root.lock", "users.lock"
 SHARED_MEMORY = Path("/dev/shm")
 DISK_VARIABLE, MEMORY_VARIABLE = "CEREBRO_SPARK_CACHE", "CEREBRO_SPARK_CACHE_MEMORY"
-"""Variables of the environment that name other folders than those of the temporary folder and of shared memory."""
+"""Environment variables that name other folders for the cache on disk and in shared memory."""
 
 
 def disk_folder() -> Path:
-    """Where this user's cache on disk is, unless a Cache is told otherwise."""
+    """Return the folder of this user's cache on disk, unless a Cache is given another one."""
     return Path(os.environ.get(DISK_VARIABLE) or Path(tempfile.gettempdir()) / _folder_name())
 
 
 def shared_memory_folder() -> Path:
-    """Where this user's cache in shared memory is, unless a Cache is told otherwise."""
+    """Return the folder of this user's cache in shared memory, unless a Cache is given another one."""
     return Path(os.environ.get(MEMORY_VARIABLE) or SHARED_MEMORY / _folder_name())
 
 
@@ -48,8 +48,8 @@ def _folder_name() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Unused:
-    """Something in a cache that nobody uses."""
+class UnusedEntry:
+    """Something in a cache that no process uses."""
 
     path: Path
     bytes: int
@@ -72,33 +72,42 @@ class CacheRoot:
 
     @property
     def place(self) -> Path:
-        """The way to the folder that was entered, whatever becomes of its name."""
+        """A path into the folder that was entered, valid even if the folder is renamed."""
         assert self._folder is not None
         return self._folder.place
 
     @property
     def entered(self) -> bool:
+        """Whether this is a user of the folder."""
         return self._folder is not None
 
     def enter(self) -> None:
-        """Be one of the users, if not yet; `was_empty` says whether there was no other. UntrustedCache: not ours."""
+        """Join the users, if not done yet; `was_empty` tells whether there was no other.
+
+        Raises:
+            UntrustedCache: The folder is another user's or open to others.
+        """
         if self._folder is not None and self._folder.is_there:
             return
         self._close()
         for tried in range(_TRIES):
             try:
                 self._try_to_enter()
-            except FileNotFoundError:  # the last user took the folder along just now: make it again
+            except FileNotFoundError:  # the last user has just deleted the folder: make it again
                 if tried + 1 == _TRIES:
                     raise
             if self._folder is not None:
                 return
-        raise OSError(f"the cache {self.path} is removed again and again by somebody else")
+        raise OSError(
+            f"the cache {self.path} is deleted again and again by another process: name another folder in"
+            f" {DISK_VARIABLE} or {MEMORY_VARIABLE}"
+        )
 
     def leave(self, *, tidy: bool = True) -> None:
-        """Be no user any more. The last one removes everything that nobody holds, and the folder if nothing is left.
+        """Leave the users. The last one deletes every entry that no process holds, and the folder if it is empty.
 
-        Not `tidy`: it stays where it is.
+        Args:
+            tidy: Delete at all. Default: True.
         """
         if self._folder is None or self._users is None:
             return
@@ -114,34 +123,42 @@ class CacheRoot:
 
     @contextmanager
     def locked(self, name: str = _ROOT_LOCK) -> Iterator[None]:
-        """Keep everybody else who locks that name out: the budget's by itself, or a partition's."""
+        """Hold the exclusive lock of that name: by default that of the budget."""
         assert self._folder is not None
         with self._folder.locked(name):
             yield
 
     @contextmanager
     def locked_within(self, seconds: float, name: str) -> Iterator[bool]:
-        """The same, if that is to be had within so many seconds; says whether it was."""
+        """Hold the lock of that name, unless it takes longer than `seconds` to get it; yields whether it is held."""
         assert self._folder is not None
         with self._folder.open(name, "ab") as lock:
             end = time.monotonic() + seconds
-            # No file lock can be waited for with a limit, so this looks again and again.
-            while not (had := _lock_now(lock)) and time.monotonic() < end:
+            # A file lock cannot be waited for with a limit, so this tries again and again.
+            while not (held := _lock_now(lock)) and time.monotonic() < end:
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
-            yield had
+            yield held
 
     def free(self) -> int:
-        """Bytes left in the file system under it."""
+        """Return the free bytes of its file system."""
         return shutil.disk_usage(self.place).free
 
     def used(self) -> int:
-        """Bytes of all arrays in it, whole or on their way."""
+        """Return the bytes of all arrays in it, also of those being loaded."""
         return sum(file.stat().st_size for file in self.place.glob("*/*.npy"))
 
     def evict(self, budget: int | None, wanted: int = 0, keep: Container[str] = ()) -> bool:
-        """Drop what nobody holds, longest unused first, until `wanted` bytes fit the budget (None: drop all of it).
+        """Delete entries that no process holds, longest unused first, until `wanted` bytes fit the budget.
 
-        Says whether they fit. Entries named in `keep` stay. The root's own lock is held.
+        The caller holds the lock of the budget.
+
+        Args:
+            budget: In bytes; None deletes all such entries.
+            wanted: In bytes. Default: 0.
+            keep: Names of entries that stay. Default: none.
+
+        Returns:
+            Whether they fit.
         """
         self.sweep()
         for entry in self._entries():
@@ -154,20 +171,20 @@ class CacheRoot:
         return budget is None or self._fits(budget, wanted)
 
     def sweep(self) -> None:
-        """Remove what a killed loader left: its lock is free, since locks die with their process."""
+        """Delete what a killed loader left: its lock is free, since locks end with their process."""
         for left in self._abandoned():
             shutil.rmtree(left, ignore_errors=True)
 
     def remove(self, name: str) -> None:
-        """Remove a folder while nobody counts what is there."""
+        """Delete a folder under the lock of the budget."""
         folder = self.place / name
         if folder.exists():
             with self.locked():
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def unused(self) -> list[Unused]:
-        """What nobody holds or works on, with its size."""
-        return [Unused(self.path / path.name, _size(path)) for path in (*self._unheld(), *self._abandoned())]
+    def unused(self) -> list[UnusedEntry]:
+        """Return what no process holds or loads, with its size."""
+        return [UnusedEntry(self.path / path.name, _size(path)) for path in (*self._unheld(), *self._abandoned())]
 
     def _try_to_enter(self) -> None:
         folder = PrivateFolder(self.path)
@@ -182,7 +199,7 @@ class CacheRoot:
         except BlockingIOError:
             alone = False
         fcntl.flock(users, fcntl.LOCK_SH)
-        # Whoever left last may have removed the file while we waited: then somebody else makes another one.
+        # The last user may have deleted the file during the wait; then another process makes a new one.
         if os.fstat(users.fileno()).st_nlink and folder.is_there:
             self._folder, self._users, self.was_empty = folder, users, alone
         else:
@@ -197,16 +214,16 @@ class CacheRoot:
         self._users = self._folder = None
 
     def _remove_all(self) -> None:
-        """Nobody else is in, and nobody gets in before we are done."""
+        """Delete everything; the exclusive lock on the users' file keeps other processes out."""
         with self.locked():
             self.evict(None)
         if any(path.is_dir() for path in self.place.iterdir()):
-            return  # somebody holds an entry without being in: a release before users were counted
+            return  # an entry is held by a version of this package that did not count users
         for lock in self.place.glob("*.lock"):
             if lock.name != _USERS:
                 lock.unlink(missing_ok=True)
         (self.place / _USERS).unlink()
-        with suppress(OSError):  # somebody came at once, or keeps something else in there
+        with suppress(OSError):  # a process has entered already, or keeps other files there
             self.path.rmdir()
 
     def _entries(self) -> list[Path]:
@@ -231,7 +248,7 @@ class CacheRoot:
 
 @contextmanager
 def _unheld(entry: Path) -> Iterator[bool]:
-    """Whether nobody holds the entry; then nobody can begin to while the block lasts."""
+    """Yield whether no process holds the entry; if so, none can until the block ends."""
     with open_private(entry / ENTRY) as lock:
         yield _lock_now(lock)
 

@@ -1,8 +1,8 @@
-"""A folder that is this user's alone, held open. What others made, or may read or write, is never used: it is refused.
+"""A folder of this user alone, held open. A folder that others made, or may read or write, is refused.
 
-Shared memory and the temporary folder belong to everybody, and names there can be guessed. So a folder is not trusted
-by its name: it is opened once, without following a link, and looked at by its handle; whatever is done then happens in
-that folder and in no other, whoever renames or replaces it meanwhile.
+Every user can write to shared memory and to the temporary folder, and names there can be guessed. So a folder is not
+trusted by its name: it is opened once, without following a link, and checked through its handle. All later work goes
+through that handle, even if the folder is renamed or replaced meanwhile.
 """
 
 from __future__ import annotations
@@ -24,11 +24,15 @@ _OTHERS, _WRITERS = 0o077, 0o022
 
 
 class PrivateFolder:
-    """The folder at `path`, made if it is not there: owned by this user, with no rights for others, and no link.
+    """The folder at `path`: owned by this user, with no rights for others, and no link.
 
-    UntrustedCache says what is wrong with it and what to do. `place` is a path that leads into this very folder as
-    long as it is open, whatever becomes of its name (on Linux; elsewhere it is the name). `within` is for a folder
-    inside of a private one, which others cannot reach to read it.
+    Args:
+        path: Its name.
+        make: Make it if it is not there. Default: True.
+        within: It lies in a private folder, so others cannot reach it to read it. Default: False.
+
+    Raises:
+        UntrustedCache: It is another user's, a link, no folder, or open to others; the message has the fix.
 
     >>> import tempfile
     >>> with PrivateFolder(Path(tempfile.mkdtemp()) / "mine") as folder:
@@ -38,7 +42,7 @@ class PrivateFolder:
 
     def __init__(self, path: Path, *, make: bool = True, within: bool = False) -> None:
         self.path = path
-        self._handle = _opened(path, make)
+        self._handle = _open_folder(path, make)
         try:
             _check(os.fstat(self._handle), path, _WRITERS if within else _OTHERS)
         except BaseException:
@@ -47,6 +51,7 @@ class PrivateFolder:
 
     @property
     def place(self) -> Path:
+        """A path that leads into this folder while it is open, even if it is renamed (on Linux; else its name)."""
         handle = _HANDLES / str(self._handle)
         return handle if handle.exists() else self.path
 
@@ -57,26 +62,26 @@ class PrivateFolder:
         self.close()
 
     def close(self) -> None:
-        """Let go of the folder; `place` leads nowhere then."""
+        """Close the folder; `place` is not valid after that."""
         handle, self._handle = self._handle, -1
         if handle >= 0:
             os.close(handle)
 
     @property
     def is_there(self) -> bool:
-        """Whether the folder still has its name: who tidies up may have removed it."""
+        """Whether the folder still has its name: another process may have deleted it."""
         try:
             return os.path.samestat(os.fstat(self._handle), os.lstat(self.path))
         except FileNotFoundError:
             return False
 
     def open(self, name: str, mode: Literal["rb", "r+b", "xb", "ab"] = "rb") -> IO[bytes]:
-        """Open a file in this folder, or in a folder of it: a plain file of this user's that nobody else may touch."""
+        """Open a file in this folder or in a folder of it, as `open_private` does."""
         return open_private(self.place / name, mode)
 
     @contextmanager
     def locked(self, name: str) -> Iterator[None]:
-        """Keep everybody else who locks that name out while the block lasts."""
+        """Hold the exclusive lock of that name while the block lasts."""
         with self.open(name, "ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -85,7 +90,7 @@ class PrivateFolder:
 def open_private(path: Path, mode: Literal["rb", "r+b", "xb", "ab"] = "rb") -> IO[bytes]:
     """Open a file of a private folder; UntrustedCache if it is a link, another user's, or no plain file.
 
-    A file that is made here is for this user alone. One that others could read, if they could reach it, is let pass.
+    A new file has no rights for others. An old file that others may read is accepted: they cannot reach it.
     """
     flags = {
         "rb": os.O_RDONLY,
@@ -104,11 +109,11 @@ def open_private(path: Path, mode: Literal["rb", "r+b", "xb", "ab"] = "rb") -> I
     except BaseException:
         os.close(handle)
         raise
-    # A file that was made here is read as well as written, to be mapped.
+    # A new file is opened for reading too, so that it can be mapped.
     return os.fdopen(handle, "w+b" if mode == "xb" else mode)
 
 
-def _opened(path: Path, make: bool) -> int:
+def _open_folder(path: Path, make: bool) -> int:
     if make:
         _make(path)
     try:
@@ -122,7 +127,7 @@ def _opened(path: Path, make: bool) -> int:
 
 
 def _make(path: Path) -> None:
-    """Make the folder and those above it, each for this user alone, whatever the umask adds or takes away."""
+    """Make the folder and those above it, each with mode 0700 whatever the umask is."""
     for folder in (*reversed(path.parents), path):
         with suppress(FileExistsError):
             if not folder.is_dir():
@@ -134,7 +139,7 @@ def _check_file(handle: int, path: Path) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise _refusal(path, "is no plain file")
     if found.st_nlink > 1:
-        raise _refusal(path, f"has {found.st_nlink} names, of which others may hold one")
+        raise _refusal(path, f"has {found.st_nlink} names, one of which may be another user's")
     _check(found, path, _WRITERS)
 
 
@@ -146,13 +151,13 @@ def _check(found: os.stat_result, path: Path, forbidden: int) -> None:
 
 
 def _refusal(path: Path, wrong: str) -> UntrustedCache:
-    """The error, with the name that a person can look at."""
+    """Return the error, with the name of the folder instead of its handle."""
     if path.is_relative_to(_HANDLES) and len(path.parts) > 4:
         with suppress(OSError):
             path = Path(os.readlink(Path(*path.parts[:5])), *path.parts[5:])
     return UntrustedCache(
         f"{path} {wrong}, so training data is not kept there: a cache must be a folder of {_user(os.geteuid())} with"
-        " the mode 0700, for whoever else can write there can change what models learn. Remove it (its owner or an"
+        " the mode 0700, since a user who can write there can change what models learn. Remove it (its owner or an"
         " administrator can), or name another folder in CEREBRO_SPARK_CACHE (on disk) or CEREBRO_SPARK_CACHE_MEMORY"
         " (in shared memory)"
     )

@@ -1,1 +1,1 @@
-"""From rows to equal, shuffled partitions: checked arguments, staging, the plan, and what is written."""
+"""From rows to equal, shuffled partitions: arguments, staging, the plan, assembling, and the commit."""

@@ -1,4 +1,4 @@
-"""Who writes a data set: each call of `prepare` is a writer with a folder of its own, so that several may try one name.
+"""Writers of data sets: each call of `prepare` is one, with a folder of its own, so that several may try one name.
 
 A writer's folder is named by its start and a random token. It becomes a data set when a manifest names the token, and
 the first manifest wins. A folder without a manifest may still be in use, so it is kept for a week: prepare data that

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import io
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cached_rows import ROWS, DistantStore, cached_rows, check, size
 from numbered_rows import needs_petastorm, numbered
 
 from cerebro_spark.data.dataset import Dataset
@@ -27,22 +26,14 @@ from cerebro_spark.data.loading import cache as cache_module
 from cerebro_spark.data.loading.cache import Cache
 from cerebro_spark.data.prepare import prepare
 from cerebro_spark.data.shuffling import row_order
-from cerebro_spark.errors import StoreFull
 from cerebro_spark.store import open_store
 from cerebro_spark.store.local import LocalStore
 from cerebro_spark.trainer.feed import Feed
 
-ROWS = 400
-
 
 @pytest.fixture
 def dataset(store: LocalStore) -> Dataset:
-    return prepare(numbered(ROWS * 4, 16), store=store, features="x", label="y", partitions=4)
-
-
-@pytest.fixture
-def roots(tmp_path: Path) -> dict[str, Any]:
-    return {"folder": tmp_path / "disk", "memory_folder": tmp_path / "memory"}
+    return cached_rows(store)
 
 
 @pytest.fixture
@@ -57,15 +48,6 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(cache_module, "fill", counted)
     return seen
-
-
-def size(dataset: Dataset) -> int:
-    return dataset.train[0].bytes
-
-
-def check(arrays: Any) -> None:
-    assert len(arrays["label"]) == ROWS
-    assert (arrays["features"] == arrays["label"][:, None]).all()
 
 
 def test_arrays_are_right_contiguous_and_read_only(dataset: Dataset, roots: dict[str, Any]) -> None:
@@ -274,45 +256,6 @@ def test_an_eviction_never_breaks_who_still_reads(dataset: Dataset, roots: dict[
         check(arrays)
 
 
-def die_while_loading(dataset: Dataset, roots: dict[str, Any]) -> None:
-    cache_module.fill = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
-    Cache(**roots).load(dataset, dataset.train[0])
-
-
-@pytest.mark.slow
-def test_a_loader_that_is_killed_leaves_nothing_in_the_way(dataset: Dataset, roots: dict[str, Any]) -> None:
-    context = multiprocessing.get_context("spawn")
-    for number in (0, 1):
-        child = context.Process(target=die_while_loading, args=(dataset, roots), daemon=True)
-        child.start()
-        child.join(60)
-        assert child.exitcode == -signal.SIGKILL
-        assert len(list(roots["memory_folder"].glob("*.staged"))) == 1, number
-    with Cache(**roots, memory_budget=int(size(dataset) * 1.5)) as cache:
-        check(cache.load(dataset, dataset.train[1]))
-        assert not list(roots["memory_folder"].glob("*.staged"))
-        check(cache.load(dataset, dataset.train[0]))
-
-
-def test_a_load_that_fails_leaves_nothing(
-    dataset: Dataset, roots: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise OSError("network gone")
-
-    with Cache(**roots) as cache:
-        with monkeypatch.context() as patch:
-            patch.setattr(cache_module, "fill", fail)
-            with pytest.raises(OSError, match="network gone"):
-                cache.load(dataset, dataset.train[0])
-        assert not list(roots["memory_folder"].glob("*.staged"))
-        check(cache.load(dataset, dataset.train[0]))
-
-
-def full(*_: Any) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
 def test_who_shares_memory_but_no_disk_waits_too(
     dataset: Dataset, roots: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -357,34 +300,6 @@ def test_nobody_counts_while_a_folder_becomes_an_entry(
     assert len(renamed) == 1
 
 
-def test_no_room_anywhere_is_said_with_the_numbers(
-    dataset: Dataset, roots: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    with Cache(**roots) as cache, pytest.raises(StoreFull, match=rf"needs {size(dataset)} bytes .* left: free some"):
-        cache.load(dataset, dataset.train[0])
-    assert not list(roots["folder"].glob("*.staged"))
-
-
-def test_shared_memory_that_is_full_before_its_budget_is_no_matter(
-    dataset: Dataset, roots: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = os.posix_fallocate
-    asked: list[int] = []
-
-    def full_at_first(descriptor: int, offset: int, length: int) -> None:
-        asked.append(length)
-        if len(asked) == 1:
-            full()
-        real(descriptor, offset, length)
-
-    monkeypatch.setattr(os, "posix_fallocate", full_at_first)
-    with Cache(**roots) as cache:
-        check(cache.load(dataset, dataset.train[0]))
-        assert len(list(roots["folder"].glob("*/entry.json"))) == 1
-        assert not list(roots["memory_folder"].glob("*.staged"))
-
-
 def test_data_sets_with_the_same_partition_ids_do_not_meet(store: LocalStore, roots: dict[str, Any]) -> None:
     with Cache(**roots) as cache:
         for name, rows in (("a", 4), ("b", 4)):
@@ -394,39 +309,10 @@ def test_data_sets_with_the_same_partition_ids_do_not_meet(store: LocalStore, ro
             assert arrays["label"].min() == (0 if name == "a" else 100)
 
 
-class DistantStore(LocalStore):
-    """A store whose files lie on no local disk."""
-
-    def local_path(self, name: str) -> Path | None:
-        return None
-
-
 def test_from_a_distant_store_files_are_fetched_and_not_kept(dataset: Dataset, roots: dict[str, Any]) -> None:
     distant = Dataset.open(DistantStore(dataset.store.root), dataset.id)  # type: ignore[attr-defined]
     with Cache(**roots) as cache:
         check(cache.load(distant, distant.train[0]))
-    assert not list(roots["folder"].rglob("*.parquet"))
-
-
-def die_after_fetching(root: Path, name: str, roots: dict[str, Any]) -> None:
-    load._choose = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
-    distant = Dataset.open(DistantStore(root), name)
-    Cache(**roots).load(distant, distant.train[0])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("next_one", [0, 1])
-def test_what_a_killed_loader_fetched_is_removed(dataset: Dataset, roots: dict[str, Any], next_one: int) -> None:
-    root = dataset.store.root  # type: ignore[attr-defined]
-    child = multiprocessing.get_context("spawn").Process(
-        target=die_after_fetching, args=(root, dataset.id, roots), daemon=True
-    )
-    child.start()
-    child.join(60)
-    assert child.exitcode == -signal.SIGKILL
-    assert len(list(roots["folder"].rglob("*.parquet"))) == 1
-    with Cache(**roots) as cache:
-        check(cache.load(dataset, dataset.train[next_one]))
     assert not list(roots["folder"].rglob("*.parquet"))
 
 

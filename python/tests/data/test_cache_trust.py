@@ -32,11 +32,6 @@ def dataset(store: LocalStore) -> Dataset:
     return prepare(numbered(ROWS, 2), store=store, features="x", label="y", partitions=1)
 
 
-@pytest.fixture
-def roots(tmp_path: Path) -> dict[str, Any]:
-    return {"folder": tmp_path / "disk", "memory_folder": tmp_path / "memory"}
-
-
 def refused(dataset: Dataset, roots: dict[str, Any], said: str) -> None:
     """Loading is refused with the folder, what is wrong and the way out; and nothing was written there."""
     with Cache(**roots) as cache, pytest.raises(UntrustedCache, match=said) as error:

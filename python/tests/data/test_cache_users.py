@@ -26,11 +26,6 @@ def dataset(store: LocalStore) -> Dataset:
     return prepare(numbered(ROWS, 2), store=store, features="x", label="y", partitions=4, name="d")
 
 
-@pytest.fixture
-def roots(tmp_path: Path) -> dict[str, Any]:
-    return {"folder": tmp_path / "disk", "memory_folder": tmp_path / "memory"}
-
-
 def gone(roots: dict[str, Any]) -> bool:
     return not any(Path(root).exists() for root in roots.values())
 
@@ -86,7 +81,7 @@ def test_a_neighbour_that_is_stuck_with_a_load_keeps_nobody_from_it(
             assert {column: array.tolist() for column, array in found.items()} == {
                 column: array.tolist() for column, array in expected.items()
             }
-            assert f"whoever loads partition {partition.id} seems to be stuck" in caplog.text
+            assert f"the process that loads partition {partition.id} seems to be stuck" in caplog.text
             assert second.load(dataset, partition) is found, "and it is held as any other"
         neighbour.leave()
     assert gone(roots)
@@ -128,7 +123,7 @@ def test_the_next_one_in_keeps_what_it_can_use_of_the_dead(store: LocalStore, ro
         with Cache(**roots) as late:
             late.load(other, other.train[0])
             assert all(cache.holds(dead, partition) for partition in dead.train), "it was not the first one in"
-        for held in cache._held.values():
+        for held in cache._open_entries.values():
             held.lock.close()
         for root in cache._roots():
             root._close()

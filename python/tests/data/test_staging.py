@@ -59,3 +59,22 @@ def test_a_short_staged_blob_is_an_error(store: LocalStore, kind: str, plain: bo
     with pytest.raises(StoreError, match=r"staged/split-00000-\w+.* ended 3 bytes early.*prepare the data again"):
         assemble("short.parquet", [Piece(chunk, 0, 50)])
     assert not store.exists("short.parquet")
+
+
+def test_an_assembling_task_that_runs_again_finds_its_own_work_done(store: LocalStore) -> None:
+    """Its first attempt wrote the file and was lost before it could say so."""
+    stage = StageSplit(parse_inputs("x", "y"), None, store, "staged", seed=1)
+    report = stage(0, [numbered(50)])
+    (chunk,) = report.chunks
+    assemble = AssemblePartition(store, store, report.columns, seed=1)
+    pieces = [Piece(chunk, 10, 20), Piece(chunk, 40, 5)]
+    first = assemble("train/a.parquet", pieces)
+    assert assemble("train/a.parquet", pieces) == first
+    assert first.rows == 25
+
+
+def test_two_attempts_of_a_staging_task_do_not_meet(store: LocalStore) -> None:
+    stage = StageSplit(parse_inputs("x", "y"), None, store, "staged", seed=1)
+    blobs = [stage(0, [numbered(50)]).chunks[0].blob for _ in range(2)]
+    assert store.list("staged") == sorted(blobs)
+    assert store.read(blobs[0]) == store.read(blobs[1])
