@@ -1,7 +1,7 @@
-"""The words a space is written in: `from cerebro_spark import hp`. They only note what was said; the space judges it.
+"""The hyperparameters of a space: `from cerebro_spark import hp`. They check nothing; a search checks its space.
 
-Bounds are the values themselves, never exponents. A plain value in a space is a constant; a plain list is refused,
-since it may be meant as `choice([...])`: one that is a constant is the only option of a choice, `choice([[64, 32]])`.
+Bounds are the values themselves, never exponents. A plain value in a space is a constant. A plain list is refused, as
+it may be meant as `choice([...])`; a list that is a constant is written as the only option: `choice([[64, 32]])`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,14 @@ __all__ = ["choice", "loguniform", "normal", "qloguniform", "quniform", "randint
 
 
 def choice(options: Sequence[Any]) -> Choice:
-    """One of these options. An option may be a dict or a list with hyperparameters of its own.
+    """Choose one of several options.
+
+    Args:
+        options: The options, in order: a list, tuple, range or array. An option may be a dict or a list with
+            hyperparameters of its own.
+
+    Returns:
+        A hyperparameter for a space.
 
     >>> space = {"optimizer": choice([{"name": "adam"}, {"name": "sgd", "momentum": uniform(0.5, 0.99)}])}
     >>> len(space["optimizer"].options)
@@ -38,7 +45,14 @@ def choice(options: Sequence[Any]) -> Choice:
 
 
 def uniform(low: Value, high: Value) -> Uniform:
-    """Any number between `low` and `high`.
+    """Draw a number from an interval, each as likely as the others.
+
+    Args:
+        low: The smallest value.
+        high: The largest value.
+
+    Returns:
+        A hyperparameter for a space.
 
     >>> print(uniform(0, 0.5))
     hp.uniform(0, 0.5)
@@ -47,7 +61,14 @@ def uniform(low: Value, high: Value) -> Uniform:
 
 
 def loguniform(low: Value, high: Value) -> LogUniform:
-    """Any number between `low` and `high`, each order of magnitude as likely as the others.
+    """Draw a number from an interval, each order of magnitude as likely as the others.
+
+    Args:
+        low: The smallest value itself, not its exponent; above 0.
+        high: The largest value itself.
+
+    Returns:
+        A hyperparameter for a space.
 
     >>> print(loguniform(1e-5, 1e-1))
     hp.loguniform(1e-05, 0.1)
@@ -56,7 +77,15 @@ def loguniform(low: Value, high: Value) -> LogUniform:
 
 
 def quniform(low: Value, high: Value, q: Value) -> QUniform:
-    """One of the multiples of `q` from `low` to `high`, both included; whole numbers where `q` is one.
+    """Draw a multiple of a step from an interval, each as likely as the others.
+
+    Args:
+        low: The smallest value; included if it is a multiple of `q`.
+        high: The largest value; included if it is a multiple of `q`.
+        q: The step. If it is a whole number, the values are too.
+
+    Returns:
+        A hyperparameter for a space.
 
     >>> steps = quniform(0.1, 0.5, 0.1)
     >>> [steps.level(number) for number in range(steps.levels())]
@@ -66,7 +95,15 @@ def quniform(low: Value, high: Value, q: Value) -> QUniform:
 
 
 def qloguniform(low: Value, high: Value, q: Value) -> QLogUniform:
-    """One of the multiples of `q` from `low` to `high`, each order of magnitude as likely as the others.
+    """Draw a multiple of a step from an interval, each order of magnitude as likely as the others.
+
+    Args:
+        low: The smallest value itself, not its exponent; above 0.
+        high: The largest value itself.
+        q: The step. If it is a whole number, the values are too.
+
+    Returns:
+        A hyperparameter for a space.
 
     >>> qloguniform(16, 1024, 16).snap(100)
     96
@@ -75,7 +112,14 @@ def qloguniform(low: Value, high: Value, q: Value) -> QLogUniform:
 
 
 def randint(low: int, high: int) -> RandInt:
-    """A whole number from `low` up to, but not including, `high`, as Python's ranges have it.
+    """Draw a whole number, each as likely as the others.
+
+    Args:
+        low: The smallest value.
+        high: The end, which is not included, as in Python's `range`.
+
+    Returns:
+        A hyperparameter for a space.
 
     >>> randint(2, 5).levels()
     3
@@ -84,7 +128,14 @@ def randint(low: int, high: int) -> RandInt:
 
 
 def normal(mu: Value, sigma: Value) -> Normal:
-    """Any number, spread around `mu` with the standard deviation `sigma`.
+    """Draw a number from a normal distribution.
+
+    Args:
+        mu: The mean.
+        sigma: The standard deviation; above 0.
+
+    Returns:
+        A hyperparameter for a space.
 
     >>> print(normal(0.0, 1.0))
     hp.normal(0.0, 1.0)

@@ -41,7 +41,7 @@ HOMES = {
         "tune.fitted",
         "tune.training",
         "doctor.spark",
-    },  # fmt: skip
+    },
     "petastorm": {"data.formats.petastorm"},
     "tensorflow": {"trainer.keras"},
     "keras": {"trainer.keras"},
