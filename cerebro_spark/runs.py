@@ -72,11 +72,11 @@ def execute(
         recipe: What to run.
         store: Where its log and checkpoints go.
         backend: Where its units run.
-        run: The id of the run. Default: one is made.
-        observers: Called with each event, after it was logged. Default: none.
-        progress: Whether to show a progress bar. Default: only where it can be seen.
+        run: The id of the run. Defaults to None: one is made.
+        observers: Called with each event, after it was logged. Defaults to `()`: none.
+        progress: Whether to show a progress bar. Defaults to None: only where it can be seen.
         led_by: A search to ask instead of the recipe's. It exists in this process alone, so the run cannot be resumed.
-            Default: none.
+            Defaults to None: none.
         store_patience: The seconds for which a failing store is tried again.
 
     Returns:
@@ -124,13 +124,15 @@ def resume(
         store: The store of the run. Data in the same store is read from it as it is opened now.
         run: The id of the run.
         backend: Where its units run.
-        observers: Called with each event, after it was logged. Default: none.
-        progress: Whether to show a progress bar. Default: only where it can be seen.
-        threads: How many threads a worker computes with. Default: as many as before, because results depend on it.
+        observers: Called with each event, after it was logged. Defaults to `()`: none.
+        progress: Whether to show a progress bar. Defaults to None: only where it can be seen.
+        threads: How many threads a worker computes with. Defaults to None: as many as before, because results depend on
+            it.
         store_patience: The seconds for which a failing store is tried again.
-        data_store: The store of the data, if it is neither in `store` nor where it was. Default: it is looked for.
-        take_over: Whether not to watch the run first. A driver that is alive then ends with an EventLogError. Default:
-            False.
+        data_store: The store of the data, if it is neither in `store` nor where it was. Defaults to None: it is looked
+            for.
+        take_over: Whether not to watch the run first. A driver that is alive then ends with an EventLogError. Defaults
+            to False.
 
     Returns:
         The recipe of the run.
@@ -170,11 +172,12 @@ def replay(
         store: The store of the run, and of the new one.
         run: The id of the run.
         backend: Where its units run.
-        new: The id of the new run. Default: one is made.
-        observers: Called with each event, after it was logged. Default: none.
-        progress: Whether to show a progress bar. Default: only where it can be seen.
+        new: The id of the new run. Defaults to None: one is made.
+        observers: Called with each event, after it was logged. Defaults to `()`: none.
+        progress: Whether to show a progress bar. Defaults to None: only where it can be seen.
         store_patience: The seconds for which a failing store is tried again.
-        data_store: The store of the data, if it is neither in `store` nor where it was. Default: it is looked for.
+        data_store: The store of the data, if it is neither in `store` nor where it was. Defaults to None: it is looked
+            for.
 
     Returns:
         The id of the new run.

@@ -65,25 +65,53 @@ class Space:
         return self._root.size()
 
     def numbered(self, number: int) -> Point:
-        """Return a point of the grid by its number. The last name changes fastest; each option has its own sub-grid."""
+        """Return a point of the grid. The last name changes fastest; each option has its own sub-grid.
+
+        Args:
+            number: The number of the point, from 0 up to `size`, not included.
+
+        Returns:
+            The point.
+        """
         point: Point = {}
         self._root.number(number, point)
         return point
 
     def sample(self, rng: np.random.Generator) -> Point:
-        """Draw a point at random, each hyperparameter from its own distribution."""
+        """Draw a point at random, each hyperparameter from its own distribution.
+
+        Args:
+            rng: The source of random numbers.
+
+        Returns:
+            The point.
+        """
         point: Point = {}
         self._root.fill(point, lambda path, dimension: dimension.sample(rng))
         return point
 
     def fitted(self, values: Mapping[str, float]) -> Point:
-        """Return the allowed point that is nearest to these values."""
+        """Return the allowed point that is nearest to given values.
+
+        Args:
+            values: A number for each path that may apply.
+
+        Returns:
+            The point.
+        """
         point: Point = {}
         self._root.fill(point, lambda path, dimension: dimension.snap(values[path]))
         return point
 
     def params(self, point: Mapping[str, Value]) -> dict[str, Any]:
-        """Return what a user's function gets: plain values, copied, so that it may change them."""
+        """Return what a user's function gets for a point.
+
+        Args:
+            point: A point of this space.
+
+        Returns:
+            Plain values by name; they are copies, which the function may change.
+        """
         params = self._root.params(point)
         assert isinstance(params, dict)
         return params
@@ -91,7 +119,11 @@ class Space:
     def ends(self, name: str) -> list[Any]:
         """Return the smallest and largest values of a name, option by option; nothing if there is no such name.
 
-        If values need not be whole, one of those that are returned is not.
+        Args:
+            name: A name at the top of the space, such as "batch_size".
+
+        Returns:
+            The values. If they need not be whole, one of them is not.
 
         >>> from cerebro_spark.tune import hp
         >>> Space({"batch_size": hp.choice([32, hp.randint(64, 129)])}).ends("batch_size")
@@ -101,7 +133,15 @@ class Space:
         return [] if part is None else part.ends()
 
     def translated(self, leaf: Leaf, branch: Branch) -> Any:
-        """Return the same structure as objects of another library, made by two functions. Constants become 0."""
+        """Translate the space for another library.
+
+        Args:
+            leaf: Called with the path and the hyperparameter of each leaf; returns the other library's object.
+            branch: Called with the path of a choice and its translated options; returns the other library's object.
+
+        Returns:
+            The same structure as objects of the other library; constants are 0.
+        """
         return self._root.translated(leaf, branch)
 
 
