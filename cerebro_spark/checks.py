@@ -14,7 +14,7 @@ def is_number(value: object, kind: type = Real) -> bool:
 
     Args:
         value: Any value.
-        kind: The kind of number, from the module `numbers`. Default: any real number.
+        kind: The kind of number, from the module `numbers`. Defaults to `Real`: any real number.
 
     Returns:
         True for a number of that kind.
@@ -32,7 +32,7 @@ def check_at_least(name: str, value: object, least: int, why: str = "") -> None:
         name: The argument's name, for the message.
         value: Its value.
         least: The smallest value that is allowed.
-        why: What a smaller value would lead to. Default: nothing is said about it.
+        why: What a smaller value would lead to. Defaults to "": nothing is said about it.
 
     Raises:
         ConfigurationError: The value is no int, or too small.
@@ -84,7 +84,7 @@ def check_names(
         owner: The name of what is called, for the message.
         given: The names of the arguments that it is given.
         known: The names of the arguments that it has.
-        elsewhere: For arguments that belong somewhere else, how to give them there. Default: there are none.
+        elsewhere: For arguments that belong somewhere else, how to give them there. Defaults to None: there are none.
 
     Raises:
         ConfigurationError: A name is not known; the message has the most similar one.

@@ -1,8 +1,8 @@
-"""What makes a run what it is, kept beside its log so that another driver can go on with it. It runs nothing.
+"""All that defines a run, kept beside its log so that another driver can continue it. It runs nothing.
 
-The one pickle of a run: it holds the user's functions, so whoever may write the store may run code with it. The log
-has its digest, and a file with another one is not even opened. Whoever may read the store may read it: stores are in it
-by their address alone, and credentials never are.
+It is the one pickle of a run. It has the user's functions, so write access to the store is enough to run code. The log
+has its digest, and a file with another digest is never unpickled. Read access to the store is enough to read it: stores
+are in it by their address alone, never with credentials.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from cerebro_spark.types import Objective
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A run before it began: `search` has not been asked anything yet, and whoever runs it works on a copy.
+    """A run before it begins: `search` has not been asked anything yet. What runs is always a copy of it.
 
-    `kind` is what the model puts out, where the user says so. Recipes of older releases are read: new fields come last,
+    `kind` is what the model puts out, if the user said so. Recipes of older releases are read: new fields come last,
     with a default.
     """
 
@@ -52,12 +52,12 @@ class Recipe:
     unit_timeout: float | None = None
 
     def __setstate__(self, state: Sequence[Any]) -> None:
-        """Take the values of the fields in their order; those that an older release did not know get their defaults."""
+        """Set the fields in their order; those that an older release did not have get their defaults."""
         for index, known in enumerate(dataclasses.fields(self)):
             object.__setattr__(self, known.name, state[index] if index < len(state) else known.default)
 
     def job(self, run: str, store: Store) -> Job:
-        """The run as its workers see it; its checkpoints go to `store`."""
+        """Return what workers need of the run; its checkpoints go to `store`."""
         return Job(
             run,
             store,
@@ -72,7 +72,7 @@ class Recipe:
         )
 
     def settings(self, workers: int) -> Settings:
-        """The run as its scheduler sees it, on so many workers."""
+        """Return what the scheduler needs of the run, for a number of workers."""
         settings = Settings(
             self.dataset.partitions,
             workers,
@@ -87,16 +87,16 @@ class Recipe:
 
 
 def pack(recipe: Recipe, home: Store | None = None) -> tuple[bytes, Resolve]:
-    """The recipe as bytes, for the store `home`; and what `unpack` needs to find its stores again in this process.
+    """Return the recipe as bytes, for the store `home`; and what `unpack` needs to find its stores in this process.
 
-    Raises ConfigurationError where a function of the user cannot be sent anywhere.
+    Raises ConfigurationError if a function of the user cannot be pickled.
     """
     data, stores = _pickled(recipe, home)
     return data, lambda reference: stores[reference.number]
 
 
 def check_functions(hooks: Hooks) -> None:
-    """Raise ConfigurationError where a function of the user cannot be sent anywhere."""
+    """Raise ConfigurationError if a function of the user cannot be pickled."""
     _pickled(hooks)
 
 
@@ -111,14 +111,14 @@ def _pickled(value: Recipe | Hooks, home: Store | None = None) -> tuple[bytes, l
 
 
 def digest(data: bytes) -> str:
-    """What the log says of a recipe's bytes."""
+    """Return the digest of a recipe's bytes, as it is in the log."""
     return hashlib.sha256(data).hexdigest()
 
 
 def read(store: Store, run: str, expected: str) -> Recipe:
-    """The recipe of a run in a store, if it is the one that the log speaks of. Only then is it unpickled.
+    """Return the recipe of a run. It is unpickled only if its digest is the one in the log.
 
-    Stores in it are as they are now, as far as that can be known: see `references.resolver_from`, and `with_data`.
+    Its stores are opened as they are now, as far as that is known: see `references.resolver_from`, and `with_data`.
     """
     data = store.read(paths.functions(run))
     if digest(data) != expected:
@@ -129,9 +129,9 @@ def read(store: Store, run: str, expected: str) -> Recipe:
 
 
 def unpack(data: bytes, resolve: Resolve) -> Recipe:
-    """The recipe that `pack` made these bytes from: a copy, which shares nothing with the original.
+    """Return the recipe that `pack` made these bytes from: a copy, which shares nothing with the original.
 
-    They run code as they are unpacked: only bytes of one's own, or with the right digest.
+    Unpacking runs code: use it for bytes of this process, or with the right digest, only.
     """
     try:
         recipe = references.loads(data, resolve)
@@ -145,10 +145,10 @@ def unpack(data: bytes, resolve: Resolve) -> Recipe:
 
 
 def with_data(recipe: Recipe, run: str, store: Store, data_store: Store | None = None) -> Recipe:
-    """The recipe with its data in a store that can be read now, or a StoreError that says what to give.
+    """Return the recipe with its data in a store that can be read now. Raises StoreError if there is none.
 
-    That is `data_store` if it is given; else the run's own store, as it is opened now and wherever it has moved, if the
-    data set lies in it; else the address that the data set had.
+    That store is `data_store` if it is given; or the store of the run, as it is opened now, if it has the data set; or
+    the address that the data set had.
     """
     dataset = recipe.dataset
     places = [data_store] if data_store is not None else [store, dataset.store]
@@ -168,7 +168,7 @@ def with_data(recipe: Recipe, run: str, store: Store, data_store: Store | None =
 
 
 def _holds(store: Store, dataset: Dataset, as_opened: bool) -> bool:
-    """Whether this very data set is in the store; files that `prepare` did not write are only looked for by name."""
+    """Return whether this data set is in the store. Files that `prepare` did not write are looked for by name only."""
     if dataset.made.get("by") == "prepare":
         try:
             return read_manifest(store, dataset.folder).made.get("token") == dataset.made.get("token")

@@ -1,6 +1,6 @@
 """A run from its beginning, or from where it stopped, to its end: new, resumed or replayed. It decides nothing.
 
-Whatever ends a run early (an interrupt, a lost store, a dead driver), its log is whole and `resume` goes on from it.
+Whatever ends a run early (an interrupt, a lost store, a dead driver), its log is complete and `resume` continues it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ StoreLike = str | os.PathLike[str] | Store
 PATIENCE = 120.0
 """Seconds for which a store that fails is tried again before the run ends."""
 _PATIENCE_TO_SWEEP = 10.0
-"""Seconds for which it is tried again where nothing but tidiness is at stake."""
+"""Seconds for which it is tried again where only superfluous files are deleted."""
 
 
 def execute(
@@ -62,13 +62,25 @@ def execute(
     led_by: Search | None = None,
     store_patience: float = PATIENCE,
 ) -> str:
-    """Run a recipe to its end, and return the run's id: `run`, or a new one.
+    """Run a recipe to its end.
 
-    The recipe stays as it is: what runs is the copy that lies beside the log, so that doing it twice does the same.
-    What can be wrong before anything is launched is found before: functions that cannot be sent, a store that cannot be
-    written, an id that is taken. `progress` asks for a bar (True), for none (False), or for one where somebody can see
-    it (None). `led_by` is asked instead of the recipe's search: one that lives in this process alone, so that nobody
-    can resume its run.
+    The recipe is not changed: the copy beside the log is what runs, so that a second call does the same. Mistakes that
+    can be found before workers start are found then: functions that cannot be pickled, a store that cannot be written,
+    an id that is taken.
+
+    Args:
+        recipe: What to run.
+        store: Where its log and checkpoints go.
+        backend: Where its units run.
+        run: The id of the run. Defaults to None: one is made.
+        observers: Called with each event, after it was logged. Defaults to `()`: none.
+        progress: Whether to show a progress bar. Defaults to None: only where it can be seen.
+        led_by: A search to ask instead of the recipe's. It exists in this process alone, so the run cannot be resumed.
+            Defaults to None: none.
+        store_patience: The seconds for which a failing store is tried again.
+
+    Returns:
+        The id of the run.
     """
     place = open_store(store)
     data, stores = recipes.pack(dataclasses.replace(recipe, dataset=backend.located(recipe.dataset)), place)
@@ -103,13 +115,27 @@ def resume(
     data_store: StoreLike | None = None,
     take_over: bool = False,
 ) -> Recipe:
-    """Go on with a run whose driver died or was stopped; no finished unit is trained again. Returns its recipe.
+    """Continue a run whose driver died or was stopped. No finished unit is trained again; a finished run is left alone.
 
-    Workers compute with as many threads as the log says, because results depend on it; `threads` says otherwise. A run
-    that came to its end stays as it is. A run whose driver left without a word is looked at for up to 30 seconds: if it
-    lives, the run is left to it, with an EventLogError that says who it is. `take_over` does not look: a driver that
-    lives then ends with such an error itself. Data that lies in the run's own store is read from `store`, whose address
-    and credentials may be others than they were; `data_store` is where it lies otherwise.
+    If the last driver did not sign off, the run is watched for up to 30 seconds. If that driver is alive, this raises
+    an EventLogError that names it.
+
+    Args:
+        store: The store of the run. Data in the same store is read from it as it is opened now.
+        run: The id of the run.
+        backend: Where its units run.
+        observers: Called with each event, after it was logged. Defaults to `()`: none.
+        progress: Whether to show a progress bar. Defaults to None: only where it can be seen.
+        threads: How many threads a worker computes with. Defaults to None: as many as before, because results depend on
+            it.
+        store_patience: The seconds for which a failing store is tried again.
+        data_store: The store of the data, if it is neither in `store` nor where it was. Defaults to None: it is looked
+            for.
+        take_over: Whether not to watch the run first. A driver that is alive then ends with an EventLogError. Defaults
+            to False.
+
+    Returns:
+        The recipe of the run.
     """
     place = open_store(store)
     recipe, events = read(place, run)
@@ -140,10 +166,24 @@ def replay(
     store_patience: float = PATIENCE,
     data_store: StoreLike | None = None,
 ) -> str:
-    """Train a run again as it was trained, from its log, its recipe and its partitions; returns the id of the new run.
+    """Train a run again as it was trained, from its log, its recipe and its partitions.
 
-    Raises ReplayDiverged at the first unit that leaves other weights than it did then. `data_store` is where the data
-    lies, if neither in `store` nor where it was.
+    Args:
+        store: The store of the run, and of the new one.
+        run: The id of the run.
+        backend: Where its units run.
+        new: The id of the new run. Defaults to None: one is made.
+        observers: Called with each event, after it was logged. Defaults to `()`: none.
+        progress: Whether to show a progress bar. Defaults to None: only where it can be seen.
+        store_patience: The seconds for which a failing store is tried again.
+        data_store: The store of the data, if it is neither in `store` nor where it was. Defaults to None: it is looked
+            for.
+
+    Returns:
+        The id of the new run.
+
+    Raises:
+        ReplayDiverged: A unit left other weights than it did then.
     """
     place = open_store(store)
     recipe, events = read(place, run)
@@ -154,9 +194,9 @@ def replay(
 
 
 def read(store: StoreLike, run: str) -> tuple[Recipe, list[Event]]:
-    """A run as it lies in a store: what it is made from, and all that has happened.
+    """Return a run from a store: its recipe, and all its events.
 
-    Raises NotFoundInStore for a run that is not there, EventLogError for one that is damaged.
+    Raises NotFoundInStore if there is no such run, EventLogError if it is damaged.
     """
     place = open_store(store)
     events = list(EventLog(place, run).read())
@@ -168,7 +208,7 @@ def read(store: StoreLike, run: str) -> tuple[Recipe, list[Event]]:
     if not isinstance(start, RunStarted):
         raise EventLogError(f"the log of run {run} does not begin with its start: it is damaged")
     if not start.recipe:
-        raise EventLogError(f"run {run} was started without a recipe: nobody but its own program can go on with it")
+        raise EventLogError(f"run {run} was started without a recipe: only its own program can continue it")
     return recipes.read(place, run, start.recipe), events
 
 
@@ -185,14 +225,14 @@ def check_writable(store: Store) -> None:
 
 
 def with_threads(recipe: Recipe, threads: int | None) -> Recipe:
-    """The recipe for workers that compute with so many threads; as it is, if that is not known."""
+    """Return the recipe for workers with a number of threads; unchanged if that is not known."""
     if not threads:
         return recipe
     return dataclasses.replace(recipe, resources=dataclasses.replace(recipe.resources, threads=threads))
 
 
 class _Drive:
-    """One driver's part of a run: everything around the engine."""
+    """One driver's part of a run: all that surrounds the engine."""
 
     def __init__(
         self,
@@ -229,9 +269,9 @@ class _Drive:
         log = self._log
         try:
             with closing(log), self._sweeper, self._carried, Progress(progress, self._earlier) as watching:
-                everybody: list[Observer] = [self._note, watching, *([checker] if checker else []), *observers]
+                all_observers: list[Observer] = [self._note, watching, *([checker] if checker else []), *observers]
                 search, settings = self._recipe.search, self._scripted()
-                self._engine = Engine(search, settings, self._backend, log, self._run, everybody, recipe=recipe)
+                self._engine = Engine(search, settings, self._backend, log, self._run, all_observers, recipe=recipe)
                 go(self._engine)
                 self._sweep()
                 self._carried.clear(inherited=bool(self._earlier))
@@ -247,7 +287,7 @@ class _Drive:
         return dataclasses.replace(job, dataset=data, smallest_batch=self._scripted().smallest_batch)
 
     def _scripted(self) -> Settings:
-        """A run that repeats another follows its script; one that is resumed has it in its log already."""
+        """Return the settings; a replay follows a script, and one that is resumed has it in its log already."""
         if self._script is None or self._earlier:
             return self._settings
         return self._script.settings_like(self._settings)
@@ -261,10 +301,10 @@ class _Drive:
         return checker
 
     def _note(self, event: Event) -> None:
-        """Told of every event first, once it is logged and before anything is done about it.
+        """Observe each event before the others do: it is logged, and nothing has been done about it yet.
 
-        With the first of them the log is this driver's, and no other can be writing checkpoints that are to stay: now
-        is the time to delete what earlier drivers decided to delete, and did not, or never knew of.
+        With the first event the log belongs to this driver, and no other one writes checkpoints that must be kept. So
+        this is when those are deleted that earlier drivers left behind.
         """
         self.begun = True
         assert self._engine is not None
@@ -286,7 +326,7 @@ class _Drive:
 
 
 def _with_data(recipe: Recipe, events: Sequence[Event], run: str, store: Store, data_store: StoreLike | None) -> Recipe:
-    """The recipe with its data where it can be read now; a run that is over needs none."""
+    """Return the recipe with its data where it can be read now; a finished run needs none."""
     try:
         return recipes.with_data(recipe, run, store, None if data_store is None else open_store(data_store))
     except StoreError:
@@ -311,7 +351,7 @@ def check_free(store: Store, run: str) -> None:
 
 
 def _claim(store: Store, run: str, data: bytes) -> None:
-    """Take an id for a new run: whoever writes the claim has it. Recipes may be alike, signatures are not."""
+    """Take an id for a new run by writing a claim. It is signed: recipes may be equal, signatures never are."""
     check_free(store, run)
     try:
         store.write(paths.claim(run), json.dumps({"by": signature()}).encode())
@@ -322,12 +362,12 @@ def _claim(store: Store, run: str, data: bytes) -> None:
 
 def _taken(store: Store, run: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{store.url} has a run {run!r} already: choose another id, leave it out, or go on with that run by cs.resume"
+        f"{store.url} has a run {run!r} already: choose another id, leave it out, or continue that run with cs.resume"
     )
 
 
 def _forget(store: Store, run: str, error: BaseException) -> None:
-    """Nothing has happened in this run: its id shall be free again."""
+    """Delete a run in which nothing has happened, so that its id is free again."""
     try:
         store.delete(paths.run_folder(run))
     except StoreError as second:
@@ -335,12 +375,12 @@ def _forget(store: Store, run: str, error: BaseException) -> None:
 
 
 def _new_id() -> str:
-    """Sorts by the time of its making, and is nobody else's."""
+    """Return a unique id; ids sort by the time at which they were made."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
 
 
 def _threads(events: Sequence[Event]) -> int | None:
-    """With how many threads the workers computed, if all of them did so with as many."""
+    """Return how many threads the workers had, if all had the same number."""
     found = {event.threads for event in events if isinstance(event, WorkerJoined)} - {0}
     return found.pop() if len(found) == 1 else None
 

@@ -1,4 +1,4 @@
-"""What users touch: spaces and searches. Importing it loads neither Spark nor hyperopt.
+"""Spaces and searches, as users call them. Importing it loads neither Spark nor Hyperopt.
 
 The searches are loaded when they are first used.
 

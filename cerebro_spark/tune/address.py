@@ -1,4 +1,4 @@
-"""Where a store is, for those who keep that beyond the life of this process. It keeps nothing that opens a store."""
+"""The address of a store, to be saved. It never contains credentials."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cerebro_spark.store.base import Store
 
 
 def address_of(store: Store | str | os.PathLike[str]) -> str:
-    """Where a store is, without anything that opens it; a path is made whole, as it may be read from elsewhere.
+    """Return the address of a store, without credentials. A path becomes absolute, as it may be read from elsewhere.
 
     >>> address_of("s3://key:secret@bucket/runs")
     Traceback (most recent call last):

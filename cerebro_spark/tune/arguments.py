@@ -29,8 +29,8 @@ def check_functions_fit(hooks: Hooks) -> None:
 
     >>> check_functions_fit(Hooks(lambda: None))
     Traceback (most recent call last):
-    cerebro_spark.errors.ConfigurationError: `model_fn` is <lambda>(), but is called as model_fn(params): give it just
-    these arguments
+    cerebro_spark.errors.ConfigurationError: `model_fn` is <lambda>(), but is called as model_fn(params): give it
+    exactly these arguments
     """
     if not callable(hooks.model_fn):
         raise ConfigurationError(
@@ -80,13 +80,13 @@ def check_backend(backend: object) -> None:
 
 
 def check_batch_sizes(space: Space) -> None:
-    """Raise ConfigurationError if a trial could get a batch size that is none."""
+    """Raise ConfigurationError if a trial could get a batch size that cannot be used."""
     for size in space.ends("batch_size"):
         batch_size_of({"batch_size": size})
 
 
 def check_replicas(replicas: int, workers: int) -> None:
-    """Raise ConfigurationError if a partition is to be held by more workers than there are."""
+    """Raise ConfigurationError if there are fewer workers than replicas."""
     if replicas > workers:
         raise ConfigurationError(
             f"`replicas` is {replicas}, but there are only {workers} workers to hold a partition: use"
@@ -107,5 +107,5 @@ def _check_call(name: str, function: Callable[..., Any], arguments: tuple[str, .
     except TypeError as error:
         own = getattr(function, "__name__", type(function).__name__)
         raise ConfigurationError(
-            f"`{name}` is {own}{signature}, but is called as {call}: give it just these arguments"
+            f"`{name}` is {own}{signature}, but is called as {call}: give it exactly these arguments"
         ) from error

@@ -25,6 +25,7 @@ from cerebro_spark.tune.algorithms.stopping import Stopping
 from cerebro_spark.tune.arguments import check_batch_sizes
 from cerebro_spark.tune.options import ModelFn, TrainingOptions
 from cerebro_spark.tune.past_runs import replay as replay_run
+from cerebro_spark.tune.signatures import explained
 from cerebro_spark.tune.spaces.space import Space
 from cerebro_spark.tune.tracking import Tracking
 from cerebro_spark.tune.training import Training, default_backend, open_result
@@ -43,6 +44,7 @@ class _ModelArgument:
     model_fn: ModelFn
 
 
+@explained()
 @dataclass(kw_only=True, eq=False, repr=False)
 class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
     """What all searches have in common: their shared arguments, and `fit`.
@@ -52,11 +54,13 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
             `cs.TorchModel`.
         space: The hyperparameters: a dict from names to values, `hp.choice([...])`, `hp.uniform(low, high)` and the
             like. "batch_size" is reserved for the number of rows in a batch, 32 if it is not there.
-        max_concurrent: How many trials are trained at a time. Default: as many as the search allows.
-        time_budget: The seconds after which no further epoch begins. Default: no limit.
-        patience: After how many epochs in a row without a new best value a trial ends. Default: it never ends early.
-        target: The value of `metric` at which the search ends, once a trial reaches it. Default: none.
-        progress: Whether to show a progress bar. Default: only where it can be seen, in a terminal or notebook.
+        max_concurrent: How many trials are trained at a time. Defaults to None: as many as the search allows.
+        time_budget: The seconds after which no further epoch begins. Defaults to None: no limit.
+        patience: After how many epochs in a row without a new best value a trial ends. Defaults to None: it never ends
+            early.
+        target: The value of `metric` at which the search ends, once a trial reaches it. Defaults to None: none.
+        progress: Whether to show a progress bar. Defaults to None: only where it can be seen, in a terminal or
+            notebook.
 
     Raises:
         ConfigurationError: An argument is unknown, or can never be right. Nothing has been started then.
@@ -121,8 +125,9 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
             dataset: A DataFrame (of Spark or pandas), a dict of arrays, or a Dataset from `cs.prepare` or
                 `cs.open_dataset`.
             params: What Spark ML passes: a dict with other values of `predictionCol`, `probabilityCol` or
-                `rawPredictionCol`, or a list of such dicts, for as many runs. Default: the values of this search.
-            run_id: The id of the run. Default: one is made of the time and a random part.
+                `rawPredictionCol`, or a list of such dicts, for as many runs. Defaults to None: the values of this
+                search.
+            run_id: The id of the run. Defaults to None: one is made of the time and a random part.
             replay: The id of a run to train again. Deprecated, and removed in version 0.2.0: use `cs.replay`.
 
         Returns:

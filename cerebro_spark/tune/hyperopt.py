@@ -83,7 +83,7 @@ class CerebroTrials(TrainingOptions, hyperopt.Trials):  # type: ignore[misc]
         data: A DataFrame (of Spark or pandas), a dict of arrays, or a Dataset from `cs.prepare` or `cs.open_dataset`.
         epochs: How many epochs each trial is trained for.
         points_to_evaluate: Configurations to begin with, as dicts from label to value (of a choice: the index). They
-            count as evaluations. Default: none.
+            count as evaluations. Defaults to None: none.
 
     Raises:
         ConfigurationError: An argument is unknown, or can never be right. Nothing has been started then.
@@ -164,20 +164,21 @@ class CerebroTrials(TrainingOptions, hyperopt.Trials):  # type: ignore[misc]
         Args:
             fn: Called as `fn(params)` on a worker; builds a model and returns it: `model_fn` of the other searches.
             space: A space of Hyperopt.
-            algo: What proposes configurations. Default: `hyperopt.tpe.suggest`.
-            max_evals: How many trials there may be in all. Default: no limit.
-            timeout: The seconds after which no further epoch begins. Default: no limit.
-            loss_threshold: The loss at which the search ends. Default: none.
-            max_queue_len: How many trials are trained at a time. Default: 1.
-            rstate: The source of random numbers. Default: a new one.
-            verbose: Whether to show progress. Default: False.
-            pass_expr_memo_ctrl: Must be false: models are built on workers, where there is no Hyperopt. Default: None.
-            catch_eval_exceptions: Ignored: a failed trial never raises. Default: False.
+            algo: What proposes configurations. Defaults to None: `hyperopt.tpe.suggest`.
+            max_evals: How many trials there may be in all. Defaults to None: no limit.
+            timeout: The seconds after which no further epoch begins. Defaults to None: no limit.
+            loss_threshold: The loss at which the search ends. Defaults to None: none.
+            max_queue_len: How many trials are trained at a time. Defaults to 1.
+            rstate: The source of random numbers. Defaults to None: a new one.
+            verbose: Whether to show progress. Defaults to False.
+            pass_expr_memo_ctrl: Must be false: models are built on workers, where there is no Hyperopt. Defaults to
+                None.
+            catch_eval_exceptions: Ignored: a failed trial never raises. Defaults to False.
             return_argmin: Whether to return the best point as Hyperopt's numbers, rather than as values of the space.
-                Default: True.
-            show_progressbar: Whether to show a bar, or a function that makes one. Default: True.
-            early_stop_fn: Called after each trial; ends the search when it returns True. Default: none.
-            trials_save_file: Must be empty: a run keeps its own log. Default: empty.
+                Defaults to True.
+            show_progressbar: Whether to show a bar, or a function that makes one. Defaults to True.
+            early_stop_fn: Called after each trial; ends the search when it returns True. Defaults to None: none.
+            trials_save_file: Must be empty: a run keeps its own log. Defaults to "".
 
         Returns:
             The best point; None if there is none and `return_argmin` is False.

@@ -1,4 +1,4 @@
-"""Which metric a search goes by, and in which direction. It never guesses: a metric it does not know needs a mode."""
+"""The metric of a search, and its direction. It never guesses: a metric that it does not know needs a mode."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _MODES: dict[str, Mode] = {
     **dict.fromkeys(_LESS_IS_BETTER.split(), "min"),
     **dict.fromkeys(_MORE_IS_BETTER.split(), "max"),
 }
-# Words that turn a metric round: of these nothing is inferred.
-_TURNING = {"neg", "negative", "negated", "minus", "inverse", "inverted", "non", "not", "1"}
+# Words that reverse the direction of a metric: with one of them nothing is inferred.
+_REVERSING = {"neg", "negative", "negated", "minus", "inverse", "inverted", "non", "not", "1"}
 
 
 def objective_for(metric: str, mode: str | None = None) -> Objective:
-    """The objective for a metric; `mode` is inferred for the usual ones, by the last words of the name.
+    """Return the objective for a metric; the mode of a well-known one is inferred from the last words of its name.
 
     >>> objective_for("val_auc")
     Objective(metric='val_auc', mode='max')
@@ -52,7 +52,7 @@ def objective_for(metric: str, mode: str | None = None) -> Objective:
 
 
 def value_of(report: Report, objective: Objective) -> float:
-    """What an epoch reached; NaN for a number that is none. Raises ConfigurationError if it was not measured.
+    """Return the metric of an epoch, NaN if it is not finite. Raises ConfigurationError if it was not measured.
 
     >>> value_of(Report("t0", 1, {"val_loss": 0.5}), Objective("val_loss", "min"))
     0.5
@@ -67,9 +67,9 @@ def value_of(report: Report, objective: Objective) -> float:
 
 
 def _inferred(metric: str) -> Mode | None:
-    """Keras numbers metrics (`auc_1`), names them by output (`left_auc`), and we by split (`val_auc`)."""
+    """Keras numbers metrics (`auc_1`) and names them by output (`left_auc`); this package, by split (`val_auc`)."""
     words = re.sub(r"_\d+$", "", metric.lower().removeprefix("val_")).split("_")
-    if _TURNING & set(words[:-1]):
+    if _REVERSING & set(words[:-1]):
         return None
     for start in range(len(words)):
         tail = "_".join(words[start:])

@@ -100,13 +100,15 @@ def optimize(
             names to distributions of Optuna.
         data: A DataFrame (of Spark or pandas), a dict of arrays, or a Dataset from `cs.prepare` or `cs.open_dataset`.
         epochs: How many epochs a trial is trained for, unless it is pruned.
-        n_trials: How many trials are begun. Default: no limit.
-        timeout: The seconds after which no trial is begun; those that are being trained are finished. Default: none.
+        n_trials: How many trials are begun. Defaults to None: no limit.
+        timeout: The seconds after which no trial is begun; those that are being trained are finished. Defaults to None:
+            none.
         callbacks: Each is called as `callback(study, trial)` whenever a trial has ended. After `study.stop()`, there or
-            in `space`, no trial is begun; those that are being trained are finished. Default: none.
-        max_concurrent: How many trials are trained at a time. Default: the number of workers.
-        progress: Whether to show a progress bar. Default: only where it can be seen, in a terminal or notebook.
-        mode: "min" or "max", which must agree with the direction of the study. Default: that direction.
+            in `space`, no trial is begun; those that are being trained are finished. Defaults to None: none.
+        max_concurrent: How many trials are trained at a time. Defaults to None: the number of workers.
+        progress: Whether to show a progress bar. Defaults to None: only where it can be seen, in a terminal or
+            notebook.
+        mode: "min" or "max", which must agree with the direction of the study. Defaults to None: that direction.
 
     Returns:
         The result of the run.

@@ -34,12 +34,14 @@ def resume(
     Args:
         store: The store of the run: an address, or what `cs.open_store` returned.
         run_id: The id of the run; `Result.run_id` and `cerebro-spark runs STORE` tell it.
-        backend: Where the units run. Default: the cluster of the active Spark session; without a session, two processes
-            on this machine.
-        progress: Whether to show a progress bar. Default: only where it can be seen, in a terminal or notebook.
-        data_store: The store of the data, if it is neither in `store` nor where it was. Default: it is looked for.
-        take_over: Whether to continue at once. If the earlier driver is alive, it ends with an EventLogError. Default:
-            False, the run is watched first.
+        backend: Where the units run. Defaults to None: the cluster of the active Spark session; without a session, two
+            processes on this machine.
+        progress: Whether to show a progress bar. Defaults to None: only where it can be seen, in a terminal or
+            notebook.
+        data_store: The store of the data, if it is neither in `store` nor where it was. Defaults to None: it is looked
+            for.
+        take_over: Whether to continue at once. If the earlier driver is alive, it ends with an EventLogError. Defaults
+            to False, the run is watched first.
 
     Returns:
         The result of the run.
@@ -77,12 +79,14 @@ def replay(
     Args:
         store: The store of the run: an address, or what `cs.open_store` returned. The new run is written there too.
         run_id: The id of the run to train again.
-        backend: Where the units run; it may have another number of workers. Default: the cluster of the active Spark
-            session; without a session, two processes on this machine.
-        new_run_id: The id of the new run. Default: one is made.
-        progress: Whether to show a progress bar. Default: only where it can be seen, in a terminal or notebook.
-        data_store: The store of the data, if it is neither in `store` nor where it was. Default: it is looked for.
-        trackers: What records the new run as it goes on, such as `[cs.CSVTracker("run.csv")]`. Default: none.
+        backend: Where the units run; it may have another number of workers. Defaults to None: the cluster of the active
+            Spark session; without a session, two processes on this machine.
+        new_run_id: The id of the new run. Defaults to None: one is made.
+        progress: Whether to show a progress bar. Defaults to None: only where it can be seen, in a terminal or
+            notebook.
+        data_store: The store of the data, if it is neither in `store` nor where it was. Defaults to None: it is looked
+            for.
+        trackers: What records the new run as it goes on, such as `[cs.CSVTracker("run.csv")]`. Defaults to `()`: none.
 
     Returns:
         The result of the new run.

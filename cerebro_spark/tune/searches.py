@@ -81,7 +81,7 @@ class TPESearch(ModelSearch):
         num_trials: How many configurations are proposed.
         epochs: How many epochs each trial is trained for.
         max_concurrent: How many trials are trained at a time: fewer learn more from each other, more keep the workers
-            busy. Default: twice the number of workers.
+            busy. Defaults to None: twice the number of workers.
 
     Raises:
         ConfigurationError: An argument is unknown, or can never be right. Nothing has been started then.
@@ -112,7 +112,7 @@ class Hyperband(ModelSearch):
 
     Args:
         max_epochs: How many epochs the best trials are trained for in all.
-        eta: One trial in `eta` goes on to the next rung, with `eta` times as many epochs. Default: 3.
+        eta: One trial in `eta` goes on to the next rung, with `eta` times as many epochs. Defaults to 3.
 
     Raises:
         ConfigurationError: An argument is unknown, or can never be right. Nothing has been started then.
@@ -141,9 +141,9 @@ class ASHA(ModelSearch):
     Args:
         num_trials: How many configurations are drawn.
         max_epochs: How many epochs a trial is trained for in all, if it passes every rung.
-        eta: The best one in `eta` of a rung goes on, with `eta` times as many epochs. Default: 3.
-        min_epochs: How many epochs every trial is trained for at least. Default: 1.
-        max_concurrent: How many trials are trained at a time. Default: twice the number of workers.
+        eta: The best one in `eta` of a rung goes on, with `eta` times as many epochs. Defaults to 3.
+        min_epochs: How many epochs every trial is trained for at least. Defaults to 1.
+        max_concurrent: How many trials are trained at a time. Defaults to None: twice the number of workers.
 
     Raises:
         ConfigurationError: An argument is unknown, or can never be right. Nothing has been started then.
@@ -183,10 +183,11 @@ class PBT(ModelSearch):
     Args:
         population: How many trials are trained side by side; at least 2.
         epochs: How many epochs each of them is trained for.
-        perturb_every: After how many epochs a trial is compared with the others. Default: 1.
-        quantile: The fraction of the population that counts as worst, and as best; above 0, at most 0.5. Default: 0.25.
-        perturb: The names of the hyperparameters that may change while a model is trained. Default: those that are not
-            whole numbers, names or dicts, which may shape the model.
+        perturb_every: After how many epochs a trial is compared with the others. Defaults to 1.
+        quantile: The fraction of the population that counts as worst, and as best; above 0, at most 0.5. Defaults to
+            0.25.
+        perturb: The names of the hyperparameters that may change while a model is trained. Defaults to None: those that
+            are not whole numbers, names or dicts, which may shape the model.
 
     Raises:
         ConfigurationError: An argument is unknown, or can never be right. Nothing has been started then.

@@ -26,7 +26,7 @@ def explained(elsewhere: Mapping[str, str] | None = None) -> Callable[[C], C]:
     """Return a decorator for a dataclass whose fields are the arguments of users.
 
     Args:
-        elsewhere: For arguments that belong somewhere else, how to give them there. Default: there are none.
+        elsewhere: For arguments that belong somewhere else, how to give them there. Defaults to None: there are none.
 
     Returns:
         A decorator that lets the class refuse unknown keywords with a ConfigurationError, and completes its docstring
@@ -47,8 +47,8 @@ def refusing_unknown(
     """Return a decorator that lets a function refuse unknown keywords with a ConfigurationError.
 
     Args:
-        elsewhere: For arguments that belong somewhere else, how to give them there. Default: there are none.
-        owner: What the message calls the function. Default: its name.
+        elsewhere: For arguments that belong somewhere else, how to give them there. Defaults to None: there are none.
+        owner: What the message calls the function. Defaults to None: its name.
 
     Returns:
         A decorator that leaves the signature as it is.

@@ -1,4 +1,4 @@
-"""What all search algorithms have in common: which trials are under way, how they stand, when all is done.
+"""What all search algorithms have in common: which trials are being trained, their values, and when all is done.
 
 PURE: no clock, no I/O, no global randomness. The same seed and the same order of reports give the same answers.
 """
@@ -32,11 +32,18 @@ class Standing:
 
 
 class Algorithm(Search):
-    """A search over a space, with at most `max_concurrent` trials under way.
+    """A search over a space, with a limited number of trials at a time.
 
-    A trial is under way from the Work that asks for it until all its epochs were reported, it failed, or it was
-    ended; one that waits for a promotion is not. What a subclass has to say: what comes next (`_next`), what it makes
-    of a trial that did what it was asked (`_rested`) or that will do no more (`_left`), and its own state.
+    A trial counts from the Work that asks for it until all its epochs were reported, it failed, or it was ended; one
+    that waits for a promotion does not count. A subclass defines what comes next (`_next`), what follows when a trial
+    has done its work (`_rested`) or will do no more (`_left`), and its own state.
+
+    Args:
+        space: The space, or the dict to make one from.
+        objective: What counts as better.
+        trials: How many trials there will be.
+        seed: The seed of all random choices.
+        max_concurrent: How many trials are trained at a time; None for no limit.
     """
 
     def __init__(self, space: SpaceLike, objective: Objective, trials: int, seed: int, max_concurrent: int | None):
@@ -81,7 +88,7 @@ class Algorithm(Search):
                 self._rested(report.trial)
 
     def end(self, trial: TrialId) -> None:
-        """Somebody else has decided that this trial trains no further: it frees its place; what it reported counts."""
+        """End a trial from outside, as early stopping does: its place is free, and what it reported counts."""
         if trial in self._numbers:
             self._leave(trial, failed=False)
 
@@ -99,24 +106,24 @@ class Algorithm(Search):
         self._gone = set(state["gone"])
         self._restore_own(state)
 
-    # -- what a subclass says
+    # -- what a subclass defines
 
     @abstractmethod
     def _next(self) -> Work | None:
-        """What to ask for now; None if that depends on reports to come, or there is no more."""
+        """Return what to ask for now; None if that depends on later reports, or there is nothing left."""
 
     def _asked_all(self) -> bool:
-        """Whether nothing will be asked for any more, whatever is reported."""
+        """Return whether nothing more will be asked for, whatever is reported."""
         return False
 
     def _noted(self, report: Report, value: float) -> None:
-        """An epoch of a trial was reported."""
+        """Take note of an epoch that was reported."""
 
     def _rested(self, trial: TrialId) -> None:
-        """A trial has done what it was asked for, and nothing of it is under way."""
+        """Take note of a trial that has done all its work."""
 
     def _left(self, trial: TrialId, failed: bool) -> None:
-        """A trial failed or was ended: it must not be asked for again. One that was ended may fail after that."""
+        """Take note of a trial that failed or was ended: it is never asked for again. An ended one may fail later."""
 
     @abstractmethod
     def _own_state(self) -> dict[str, Any]: ...
@@ -127,15 +134,15 @@ class Algorithm(Search):
     # -- what a subclass may use
 
     def standing(self, trial: TrialId) -> Standing:
-        """How far a trial has come; nowhere, if it never reported."""
+        """Return how far a trial has come; epoch 0 if it has reported nothing."""
         return self._standings.get(trial, Standing())
 
     def _draw(self, number: int) -> Point:
-        """The point of a trial drawn at random: it depends on the seed and the number alone."""
+        """Return a random point for a trial; it depends on the seed and the number alone."""
         return self.space.sample(np.random.default_rng([self._seed, 0, number]))
 
     def _ranked(self, values: Mapping[TrialId, float]) -> list[TrialId]:
-        """The trials that have a value, best first; of equal ones the first drawn."""
+        """Return the trials that have a value, best first; of equal ones, the first drawn."""
         sign = -1.0 if self.objective.mode == "max" else 1.0
         known = [trial for trial, value in values.items() if value == value]
         return sorted(known, key=lambda trial: (sign * values[trial], self._numbers[trial]))
@@ -156,10 +163,10 @@ class Algorithm(Search):
 
 
 def packed(value: float) -> float | None:
-    """A number for JSON, which has no NaN."""
+    """Return a number as JSON can have it, which has no NaN."""
     return value if value == value else None
 
 
 def unpacked(value: float | None) -> float:
-    """A number from JSON."""
+    """Return a number that JSON had."""
     return _NAN if value is None else value

@@ -12,7 +12,7 @@ from cerebro_spark.types import Objective, Work
 
 
 class GridAlgorithm(Algorithm):
-    """Train all configurations for so many epochs; the last name of the space changes fastest.
+    """Train all configurations for `epochs` epochs; the last name of the space changes fastest.
 
     >>> from cerebro_spark.tune import hp
     >>> search = GridAlgorithm({"lr": hp.choice([0.1, 0.2]), "layers": 3}, Objective("loss", "min"), epochs=5)

@@ -1,6 +1,6 @@
-"""Successive halving: many trials for a little while, the best of them longer. Hyperband, and ASHA without barriers.
+"""Successive halving: many trials for a few epochs, the best of them for more. Hyperband, and ASHA without barriers.
 
-Decisions fall at rungs, by the value of that very epoch; epochs in between never decide anything.
+Trials are compared at rungs, by their value at that epoch; epochs between rungs decide nothing.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from cerebro_spark.checks import check_at_least
 from cerebro_spark.tune.algorithms.base import Algorithm, SpaceLike, packed, unpacked
 from cerebro_spark.types import Objective, TrialId, Work
 
-# ASHA promotes on what has been reported: with everything under way at once there would be nothing to go by.
+# ASHA promotes by what has been reported: if all trials began at once, no report would be there to decide by.
 _DEFAULT_CONCURRENT = 16
 
 
 def rungs(max_epochs: int, eta: int, min_epochs: int = 1) -> list[int]:
-    """The epochs at which trials are judged: `max_epochs`, and each time a whole number of times fewer.
+    """Return the epochs at which trials are compared: `max_epochs`, and that divided by `eta` again and again.
 
     >>> rungs(81, 3), rungs(100, 3, min_epochs=5)
     ([1, 3, 9, 27, 81], [11, 33, 100])
@@ -36,7 +36,7 @@ def rungs(max_epochs: int, eta: int, min_epochs: int = 1) -> list[int]:
 
 
 def brackets(max_epochs: int, eta: int) -> list[list[tuple[int, int]]]:
-    """Hyperband's brackets, the boldest first: for each rung how many trials, and until which epoch.
+    """Return Hyperband's brackets, the one with most trials first: for each rung, how many trials until which epoch.
 
     >>> brackets(9, 3)
     [[(9, 1), (3, 3), (1, 9)], [(3, 3), (1, 9)], [(3, 9)]]
@@ -45,7 +45,7 @@ def brackets(max_epochs: int, eta: int) -> list[list[tuple[int, int]]]:
     boldest = len(epochs) - 1
     table = []
     for s in range(boldest, -1, -1):
-        # As in the paper's table; its formula rounds up instead, and would start more trials than the table has.
+        # As in the paper's table. Its formula rounds up instead, and would start more trials than the table has.
         trials = (boldest + 1) // (s + 1) * eta**s
         table.append([(trials // eta**i, epochs[boldest - s + i]) for i in range(s + 1)])
     return table
@@ -53,9 +53,9 @@ def brackets(max_epochs: int, eta: int) -> list[list[tuple[int, int]]]:
 
 @dataclass(slots=True)
 class _Bracket:
-    """One bracket under way: the trials of its present rung, those not yet asked for, and what the others reached.
+    """A bracket: the trials of its present rung, those that are not asked for yet, and the values of the others.
 
-    `reserve` are those who missed the rung, best first.
+    `reserve` are the trials that missed the rung, best first.
     """
 
     plan: list[tuple[int, int]]
@@ -101,7 +101,7 @@ class HyperbandAlgorithm(Algorithm):
         self._home = {trial: bracket for bracket in self._brackets for trial in bracket.trials}
 
     def _next(self) -> Work | None:
-        """Promotions before newcomers, the highest rung first: others wait behind them."""
+        """Return a promoted trial before a new one, from the highest rung first: other trials depend on it."""
         for bracket in sorted(self._brackets, key=lambda bracket: -bracket.rung):
             if bracket.waiting:
                 trial = bracket.waiting.pop(0)
@@ -118,7 +118,7 @@ class HyperbandAlgorithm(Algorithm):
         bracket = self._home[trial]
         bracket.lost.add(trial)
         if trial in bracket.waiting:
-            # It gives up a place that nobody has trained for yet, so the next best takes it.
+            # Its place in the rung was not used yet, so the next best trial takes it.
             heirs = [other for other in bracket.reserve if other not in bracket.lost]
             bracket.waiting = _replaced(bracket.waiting, trial, heirs[:1])
             bracket.trials = _replaced(bracket.trials, trial, heirs[:1])
@@ -126,7 +126,7 @@ class HyperbandAlgorithm(Algorithm):
         self._climb(bracket)
 
     def _climb(self, bracket: _Bracket) -> None:
-        """Once a rung is complete, its best go on to the next: as many as planned, if so many can."""
+        """Promote the best trials of a complete rung: as many as planned, or all that can."""
         while bracket.complete and bracket.trials and bracket.rung + 1 < len(bracket.plan):
             able = {trial: value for trial, value in bracket.values.items() if trial not in bracket.lost}
             bracket.rung += 1
@@ -161,7 +161,7 @@ class HyperbandAlgorithm(Algorithm):
 
 
 def _replaced(trials: list[TrialId], one: TrialId, by: list[TrialId]) -> list[TrialId]:
-    """The trials with one of them replaced, by nobody if there is nobody.
+    """Return the trials with one of them replaced, or removed if there is no replacement.
 
     >>> _replaced(["t0", "t1"], "t0", ["t7"]), _replaced(["t0", "t1"], "t0", [])
     (['t7', 't1'], ['t1'])
@@ -172,8 +172,8 @@ def _replaced(trials: list[TrialId], one: TrialId, by: list[TrialId]) -> list[Tr
 class ASHAAlgorithm(Algorithm):
     """Asynchronous successive halving: a trial is promoted as soon as it is among the best 1/eta of its rung so far.
 
-    There is no barrier: where nobody can be promoted a new trial begins. `max_epochs` is the total of a trial
-    that passes every rung. A rung promotes nobody before `eta` trials have reached it.
+    There is no barrier: if no trial can be promoted, a new one begins. `max_epochs` is the total of a trial that passes
+    every rung. A rung promotes no trial before `eta` trials have reached it.
 
     >>> from cerebro_spark.tune import hp
     >>> search = ASHAAlgorithm({"lr": hp.uniform(0, 1)}, Objective("loss", "min"), num_trials=9, max_epochs=9)
@@ -217,7 +217,7 @@ class ASHAAlgorithm(Algorithm):
         return Work(trial, params, self.rungs[self._rung[trial]])
 
     def _promoted(self) -> TrialId | None:
-        """The best trial of the highest rung that has one to promote; `_rung` says who has left a rung already."""
+        """Return the best trial of the highest rung that has one to promote; `_rung` tells which have left it."""
         for rung in range(len(self.rungs) - 2, -1, -1):
             values = self._values[rung]
             for trial in self._ranked(values)[: len(values) // self._eta]:

@@ -1,6 +1,6 @@
-"""Population-based training: the worst members go on from the checkpoints of the best, with params changed a little.
+"""Population-based training: the worst members continue from checkpoints of the best, with slightly changed params.
 
-It warm-starts only from a checkpoint that is sure to be kept: the one of a member's last report.
+It starts only from a checkpoint that is sure to be kept: the one of a member's last report.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cerebro_spark.types import Checkpoint, Objective, Report, TrialId, Work
 
 @dataclass(frozen=True, slots=True)
 class Descent:
-    """A member gave up its own weights after `epoch` and went on from those of another, with other params."""
+    """A member dropped its own weights after `epoch` and continued from those of another one, with other params."""
 
     trial: TrialId
     epoch: int
@@ -31,7 +31,7 @@ class Descent:
 
 @dataclass(slots=True)
 class _Member:
-    """`score` and `checkpoint` are those of its last report, whatever its epoch: that is what is kept of a trial."""
+    """One trial; `score` and `checkpoint` are of its last report, whatever the epoch: that checkpoint is kept."""
 
     point: Point
     score: float = float("nan")
@@ -39,14 +39,14 @@ class _Member:
 
 
 class PBTAlgorithm(Algorithm):
-    """Train a population for so many epochs; every `perturb_every` epochs a member is compared with the others.
+    """Train a population for `epochs` epochs; every `perturb_every` epochs a member is compared with the others.
 
-    Nobody waits: it is compared with what the others last reported. If it is in the lowest `quantile` it *exploits* one
-    of the highest, by going on from that one's checkpoint, and *explores*, by a step away from its params.
+    No member waits: it is compared with the last reports of the others. One in the lowest `quantile` *exploits* one of
+    the highest, by continuing from its checkpoint, and *explores*, by changing its params a little.
 
     `perturb` names, by path, the hyperparameters that explore. By default these are the numbers that are not whole: a
-    whole number, a name or a dict may shape the model, and would no longer fit the weights; they are taken over as they
-    are.
+    whole number, a name or a dict may shape the model, and another one would not fit the weights. Those are copied
+    unchanged.
 
     >>> from cerebro_spark.tune import hp
     >>> space = {"lr": hp.loguniform(1e-4, 1e-1), "hidden": hp.choice([64, 128])}
@@ -67,12 +67,12 @@ class PBTAlgorithm(Algorithm):
         seed: int = 0,
         max_concurrent: int | None = None,
     ) -> None:
-        check_at_least("population", population, 2, "one member alone has nobody to learn from")
+        check_at_least("population", population, 2, "one member alone has no other to learn from")
         check_at_least("epochs", epochs, 1)
         check_at_least("perturb_every", perturb_every, 1)
         if not isinstance(quantile, int | float) or not 0 < quantile <= 0.5:
             raise ConfigurationError(
-                f"`quantile` is {quantile!r}, but must be above 0 and at most 0.5: nobody is both among best and worst"
+                f"`quantile` is {quantile!r}, but must be above 0 and at most 0.5: none is both among best and worst"
             )
         super().__init__(space, objective, population, seed, max_concurrent)
         self.perturbed = self._perturbable(perturb)
@@ -102,7 +102,7 @@ class PBTAlgorithm(Algorithm):
         return list(perturb)
 
     def _next(self) -> Work | None:
-        """The member that has come the least far goes first."""
+        """Return work for the member with the fewest epochs."""
         if not self._resting:
             return None
         trial = min(self._resting, key=lambda trial: (self.standing(trial).epoch, self._numbers[trial]))
@@ -114,7 +114,7 @@ class PBTAlgorithm(Algorithm):
         return Work(trial, self.space.params(self._members[trial].point), until, warm_start)
 
     def _parent(self, trial: TrialId, epoch: int) -> TrialId | None:
-        """Whom to learn from: one of the best, for one of the worst; else nobody."""
+        """Return one of the best members for one of the worst, or else None."""
         scores = {t: member.score for t, member in self._members.items() if member.checkpoint is not None}
         ranked = self._ranked(scores)
         ranked += [other for other in scores if other not in ranked]
@@ -127,14 +127,14 @@ class PBTAlgorithm(Algorithm):
         return better[int(self._rng(trial, epoch, 0).integers(len(better)))] if better else None
 
     def _exploit(self, trial: TrialId, epoch: int, parent: TrialId) -> Checkpoint:
-        """Take over the parent's weights and params, and go a step away from these."""
+        """Copy the parent's weights and params, and change the params a little."""
         member, source = self._members[trial], self._members[parent]
         rng = self._rng(trial, epoch, 1)
         moved = {
             path: self.space.dimensions[path].moved(value, rng) if path in self.perturbed else value
             for path, value in source.point.items()
         }
-        # A choice that was perturbed may have led to an option with hyperparameters of its own.
+        # A choice that was perturbed may lead to an option with hyperparameters of its own.
         anew = {path: dimension.sample(rng) for path, dimension in self.space.dimensions.items()}
         member.point = self.space.fitted({**anew, **moved})
         assert source.checkpoint is not None
@@ -155,7 +155,7 @@ class PBTAlgorithm(Algorithm):
             self._resting.append(trial)
 
     def _left(self, trial: TrialId, failed: bool) -> None:
-        """Nothing is kept of a member that failed; one that was ended can still be learnt from."""
+        """Forget a member that failed; others can still learn from one that was ended."""
         if failed:
             self._members.pop(trial, None)
         if trial in self._resting:

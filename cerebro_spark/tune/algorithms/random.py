@@ -1,4 +1,4 @@
-"""Configurations drawn at random. A draw depends on the seed and its number alone, never on what was reported."""
+"""Configurations drawn at random. A draw depends on the seed and its number alone, never on reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cerebro_spark.types import Objective, Work
 
 
 class RandomAlgorithm(Algorithm):
-    """Train so many configurations, drawn independently, for so many epochs.
+    """Train `num_trials` configurations, drawn independently, for `epochs` epochs each.
 
     >>> from cerebro_spark.tune import hp
     >>> search = RandomAlgorithm({"lr": hp.loguniform(1e-4, 1)}, Objective("loss", "min"), epochs=5, num_trials=10)

@@ -43,10 +43,11 @@ class Stopping(Search):
     Args:
         search: The algorithm.
         objective: What counts as better.
-        patience: After how many epochs in a row without a new best value of its own a trial ends. Default: never.
+        patience: After how many epochs in a row without a new best value of its own a trial ends. Defaults to None:
+            never.
         time_budget: The seconds of the run after which nothing is asked for; the epochs that have begun are finished.
-            Default: no limit.
-        target: The value that ends the run in the same way, as soon as a trial reaches it. Default: none.
+            Defaults to None: no limit.
+        target: The value that ends the run in the same way, as soon as a trial reaches it. Defaults to None: none.
         ahead: How many epochs are given out beyond the one that is not reported yet. With 0, the default, no epoch is
             trained for nothing; with 1, workers stay busy during evaluations where there are fewer trials than workers.
 

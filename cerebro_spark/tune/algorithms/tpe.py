@@ -1,7 +1,7 @@
-"""Tree-structured Parzen estimators: hyperopt's, asked one by one so that it learns from every finished trial.
+"""Tree-structured Parzen estimators of Hyperopt, asked for one trial at a time, so that each finished trial counts.
 
-It keeps its own history of points and losses, and hands it to hyperopt anew each time: nothing of hyperopt's is ever
-stored, and no process-wide randomness is touched.
+It keeps its own history of points and losses, and gives it to Hyperopt each time. No object of Hyperopt is stored, and
+no process-wide randomness is used.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from cerebro_spark.tune.spaces.dimensions import Dimension, LogUniform, Normal, 
 from cerebro_spark.tune.spaces.space import Point, Space
 from cerebro_spark.types import Objective, TrialId, Work
 
-# TPE learns from finished trials only, so it must not have too many unfinished ones.
+# TPE learns from finished trials only, so few may be unfinished at a time.
 _DEFAULT_CONCURRENT = 4
-# hyperopt's own number of random trials to begin with; fewer where there are few trials in all.
+# Hyperopt's own number of random trials at the start; fewer where there are few trials in all.
 _MOST_STARTUP = 20
-# Just short of half a step: rounding then never leaves the range.
+# A little less than half a step, so that rounding never leaves the range.
 _NEARLY_HALF = 0.4999
 
 
 class TPEAlgorithm(Algorithm):
-    """Train so many configurations for so many epochs, each proposed with what is known by then.
+    """Train `num_trials` configurations for `epochs` epochs each, every one proposed with what is known by then.
 
     A trial counts by its best epoch. The first `startup` trials to finish are drawn at random: a third, at most 20.
 
@@ -52,7 +52,7 @@ class TPEAlgorithm(Algorithm):
         check_at_least("epochs", epochs, 1)
         check_at_least("num_trials", num_trials, 1)
         if startup is not None:
-            check_at_least("startup", startup, 1, "the first trial cannot be learnt from anything")
+            check_at_least("startup", startup, 1, "the first trial has nothing to learn from")
         limit = _DEFAULT_CONCURRENT if max_concurrent is None else max_concurrent
         super().__init__(space, objective, num_trials, seed, limit)
         self.startup = max(1, min(_MOST_STARTUP, num_trials // 3)) if startup is None else startup
@@ -97,7 +97,7 @@ class TPEAlgorithm(Algorithm):
 
 
 def suggestion(space: Space, points: list[Point], losses: Mapping[int, float | None], seed: int) -> dict[str, float]:
-    """What hyperopt would try next, by path; trials that failed or are under way have no loss, which is the worst."""
+    """Return what Hyperopt would try next, by path. A trial without a loss, failed or unfinished, counts as worst."""
     hyperopt = _hyperopt()
     domain = hyperopt.Domain(None, space.translated(_leaf, hyperopt.hp.choice))
     trials = hyperopt.Trials()
@@ -110,7 +110,7 @@ def suggestion(space: Space, points: list[Point], losses: Mapping[int, float | N
 
 
 def check_hyperopt() -> None:
-    """Raise MissingDependency if there is no hyperopt, which is imported only when the first trials are done."""
+    """Raise MissingDependency if Hyperopt is missing; it is imported only when the first trials are finished."""
     if importlib.util.find_spec("hyperopt") is None:
         raise _missing("is not installed")
 
@@ -129,7 +129,7 @@ def _missing(why: str) -> MissingDependency:
 
 
 def _document(number: int, point: Point, loss: float | None, space: Space) -> dict[str, Any]:
-    """A finished trial as hyperopt writes it down."""
+    """Return a finished trial as a document of Hyperopt."""
     result = {"status": "fail"} if loss is None else {"status": "ok", "loss": loss}
     misc = {
         "tid": number,
@@ -143,7 +143,7 @@ def _document(number: int, point: Point, loss: float | None, space: Space) -> di
 
 
 def _leaf(path: str, dimension: Dimension) -> Any:
-    """A hyperparameter in hyperopt's words. Whole numbers have an order, which its `randint` would not know."""
+    """Return a hyperparameter of Hyperopt. Whole numbers have an order, which its `randint` would ignore."""
     hp = _hyperopt().hp
     if isinstance(dimension, Normal):
         return hp.normal(path, dimension.mu, dimension.sigma)

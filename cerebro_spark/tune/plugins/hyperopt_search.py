@@ -1,7 +1,7 @@
-"""The search that asks hyperopt: from its documents to trials, and from reports back to documents.
+"""The search that asks Hyperopt: it turns documents of Hyperopt into trials, and reports into documents.
 
-It keeps hyperopt's books as plain `fmin` does, and never leaves a document that somebody would wait for: one is RUNNING
-while its trial is under way, then DONE; or ERROR or CANCEL, if the run ended before it did.
+It writes the documents as plain `fmin` does, and leaves none unfinished: one is RUNNING while its trial is trained,
+then DONE; or ERROR or CANCEL, if the run ended earlier.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ except ImportError as error:
         f"CerebroTrials needs hyperopt, which cannot be imported ({error}): pip install 'cerebro-spark[hyperopt]'"
     ) from error
 
-# What both trainers say of a function that returned something else.
+# How both trainers begin the message about a function that returned no model.
 NO_MODEL = "model_fn must return"
 
 
@@ -44,14 +44,14 @@ class Limits:
 
     @property
     def early(self) -> bool:
-        """Whether it may stop while trials are under way."""
+        """Whether it may stop while trials are being trained."""
         return not (self.timeout is None and self.loss_threshold is None and self.early_stop_fn is None)
 
 
 class FminSearch(LedSearch):
-    """One call of `fmin`: asks `algo` for documents, and writes into them what became of their trials.
+    """One call of `fmin`: asks `algo` for documents, and writes the outcome of their trials into them.
 
-    `points` are tried before `algo` is asked; those of which something came are removed.
+    `points` are tried before `algo` is asked; those that were finished are removed.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class FminSearch(LedSearch):
         return bool(stop)
 
     def leave(self, state: int, why: str) -> None:
-        """The run is over: no document stays NEW or RUNNING, and points that nothing came of can be tried again."""
+        """Finish all documents at the end of the run, and keep the points that were not finished for another run."""
         self._points[:0] = self._pending.values()
         self._pending = {}
         for document in self._documents.values():
@@ -170,17 +170,17 @@ class FminSearch(LedSearch):
 
 
 def ended_trials(documents: list[dict[str, Any]]) -> Any:
-    """Trials as an early_stop_fn expects them: in the order they ended, each with a loss, the largest one if failed.
+    """Return trials as an early_stop_fn expects them: in the order they ended, each with a loss, huge if it failed.
 
-    Hyperopt's own looks at the last document, which with several trials under way need not be the last to end; and it
-    computes with the loss, of which nothing comes if that is infinite.
+    Hyperopt's own function looks at the last document, which need not be the last to end if several trials are trained
+    at a time; and it calculates with the loss, which therefore must be finite.
     """
     copies = [{**doc, "result": {"loss": sys.float_info.max, **doc["result"]}} for doc in documents]
     return base.trials_from_docs(copies, validate=False)
 
 
 def params_of(spec: Mapping[str, Any], domain: Any) -> Mapping[str, Any]:
-    """The params that hyperopt's numbers stand for, as plain Python values; one that is no dict has the name "value".
+    """Return the params for numbers of Hyperopt, as plain Python values. What is no dict gets the name "value".
 
     >>> params_of({"lr": np.float64(0.1)}, base.Domain(None, hyperopt.hp.uniform("lr", 0, 1)))
     {'value': 0.1}
@@ -205,12 +205,12 @@ def params_of(spec: Mapping[str, Any], domain: Any) -> Mapping[str, Any]:
 
 
 def is_bare(domain: Any) -> bool:
-    """Whether some configuration of the space may be no dict: a number, a list, one of several."""
+    """Return whether a configuration of the space may be no dict, but a number or a list."""
     return bool(domain.expr.name != "dict")
 
 
 def plain(value: Any) -> Any:
-    """A value of a space without NumPy's types.
+    """Return a value of a space without NumPy's types.
 
     >>> plain({"layers": (np.int64(3), np.float32(0.5)), "kind": "cnn"})
     {'layers': (3, 0.5), 'kind': 'cnn'}
@@ -227,7 +227,7 @@ def plain(value: Any) -> Any:
 
 
 def checked_point(point: Mapping[str, Any], domain: Any) -> dict[str, Any]:
-    """A point of the user's, if the space has it."""
+    """Return a point that the user gave. Raises ConfigurationError if the space does not have it."""
     unknown = sorted(set(point) - set(domain.params))
     if unknown:
         raise ConfigurationError(
@@ -239,7 +239,7 @@ def checked_point(point: Mapping[str, Any], domain: Any) -> dict[str, Any]:
 
 
 def point_document(tid: int, point: Mapping[str, Any], domain: Any) -> dict[str, Any]:
-    """A point as a document. Every label of the space is in it: the algorithms expect those that are not used, too."""
+    """Return a point as a document. It has every label of the space: the algorithms expect the unused ones too."""
     document: dict[str, Any] = generate_trial(tid, point)
     for label in domain.params:
         document["misc"]["idxs"].setdefault(label, [])

@@ -1,6 +1,6 @@
-"""Spaces whose configurations are no dicts: a number, a list. Runs know params by name, so such a value gets one.
+"""Spaces whose configurations are not dicts: a number, a list. Runs have params by name, so such a value gets one.
 
-It imports nothing: workers unpickle it, and need no search for that.
+It imports nothing of this package: workers unpickle it, and need no search for that.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ NAME = "value"
 
 
 class Bare:
-    """A user's function, called with the value itself where params stand for one; they are its last argument.
+    """A user's function whose last argument, the params, is the value itself where the params stand for one.
 
     >>> Bare(lambda batch, lr: (batch, lr))("batch", {"value": 0.1})
     ('batch', 0.1)
     """
 
     def __init__(self, func: Callable[..., Any]) -> None:
-        self.func = func  # the name under which a partial has it too, where who looks for a framework looks
+        self.func = func  # as in functools.partial: this attribute is where the framework is looked for
         self.__name__ = getattr(func, "__name__", type(func).__name__)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -28,7 +28,7 @@ class Bare:
 
 
 def named(value: Any) -> dict[str, Any]:
-    """A configuration as params; a dict is its own.
+    """Return a configuration as params; a dict stays as it is.
 
     >>> named(0.1), named({"lr": 0.1})
     ({'value': 0.1}, {'lr': 0.1})
@@ -37,5 +37,5 @@ def named(value: Any) -> dict[str, Any]:
 
 
 def bare(params: Mapping[str, Any]) -> Any:
-    """The configuration that params stand for: the other way round."""
+    """Return the configuration that params stand for: the reverse of `named`."""
     return params[NAME] if set(params) == {NAME} else params

@@ -1,6 +1,6 @@
-"""The kinds of hyperparameters: what their values may be, how to draw, count and move them. They never know their name.
+"""The kinds of hyperparameters: which values they have, how to draw, count and change them. They have no names.
 
-A value of a dimension is a number: of a choice it is the option's place in the list.
+A value of a dimension is a number; of a choice it is the index of the option.
 """
 
 from __future__ import annotations
@@ -17,47 +17,47 @@ from cerebro_spark.checks import is_number
 
 Value = int | float
 
-# How far an exploring member of a population goes: a fifth of the value, as in the paper on PBT, where that means
-# something; else a tenth of the range, or half a standard deviation.
+# How far an exploring member of a population goes: a fifth of the value, as in the paper on PBT, where that makes
+# sense; else a tenth of the range, or half a standard deviation.
 _FACTORS = (0.8, 1.2)
 _SHARE_OF_RANGE = 0.1
 _SHARE_OF_SIGMA = 0.5
 
 
 class Dimension(ABC):
-    """One hyperparameter. It is a plain value: who makes a wrong one hears of it from the space, with the path to it.
+    """One hyperparameter. A wrong one raises nothing by itself: the space does, with the path to it.
 
-    `fluid` dimensions may change while a model trains on; the others (layers, units, kinds of things) may shape it.
+    `fluid` dimensions may change while a model is trained; the others (layers, units, kinds) may shape the model.
     """
 
     fluid = True
 
     @abstractmethod
     def problem(self) -> str | None:
-        """The rule that is broken, and the fix; None if all is well."""
+        """Return the rule that is broken, and the fix; None if there is no problem."""
 
     @abstractmethod
     def sample(self, rng: np.random.Generator) -> Value:
-        """A value drawn by its distribution."""
+        """Draw a value from the distribution."""
 
     @abstractmethod
     def snap(self, value: float) -> Value:
-        """The allowed value nearest to a number."""
+        """Return the allowed value that is nearest to a number."""
 
     @abstractmethod
     def neighbours(self, value: Value) -> list[Value]:
-        """Values a step away from this one; never this one itself."""
+        """Return the values one step away from this one, never this one itself."""
 
     def levels(self) -> int | None:
-        """How many values there are; None where they cannot be counted."""
+        """Return how many values there are; None if they cannot be counted."""
         return None
 
     def level(self, number: int) -> Value:
-        """The values in order, for those that can be counted."""
+        """Return a value by its number in order, if values can be counted."""
         raise NotImplementedError
 
     def moved(self, value: Value, rng: np.random.Generator) -> Value:
-        """A step away, in one direction or the other; the same value where there is no other."""
+        """Return a value one step away, in a random direction; the same value if there is no other."""
         near = self.neighbours(value)
         return near[int(rng.integers(len(near)))] if near else value
 
@@ -74,7 +74,7 @@ class Choice(Dimension):
 
     @property
     def fluid(self) -> bool:  # type: ignore[override]
-        """Rates and the like may change while a model trains on; whole numbers, names and dicts may shape the model."""
+        """Rates and the like may change while a model is trained; whole numbers, names and dicts may shape it."""
         return all(isinstance(option, float) for option in self.options)
 
     def problem(self) -> str | None:
@@ -89,7 +89,7 @@ class Choice(Dimension):
         return min(max(round(value), 0), len(self.options) - 1)
 
     def neighbours(self, value: Value) -> list[Value]:
-        """The next smaller and larger option where they are numbers; else any other."""
+        """Return the next smaller and larger option if all are numbers, or else all other options."""
         own = self._of(value)
         numbers: list[Value] = [number for number, option in enumerate(self.options) if option != own]
         if not all(_is_finite(option) for option in self.options):
@@ -170,8 +170,8 @@ class Normal(Dimension):
 class Stepped(Dimension):
     """Multiples of a step, from the first that is not below `low` to the last that is not above `high`.
 
-    Values are whole numbers where the step is one. Multiples are taken of the decimal number that was written, so that
-    3 times 0.1 is 0.3.
+    Values are whole numbers if the step is one. Multiples are computed from the decimal number as it was written, so
+    that 3 times 0.1 is 0.3.
     """
 
     @property

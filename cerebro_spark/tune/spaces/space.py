@@ -1,6 +1,6 @@
-"""Spaces of configurations: dicts with hyperparameters, conditional by nesting. A bad one is never let through.
+"""Spaces of configurations: dicts with hyperparameters, conditional by nesting. A wrong one is always refused.
 
-A *point* names every hyperparameter that matters by its path, with its value as a number; `params` are what a user's
+A *point* has the path of every hyperparameter that applies, with its value as a number; `params` are what a user's
 function gets for it. PURE: randomness comes in as a generator.
 """
 
@@ -26,7 +26,13 @@ Branch = Callable[[str, list[Any]], Any]
 
 
 class Space:
-    """A space, checked.
+    """A space that has been checked.
+
+    Args:
+        space: A dict from names to constants, hyperparameters of `hp`, and dicts and lists of them.
+
+    Raises:
+        ConfigurationError: Something in the space is wrong; the message has its path.
 
     >>> from cerebro_spark.tune import hp
     >>> space = Space({"lr": hp.choice([0.1, 0.01]), "net": hp.choice(["mlp", {"name": "cnn", "k": hp.randint(3, 6)}])})
@@ -49,43 +55,75 @@ class Space:
 
     @property
     def size(self) -> int:
-        """How many configurations there are. Raises ConfigurationError where they cannot be counted."""
+        """How many configurations there are. Raises ConfigurationError if they cannot be counted."""
         for path, dimension in self.dimensions.items():
             if dimension.levels() is None:
                 raise ConfigurationError(
-                    f"`{path}` is {dimension}, which has no end of values: for a grid list them with hp.choice([...]),"
-                    " or step through them with hp.quniform(low, high, q)"
+                    f"`{path}` is {dimension}, which has infinitely many values: for a grid list them with"
+                    " hp.choice([...]), or step through them with hp.quniform(low, high, q)"
                 )
         return self._root.size()
 
     def numbered(self, number: int) -> Point:
-        """The points of a grid in order: the last name changes fastest, and an option brings its own grid with it."""
+        """Return a point of the grid. The last name changes fastest; each option has its own sub-grid.
+
+        Args:
+            number: The number of the point, from 0 up to `size`, not included.
+
+        Returns:
+            The point.
+        """
         point: Point = {}
         self._root.number(number, point)
         return point
 
     def sample(self, rng: np.random.Generator) -> Point:
-        """A point drawn at random, each hyperparameter by its own distribution."""
+        """Draw a point at random, each hyperparameter from its own distribution.
+
+        Args:
+            rng: The source of random numbers.
+
+        Returns:
+            The point.
+        """
         point: Point = {}
         self._root.fill(point, lambda path, dimension: dimension.sample(rng))
         return point
 
     def fitted(self, values: Mapping[str, float]) -> Point:
-        """The allowed point nearest to these values, which may come from elsewhere."""
+        """Return the allowed point that is nearest to given values.
+
+        Args:
+            values: A number for each path that may apply.
+
+        Returns:
+            The point.
+        """
         point: Point = {}
         self._root.fill(point, lambda path, dimension: dimension.snap(values[path]))
         return point
 
     def params(self, point: Mapping[str, Value]) -> dict[str, Any]:
-        """What a user's function gets: plain values that are nobody else's."""
+        """Return what a user's function gets for a point.
+
+        Args:
+            point: A point of this space.
+
+        Returns:
+            Plain values by name; they are copies, which the function may change.
+        """
         params = self._root.params(point)
         assert isinstance(params, dict)
         return params
 
     def ends(self, name: str) -> list[Any]:
-        """What a name may come to at most and at least, option by option; nothing for a name that is not there.
+        """Return the smallest and largest values of a name, option by option; nothing if there is no such name.
 
-        Of what need not be whole there is something that is not.
+        Args:
+            name: A name at the top of the space, such as "batch_size".
+
+        Returns:
+            The values. If they need not be whole, one of them is not.
 
         >>> from cerebro_spark.tune import hp
         >>> Space({"batch_size": hp.choice([32, hp.randint(64, 129)])}).ends("batch_size")
@@ -95,7 +133,15 @@ class Space:
         return [] if part is None else part.ends()
 
     def translated(self, leaf: Leaf, branch: Branch) -> Any:
-        """The same shape in another library's words, made by two functions; constants do not matter there."""
+        """Translate the space for another library.
+
+        Args:
+            leaf: Called with the path and the hyperparameter of each leaf; returns the other library's object.
+            branch: Called with the path of a choice and its translated options; returns the other library's object.
+
+        Returns:
+            The same structure as objects of the other library; constants are 0.
+        """
         return self._root.translated(leaf, branch)
 
 
@@ -127,10 +173,10 @@ class _Constant(_Node):
         return 1
 
     def number(self, number: int, point: Point) -> None:
-        """There is but one."""
+        """Do nothing: there is only one."""
 
     def fill(self, point: Point, draw: Draw) -> None:
-        """There is nothing to draw."""
+        """Do nothing: there is nothing to draw."""
 
     def params(self, point: Mapping[str, Value]) -> Any:
         return copy.deepcopy(self._value)
@@ -161,7 +207,7 @@ class _Leaf(_Node):
     def ends(self) -> list[Any]:
         levels = self._dimension.levels()
         if levels is None:
-            # Some number beside the least one: what may be any number is hardly ever a whole one.
+            # Half a step beside the smallest value: if any number is allowed, it is hardly ever whole.
             return [self._dimension.snap(float(self._dimension.snap(0.0)) + 0.5)]
         second = [1] if levels > 1 and isinstance(self._dimension.level(0), float) else []
         return list(dict.fromkeys(self._dimension.level(number) for number in (0, *second, levels - 1)))
@@ -202,7 +248,7 @@ class _Branch(_Node):
 
 
 class _Group(_Node):
-    """A list or tuple: `kind` puts the parts together again."""
+    """A list or tuple; `kind` makes one from its parts."""
 
     def __init__(self, parts: list[_Node], kind: type[Any]) -> None:
         self._parts, self._kind = parts, kind
@@ -296,10 +342,9 @@ class _SpaceParser:
 
 
 def _refuse_options(value: Any, path: str) -> None:
-    """Raise ConfigurationError for a plain list under a name: to many who write one it is what to choose from.
+    """Raise ConfigurationError for a plain list under a name: many users mean it as options to choose from.
 
-    With a hyperparameter in it, as an option of a choice, or inside of one, where whoever wrote it listed what to
-    choose from already, it is clear what is meant.
+    A list with a hyperparameter in it is clear, and so is one that is an option of a choice, or is inside of one.
     """
     options = value.tolist() if isinstance(value, np.ndarray) else value
     if not isinstance(options, list | tuple | range | set | frozenset) or not options or _has_dimension(options):
@@ -307,8 +352,8 @@ def _refuse_options(value: Any, path: str) -> None:
     listed = sorted(options, key=repr) if isinstance(options, set | frozenset) else list(options)
     shown = repr(listed) if len(listed) <= _MOST_SHOWN else f"[{', '.join(map(repr, listed[:_MOST_SHOWN]))}, ...]"
     raise ConfigurationError(
-        f"`{path}` is {shown}, a {type(value).__name__}: did you mean hp.choice({shown})? If a list is what every trial"
-        f" is to get, write it as the only option: hp.choice([{shown}])"
+        f"`{path}` is {shown}, a {type(value).__name__}: did you mean hp.choice({shown})? If every trial is to get"
+        f" this list, write it as the only option: hp.choice([{shown}])"
     )
 
 

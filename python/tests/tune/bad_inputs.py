@@ -165,7 +165,7 @@ SPACES = [
     told("space: a name that is none", "the space has the name 3, but names are strings", space={3: 0.1}),
     spaced(
         "a grid without end",
-        r"`lr` is hp.uniform\(0, 1\), which has no end of values: .*hp.choice",
+        r"`lr` is hp.uniform\(0, 1\), which has infinitely many values: .*hp.choice",
         lr=hp.uniform(0, 1),
     ),
     *(

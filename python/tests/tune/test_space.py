@@ -47,7 +47,9 @@ def test_numbers_that_can_be_counted_have_a_grid() -> None:
     space = Space({"a": hp.randint(2, 5), "b": hp.quniform(0.1, 0.3, 0.1), "c": hp.qloguniform(1, 5, 2)})
     values = [space.params(space.numbered(number)) for number in range(space.size)]
     assert [sorted({v[name] for v in values}) for name in "abc"] == [[2, 3, 4], [0.1, 0.2, 0.3], [2, 4]]
-    with pytest.raises(ConfigurationError, match=r"`net\[0\]\.lr` is hp\.uniform\(0, 1\), which has no end of values"):
+    with pytest.raises(
+        ConfigurationError, match=r"`net\[0\]\.lr` is hp\.uniform\(0, 1\), which has infinitely many values"
+    ):
         _ = Space({"net": hp.choice([{"lr": hp.uniform(0, 1)}])}).size
 
 
