@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cerebro_spark.errors import ConfigurationError
-from cerebro_spark.search import Done, Search, Wait, trial_ids
+from cerebro_spark.search import Done, Search, Wait, make_trial_ids
 from cerebro_spark.tune.objective import value_of
 from cerebro_spark.tune.spaces.space import Point, Space
 from cerebro_spark.types import Objective, Report, TrialId, Work
@@ -47,7 +47,7 @@ class Algorithm(Search):
         self.objective = objective
         self.max_concurrent = max_concurrent
         self._seed = seed
-        self._ids = trial_ids(trials)
+        self._ids = make_trial_ids(trials)
         self._numbers = {trial: number for number, trial in enumerate(self._ids)}
         self._awaited: dict[TrialId, list[int]] = {}
         self._standings: dict[TrialId, Standing] = {}
@@ -85,20 +85,6 @@ class Algorithm(Search):
         if trial in self._numbers:
             self._leave(trial, failed=False)
 
-    def state(self) -> dict[str, Any]:
-        return {
-            "awaited": {trial: list(epochs) for trial, epochs in self._awaited.items()},
-            "standings": {t: [s.epoch, packed(s.value), packed(s.best)] for t, s in self._standings.items()},
-            "gone": sorted(self._gone),
-            **self._own_state(),
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self._awaited = {trial: list(epochs) for trial, epochs in state["awaited"].items()}
-        self._standings = {t: Standing(e, unpacked(v), unpacked(b)) for t, (e, v, b) in state["standings"].items()}
-        self._gone = set(state["gone"])
-        self._restore_own(state)
-
     # -- what a subclass says
 
     @abstractmethod
@@ -117,12 +103,6 @@ class Algorithm(Search):
 
     def _left(self, trial: TrialId, failed: bool) -> None:
         """A trial failed or was ended: it must not be asked for again. One that was ended may fail after that."""
-
-    @abstractmethod
-    def _own_state(self) -> dict[str, Any]: ...
-
-    @abstractmethod
-    def _restore_own(self, state: Mapping[str, Any]) -> None: ...
 
     # -- what a subclass may use
 
@@ -171,8 +151,3 @@ def at_least(name: str, value: int, least: int, why: str = "") -> None:
 def packed(value: float) -> float | None:
     """A number for JSON, which has no NaN."""
     return value if value == value else None
-
-
-def unpacked(value: float | None) -> float:
-    """A number from JSON."""
-    return _NAN if value is None else value

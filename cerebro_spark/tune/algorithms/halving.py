@@ -5,11 +5,9 @@ Decisions fall at rungs, by the value of that very epoch; epochs in between neve
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from cerebro_spark.tune.algorithms.base import Algorithm, SpaceLike, at_least, packed, unpacked
+from cerebro_spark.tune.algorithms.base import Algorithm, SpaceLike, at_least
 from cerebro_spark.types import Objective, TrialId, Work
 
 # ASHA promotes on what has been reported: with everything under way at once there would be nothing to go by.
@@ -133,30 +131,6 @@ class HyperbandAlgorithm(Algorithm):
             bracket.waiting = list(bracket.trials)
             bracket.values = {}
 
-    def _own_state(self) -> dict[str, Any]:
-        return {
-            "brackets": [
-                {
-                    "trials": list(bracket.trials),
-                    "rung": bracket.rung,
-                    "waiting": list(bracket.waiting),
-                    "values": [[trial, packed(value)] for trial, value in bracket.values.items()],
-                    "lost": sorted(bracket.lost),
-                    "reserve": list(bracket.reserve),
-                }
-                for bracket in self._brackets
-            ]
-        }
-
-    def _restore_own(self, state: Mapping[str, Any]) -> None:
-        for bracket, saved in zip(self._brackets, state["brackets"], strict=True):
-            bracket.trials = list(saved["trials"])
-            bracket.rung = int(saved["rung"])
-            bracket.waiting = list(saved["waiting"])
-            bracket.values = {trial: unpacked(value) for trial, value in saved["values"]}
-            bracket.lost = set(saved["lost"])
-            bracket.reserve = list(saved["reserve"])
-
 
 def _replaced(trials: list[TrialId], one: TrialId, by: list[TrialId]) -> list[TrialId]:
     """The trials with one of them replaced, by nobody if there is nobody.
@@ -225,15 +199,3 @@ class ASHAAlgorithm(Algorithm):
 
     def _rested(self, trial: TrialId) -> None:
         self._values[self._rung[trial]][trial] = self.standing(trial).value
-
-    def _own_state(self) -> dict[str, Any]:
-        return {
-            "asked": self._asked,
-            "values": [[[trial, packed(value)] for trial, value in values.items()] for values in self._values],
-            "rung": dict(self._rung),
-        }
-
-    def _restore_own(self, state: Mapping[str, Any]) -> None:
-        self._asked = int(state["asked"])
-        self._values = [{trial: unpacked(value) for trial, value in values} for values in state["values"]]
-        self._rung = dict(state["rung"])

@@ -14,7 +14,7 @@ from typing import Any
 
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.search import Done, Search, Wait
-from cerebro_spark.tune.algorithms.base import Algorithm, at_least, packed, unpacked
+from cerebro_spark.tune.algorithms.base import Algorithm, at_least
 from cerebro_spark.tune.objective import value_of
 from cerebro_spark.types import Objective, Report, TrialId, Work
 
@@ -117,22 +117,6 @@ class Stopping(Search):
         elif report.trial not in self._orders or record.epochs >= self._orders[report.trial].asked:
             self._drop(report.trial)
             self.search.end(report.trial)
-
-    def state(self) -> dict[str, Any]:
-        return {
-            "search": self.search.state(),
-            "orders": [[trial, dict(o.params), o.until, o.asked] for trial, o in self._orders.items()],
-            "records": [[trial, r.epochs, packed(r.best), r.stale] for trial, r in self._records.items()],
-            "due": list(self._due),
-            "reason": self.reason,
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self.search.restore(state["search"])
-        self._orders = {trial: _Order(dict(params), until, asked) for trial, params, until, asked in state["orders"]}
-        self._records = {t: _Record(epochs, unpacked(best), stale) for t, epochs, best, stale in state["records"]}
-        self._due = list(state["due"])
-        self.reason = state["reason"]
 
     # -- orders and their slices
 

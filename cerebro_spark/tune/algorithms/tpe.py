@@ -84,16 +84,6 @@ class TPEAlgorithm(Algorithm):
         elif number not in self._losses:
             self._rested(trial)
 
-    def _own_state(self) -> dict[str, Any]:
-        return {
-            "points": [dict(point) for point in self._points],
-            "losses": [[number, loss] for number, loss in self._losses.items()],
-        }
-
-    def _restore_own(self, state: Mapping[str, Any]) -> None:
-        self._points = [dict(point) for point in state["points"]]
-        self._losses = {int(number): loss for number, loss in state["losses"]}
-
 
 def suggestion(space: Space, points: list[Point], losses: Mapping[int, float | None], seed: int) -> dict[str, float]:
     """What hyperopt would try next, by path; trials that failed or are under way have no loss, which is the worst."""

@@ -118,15 +118,6 @@ class LedSearch(Search):
         if goes_on:
             self.finished(course)
 
-    def state(self) -> dict[str, Any]:
-        raise EventLogError(_ALIVE)
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        raise EventLogError(_ALIVE)
-
-
-_ALIVE = "what a search that is led from outside goes by is not ours to save: it lives with its leader"
-
 
 class Absent(Search):
     """Stands in a recipe for the leader of the run, which lived in the driver alone. All it can do is say so."""
@@ -142,12 +133,6 @@ class Absent(Search):
 
     def tell(self, report: Report) -> None:
         """There is nobody to tell."""
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """There is nothing to restore."""
 
 
 def check_led_names(leader: str, given: Iterable[str], own: Collection[str], elsewhere: Mapping[str, str]) -> None:
