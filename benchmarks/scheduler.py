@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cerebro_spark.dispatch import POLICIES
-from cerebro_spark.dispatch.exact import planned, solve
+from cerebro_spark.dispatch.exact import make_plan_policy, solve
 from cerebro_spark.simulation import Scenario, draw_workload, simulate
 
 SEEDS = range(5)
@@ -76,7 +76,7 @@ def _solver_row(trials: int, workers: int, mixed: bool, limit: float) -> dict[st
     seconds = time.perf_counter() - began
     if not np.isfinite(solution.makespan):
         return {"mean": None, "seconds": seconds, "optimal": False}
-    POLICIES["solver"] = planned(solution)
+    POLICIES["solver"] = make_plan_policy(solution)
     try:
         ratio = simulate(scenario, 0).ratio
     finally:

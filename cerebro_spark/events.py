@@ -28,7 +28,7 @@ KillRule = Literal["in a row", "hosts", "chance"]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class EvaluatedEpoch:
     """An epoch that is to be evaluated, and the order of the validation partitions where the values depend on it."""
 
     epoch: int
@@ -36,7 +36,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class TrialScript:
     """What a trial is to do again exactly as it did it before (see `replay.py`).
 
     `visits` are the partitions of its training units, one after another. `turns` say, for each Work of the trial, how
@@ -50,7 +50,7 @@ class Course:
     visits: tuple[PartitionId, ...] = ()
     turns: tuple[int, ...] = ()
     rebased: tuple[int, ...] = ()
-    reports: tuple[Measured, ...] = ()
+    reports: tuple[EvaluatedEpoch, ...] = ()
     sources: tuple[int, ...] = ()
     stopped: bool = False
     error: str | None = None
@@ -78,7 +78,7 @@ class Settings:
     max_failures: int = 3
     serial_evaluation: bool = False
     objective: Objective | None = None
-    script: tuple[Course, ...] = ()
+    script: tuple[TrialScript, ...] = ()
     smallest_batch: int = 1
     quarantine: float | None = None
     kill_rule: KillRule = "in a row"

@@ -18,7 +18,7 @@ _Move = tuple[PartitionId, WorkerId, WorkerId]  # what, from whom, to whom
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class WorkerProfile:
     """A worker, as far as placement cares."""
 
     worker: WorkerId
@@ -28,7 +28,7 @@ class Seat:
 
 def place(
     partitions: Sequence[Partition],
-    seats: Sequence[Seat],
+    workers: Sequence[WorkerProfile],
     replicas: int = 1,
     current: Mapping[PartitionId, Collection[WorkerId]] | None = None,
 ) -> Holders:
@@ -38,27 +38,27 @@ def place(
     that lacks a holder can be near its blocks only if another one near its own makes room. With as many copies as
     workers, or more, every worker gets at least one.
 
-    >>> seats = [Seat("w0"), Seat("w1", speed=2.0)]
-    >>> place([Partition(f"p{i}") for i in range(3)], seats)
+    >>> workers = [WorkerProfile("w0"), WorkerProfile("w1", speed=2.0)]
+    >>> place([Partition(f"p{i}") for i in range(3)], workers)
     {'p0': ('w1',), 'p1': ('w0',), 'p2': ('w1',)}
     """
-    if not seats:
+    if not workers:
         return {partition.id: () for partition in partitions}
-    copies = min(replicas, len(seats))
-    held = _kept(partitions, seats, copies, current or {})
-    quota = shares(copies * len(partitions), [seat.speed for seat in seats], at_most=len(partitions))
-    quotas = {seat.worker: share for seat, share in zip(seats, quota, strict=True)}
-    quotas = _fill(partitions, seats, copies, quotas, held)
-    _level(partitions, seats, quotas, held)
+    copies = min(replicas, len(workers))
+    held = _kept(partitions, workers, copies, current or {})
+    quota = share_out(copies * len(partitions), [profile.speed for profile in workers], at_most=len(partitions))
+    quotas = {profile.worker: share for profile, share in zip(workers, quota, strict=True)}
+    quotas = _fill(partitions, workers, copies, quotas, held)
+    _level(partitions, workers, quotas, held)
     return {partition.id: tuple(held[partition.id]) for partition in partitions}
 
 
-def shares(total: int, speeds: Sequence[float], at_most: int | None = None) -> list[int]:
+def share_out(total: int, speeds: Sequence[float], at_most: int | None = None) -> list[int]:
     """Deal `total` equal pieces of work so that the last worker to finish finishes as early as possible.
 
     Every worker gets one piece first, while they last: a worker without a partition would be of no use at all.
 
-    >>> shares(8, [1.0, 3.0])
+    >>> share_out(8, [1.0, 3.0])
     [2, 6]
     """
     counts = [0] * len(speeds)
@@ -75,11 +75,11 @@ def shares(total: int, speeds: Sequence[float], at_most: int | None = None) -> l
 
 def _kept(
     partitions: Sequence[Partition],
-    seats: Sequence[Seat],
+    workers: Sequence[WorkerProfile],
     copies: int,
     current: Mapping[PartitionId, Collection[WorkerId]],
 ) -> dict[PartitionId, list[WorkerId]]:
-    order = {seat.worker: index for index, seat in enumerate(seats)}
+    order = {profile.worker: index for index, profile in enumerate(workers)}
     return {
         partition.id: sorted((w for w in current.get(partition.id, ()) if w in order), key=order.__getitem__)[:copies]
         for partition in partitions
@@ -88,18 +88,18 @@ def _kept(
 
 def _fill(
     partitions: Sequence[Partition],
-    seats: Sequence[Seat],
+    workers: Sequence[WorkerProfile],
     copies: int,
     quotas: Mapping[WorkerId, int],
     held: dict[PartitionId, list[WorkerId]],
 ) -> dict[WorkerId, int]:
     """Find holders for what lacks them, on a host with the blocks wherever shares allow; returns the shares it used."""
-    nearness = _Nearness(partitions, seats, quotas, held)
+    nearness = _Nearness(partitions, workers, quotas, held)
     for wanted in range(1, copies + 1):
         lacking = [p.id for p in partitions if len(held[p.id]) < wanted]
         if nearness.known:
             lacking = [partition for partition in lacking if not nearness.seek(partition)]
-        for partition, worker in _deal(lacking, wanted, seats, nearness.quotas(), nearness.count, held):
+        for partition, worker in _deal(lacking, wanted, workers, nearness.quotas(), nearness.count, held):
             nearness.put(partition, worker)
     return nearness.quotas()
 
@@ -115,29 +115,29 @@ class _Nearness:
     def __init__(
         self,
         partitions: Sequence[Partition],
-        seats: Sequence[Seat],
+        workers: Sequence[WorkerProfile],
         quotas: Mapping[WorkerId, int],
         held: dict[PartitionId, list[WorkerId]],
     ) -> None:
         self._held = held
         at: dict[str, list[WorkerId]] = {}
-        for seat in seats:
-            if seat.host:
-                at.setdefault(seat.host, []).append(seat.worker)
+        for profile in workers:
+            if profile.host:
+                at.setdefault(profile.host, []).append(profile.worker)
         self._near = {p.id: [worker for host in p.hosts for worker in at.get(host, ())] for p in partitions}
         self._peers: dict[WorkerId, list[WorkerId]] = {}
         by_speed: dict[float, list[WorkerId]] = {}
-        for seat in seats:
-            self._peers[seat.worker] = by_speed.setdefault(seat.speed, [])
-            by_speed[seat.speed].append(seat.worker)
+        for profile in workers:
+            self._peers[profile.worker] = by_speed.setdefault(profile.speed, [])
+            by_speed[profile.speed].append(profile.worker)
         ranges = {peers[0]: [quotas[peer] for peer in peers] for peers in by_speed.values()}
         self._least = {worker: min(ranges[peers[0]]) for worker, peers in self._peers.items()}
         self._most = {worker: max(ranges[peers[0]]) for worker, peers in self._peers.items()}
         # By the first of a kind: how many of it may have one more than the others, and how many more may still get it.
         self._extras = {p[0]: sum(quotas[w] > self._least[w] for w in p) for p in by_speed.values()}
         self._extra = dict(self._extras)
-        self._on: dict[WorkerId, list[PartitionId]] = {seat.worker: [] for seat in seats}
-        self.count = {seat.worker: 0 for seat in seats}
+        self._on: dict[WorkerId, list[PartitionId]] = {profile.worker: [] for profile in workers}
+        self.count = {profile.worker: 0 for profile in workers}
         for partition, holders in held.items():
             for worker in holders:
                 self._note(partition, worker)
@@ -224,18 +224,18 @@ class _Nearness:
 def _deal(
     lacking: Sequence[PartitionId],
     wanted: int,
-    seats: Sequence[Seat],
+    workers: Sequence[WorkerProfile],
     quotas: Mapping[WorkerId, int],
     count: Mapping[WorkerId, int],
     held: Mapping[PartitionId, Sequence[WorkerId]],
 ) -> Iterator[tuple[PartitionId, WorkerId]]:
-    """Deal partitions to the workers with most room, going around the table one seat further for each further copy."""
-    first = (wanted - 1) % len(seats)
-    table = [*seats[first:], *seats[:first]]
+    """Yield holders for partitions, the workers with most room first; each further copy begins one worker on."""
+    first = (wanted - 1) % len(workers)
+    table = [*workers[first:], *workers[:first]]
 
     def room(index: int) -> tuple[bool, float, int]:
-        seat = table[index]
-        return count[seat.worker] >= quotas[seat.worker], (count[seat.worker] + 1) / seat.speed, index
+        profile = table[index]
+        return count[profile.worker] >= quotas[profile.worker], (count[profile.worker] + 1) / profile.speed, index
 
     queue = [room(index) for index in range(len(table))]
     heapq.heapify(queue)
@@ -255,15 +255,15 @@ def _deal(
 
 def _level(
     partitions: Sequence[Partition],
-    seats: Sequence[Seat],
+    workers: Sequence[WorkerProfile],
     quotas: Mapping[WorkerId, int],
     held: dict[PartitionId, list[WorkerId]],
 ) -> None:
     """Move single copies from workers above their share to workers below it, towards their blocks if possible."""
-    speed = {seat.worker: seat.speed for seat in seats}
-    host = {seat.worker: seat.host for seat in seats}
+    speed = {profile.worker: profile.speed for profile in workers}
+    host = {profile.worker: profile.host for profile in workers}
     hosts = {partition.id: partition.hosts for partition in partitions}
-    count = _counts(seats, held)
+    count = _counts(workers, held)
 
     def gain(move: _Move) -> int:
         partition, source, target = move
@@ -321,8 +321,8 @@ def _movable(holders: Sequence[WorkerId], source: WorkerId, target: WorkerId) ->
     return source in holders and target not in holders
 
 
-def _counts(seats: Sequence[Seat], held: Mapping[PartitionId, Sequence[WorkerId]]) -> dict[WorkerId, int]:
-    count = {seat.worker: 0 for seat in seats}
+def _counts(workers: Sequence[WorkerProfile], held: Mapping[PartitionId, Sequence[WorkerId]]) -> dict[WorkerId, int]:
+    count = {profile.worker: 0 for profile in workers}
     for holders in held.values():
         for worker in holders:
             count[worker] += 1

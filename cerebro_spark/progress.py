@@ -24,7 +24,7 @@ from cerebro_spark.events import (
     WorkerLost,
 )
 from cerebro_spark.scheduler import MopScheduler
-from cerebro_spark.scheduling.roster import TrialRecord, WorkerRecord
+from cerebro_spark.scheduling.records import TrialRecord, WorkerRecord
 from cerebro_spark.types import Objective, Report, TrialId, Unit, WorkerId
 
 _log = logging.getLogger("cerebro_spark")

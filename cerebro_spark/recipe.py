@@ -18,7 +18,7 @@ from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.manifest import read_manifest
 from cerebro_spark.errors import CerebroError, ConfigurationError, EventLogError, NotFoundInStore
 from cerebro_spark.events import Settings
-from cerebro_spark.scheduling.rules import with_todays_rules
+from cerebro_spark.scheduling.settings import with_todays_rules
 from cerebro_spark.search import Search
 from cerebro_spark.store import paths, references
 from cerebro_spark.store.base import Store

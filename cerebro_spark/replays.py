@@ -17,27 +17,27 @@ from cerebro_spark.codec import to_plain
 from cerebro_spark.errors import ConfigurationError, EventLogError, ReplayDiverged
 from cerebro_spark.eventlog import taken_from_log
 from cerebro_spark.events import (
-    Course,
+    EvaluatedEpoch,
     Event,
-    Measured,
     RunStarted,
     RunUnit,
     Settings,
     TellSearch,
+    TrialScript,
     TrialStopped,
     UnitFinished,
     WorkAdded,
     WorkerJoined,
 )
 from cerebro_spark.scheduler import MopScheduler
-from cerebro_spark.scheduling.evaluations import merging_of
+from cerebro_spark.scheduling.evaluations import infer_merging
 from cerebro_spark.search import Done, Search, Wait
 from cerebro_spark.types import Checkpoint, Metrics, PartitionId, Report, TrialId, Unit, Work
 
 Epoch = tuple[TrialId, int]
 
 
-class Asked(NamedTuple):
+class RequestedWork(NamedTuple):
     """A Work, and how many reports the search of that run had heard when it asked for it."""
 
     work: Work
@@ -45,8 +45,8 @@ class Asked(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
-    """What a run did, as far as a replay repeats it; made by `Script.of`.
+class RunScript:
+    """What a run did, as far as a replay repeats it; made by `RunScript.from_events`.
 
     `works` in the order in which they were asked for; `reports` of epochs that went well, in the order in which they
     came; `digests` of the weights after each training unit; `measured` by each evaluation unit; `threads` of every
@@ -57,34 +57,34 @@ class Script:
 
     run: str
     settings: Settings
-    works: tuple[Asked, ...]
+    works: tuple[RequestedWork, ...]
     reports: tuple[Report, ...]
-    courses: tuple[Course, ...]
+    trials: tuple[TrialScript, ...]
     digests: Mapping[Unit, str]
     measured: Mapping[Unit, UnitFinished]
     threads: int = 0
 
     @staticmethod
-    def of(events: Iterable[Event]) -> Script:
+    def from_events(events: Iterable[Event]) -> RunScript:
         """Read a script from the events of a run's log.
 
         Raises ConfigurationError for a run that cannot be repeated bit for bit.
 
         >>> from cerebro_spark.types import Partition
         >>> settings = Settings((Partition("p0"),), workers=1)
-        >>> Script.of([RunStarted(0.0, "r1", settings), WorkAdded(0.0, Work("t0", {}, 1))]).courses
-        (Course(trial='t0', visits=(), turns=(0,), rebased=(), reports=(), sources=(), stopped=True, error=None),)
+        >>> RunScript.from_events([RunStarted(0.0, "r1", settings), WorkAdded(0.0, Work("t0", {}, 1))]).trials
+        (TrialScript(trial='t0', visits=(), turns=(0,), rebased=(), reports=(), sources=(), stopped=True, error=None),)
         """
         iterator = iter(events)
         first = next(iterator, None)
         if not isinstance(first, RunStarted):
             raise EventLogError("the log does not begin with the start of a run: there is nothing to replay")
         with taken_from_log(first):
-            reader = _Reader(first)
+            builder = _ScriptBuilder(first)
         for event in iterator:
             with taken_from_log(event):
-                reader.read(event)
-        return reader.script()
+                builder.read(event)
+        return builder.build()
 
     def settings_like(self, settings: Settings) -> Settings:
         """The settings of a replay on the workers of `settings`. Raises ConfigurationError for other partitions."""
@@ -97,31 +97,31 @@ class Script:
         return dataclasses.replace(
             settings,
             policy="longest-first",
-            script=self.courses,
+            script=self.trials,
             smallest_batch=self.settings.smallest_batch,
         )
 
 
 @dataclass(slots=True)
-class _Past:
+class _TrialHistory:
     """What one trial did so far. `under` says for each visit how many Works had taken effect."""
 
     works: int = 0
     visits: list[PartitionId] = field(default_factory=list)
     under: list[int] = field(default_factory=list)
     rebased: list[int] = field(default_factory=list)
-    reports: list[Measured] = field(default_factory=list)
+    reports: list[EvaluatedEpoch] = field(default_factory=list)
 
 
-class _Reader:
+class _ScriptBuilder:
     """Feeds a log to a scheduler, which says what counted and what came too late."""
 
     def __init__(self, start: RunStarted) -> None:
         self._start = start
         self._scheduler = MopScheduler(start.settings)
         self._orders: dict[int, tuple[RunUnit, int]] = {}
-        self._pasts: dict[TrialId, _Past] = {}
-        self._works: list[Asked] = []
+        self._histories: dict[TrialId, _TrialHistory] = {}
+        self._works: list[RequestedWork] = []
         self._reports: list[Report] = []
         self._digests: dict[Unit, str] = {}
         self._evaluated: dict[Epoch, dict[PartitionId, UnitFinished]] = {}
@@ -147,8 +147,8 @@ class _Reader:
         """A Work for a trial that was stopped had no effect, and has none in a replay."""
         known = self._scheduler.state.trials.get(work.trial)
         if known is None or known.status != "stopped":
-            self._pasts.setdefault(work.trial, _Past()).works += 1
-            self._works.append(Asked(work, len(self._reports)))
+            self._histories.setdefault(work.trial, _TrialHistory()).works += 1
+            self._works.append(RequestedWork(work, len(self._reports)))
 
     def _finished(self, event: UnitFinished) -> None:
         order, works = self._orders[event.attempt]
@@ -156,20 +156,21 @@ class _Reader:
         if unit.kind == "eval":
             self._evaluated.setdefault((unit.trial, unit.epoch), {})[unit.partition] = event
             return
-        past = self._pasts[unit.trial]
+        history = self._histories[unit.trial]
         if order.rebased:
-            past.rebased.append(len(past.visits))
-        past.visits.append(unit.partition)
-        past.under.append(works)
+            history.rebased.append(len(history.visits))
+        history.visits.append(unit.partition)
+        history.under.append(works)
         self._digests[unit] = event.checkpoint.digest if event.checkpoint else ""
 
     def _reported(self, report: Report) -> None:
         self._reports.append(report)
         units = self._evaluated.pop((report.trial, report.epoch), {})
-        self._pasts[report.trial].reports.append(Measured(report.epoch, _order(units)))
+        self._histories[report.trial].reports.append(EvaluatedEpoch(report.epoch, _order(units)))
         self._measured.update({event.unit: event for event in units.values()})
 
-    def script(self) -> Script:
+    def build(self) -> RunScript:
+        """Return the script, or raise ConfigurationError for a run that cannot be repeated bit for bit."""
         run = self._start.run
         for unit, digest in self._digests.items():
             if not digest:
@@ -180,13 +181,13 @@ class _Reader:
                 " that. Give all workers the same number"
             )
         sources = self._sources()
-        courses = tuple(self._course(trial, past, sources) for trial, past in self._pasts.items())
-        return Script(
+        trials = tuple(self._trial_script(trial, history, sources) for trial, history in self._histories.items())
+        return RunScript(
             run,
             self._start.settings,
             tuple(self._works),
             tuple(self._reports),
-            courses,
+            trials,
             self._digests,
             self._measured,
             next(iter(self._threads), 0),
@@ -206,15 +207,17 @@ class _Reader:
                 sources[known[work.warm_start.name]] += 1
         return sources
 
-    def _course(self, trial: TrialId, past: _Past, sources: Counter[Epoch]) -> Course:
+    def _trial_script(self, trial: TrialId, history: _TrialHistory, sources: Counter[Epoch]) -> TrialScript:
         record = self._scheduler.state.trials[trial]
-        turns = (next((i for i, n in enumerate(past.under) if n > k), len(past.visits)) for k in range(past.works))
-        return Course(
+        turns = (
+            next((i for i, n in enumerate(history.under) if n > k), len(history.visits)) for k in range(history.works)
+        )
+        return TrialScript(
             trial,
-            tuple(past.visits),
+            tuple(history.visits),
             tuple(turns),
-            tuple(past.rebased),
-            tuple(sorted(past.reports, key=lambda measured: measured.epoch)),
+            tuple(history.rebased),
+            tuple(sorted(history.reports, key=lambda measured: measured.epoch)),
             tuple(sorted(epoch for (name, epoch), n in sources.items() if name == trial for _ in range(n))),
             stopped=record.status in ("stopped", "training"),
             error=record.error if record.status == "failed" else None,
@@ -227,15 +230,15 @@ class ReplaySearch(Search):
     The checkpoints that Works start from are those which this run wrote for the same trial and epoch.
     """
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: RunScript) -> None:
         self._script = script
-        self._errors = {course.trial: course.error for course in script.courses}
+        self._errors = {trial.trial: trial.error for trial in script.trials}
         self._asked = 0
         self._heard: dict[Epoch, Checkpoint | None] = {}
         self._reached = 0
 
     @property
-    def script(self) -> Script:
+    def script(self) -> RunScript:
         """What is repeated."""
         return self._script
 
@@ -269,24 +272,15 @@ class ReplaySearch(Search):
                 f" This time: {report.error}"
             )
 
-    def state(self) -> dict[str, Any]:
-        heard = [[*epoch, list(left) if left else None] for epoch, left in self._heard.items()]
-        return {"asked": self._asked, "heard": heard}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self._asked, self._reached, self._heard = int(state["asked"]), 0, {}
-        for trial, epoch, left in state["heard"]:
-            self.tell(Report(trial, epoch, checkpoint=Checkpoint(*left) if left else None))
-
-
-class Checker:
+class ReplayChecker:
     """An observer of a replay: raises ReplayDiverged at the first unit that does not come out as it did.
 
     It judges late results too: whoever trains a unit of a script must come to the same weights. `finish`, after the
     run, makes sure that all of the script was repeated.
     """
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: RunScript) -> None:
         self._script = script
         self._compared: set[Unit] = set()
 
@@ -347,7 +341,7 @@ _REASONS = (
 
 def _order(units: Mapping[PartitionId, UnitFinished]) -> tuple[PartitionId, ...]:
     """As much of the order of evaluation units as the values of their epoch depend on."""
-    merging = {merging_of(event.metrics) for event in units.values()}
+    merging = {infer_merging(event.metrics) for event in units.values()}
     if "carried" in merging:
         return tuple(units)
     return (*sorted([*units][:-1]), [*units][-1]) if "states" in merging else ()

@@ -34,7 +34,7 @@ from cerebro_spark.events import Event, RunStarted, Settings, WorkerJoined
 from cerebro_spark.hold import Hold, wait_until_free
 from cerebro_spark.progress import Progress
 from cerebro_spark.recipe import Recipe
-from cerebro_spark.replays import Checker, ReplaySearch, Script
+from cerebro_spark.replays import ReplayChecker, ReplaySearch, RunScript
 from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.search import Search
 from cerebro_spark.store import paths
@@ -188,7 +188,7 @@ def replay(
     place = open_store(store)
     recipe, events = read(place, run)
     recipe = _with_data(recipe, (), run, place, data_store)
-    script = Script.of(events)
+    script = RunScript.from_events(events)
     again = with_threads(dataclasses.replace(recipe, search=ReplaySearch(script)), script.threads)
     return execute(again, place, backend, new, observers, progress, store_patience=store_patience)
 
@@ -292,10 +292,10 @@ class _Drive:
             return self._settings
         return self._script.settings_like(self._settings)
 
-    def _checker(self) -> Checker | None:
+    def _checker(self) -> ReplayChecker | None:
         if self._script is None:
             return None
-        checker = Checker(self._script)
+        checker = ReplayChecker(self._script)
         for event in self._earlier:
             checker(event)
         return checker

@@ -8,11 +8,11 @@ always give the same actions, which is what makes a run replayable from its log.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
-from cerebro_spark.dispatch import GREEDY, News, View, policy_named
+from cerebro_spark.dispatch import GREEDY, Changes, PolicyView, get_policy
 from cerebro_spark.errors import ConfigurationError, EventLogError, SchedulingError
 from cerebro_spark.events import (
     Action,
@@ -21,7 +21,6 @@ from cerebro_spark.events import (
     FinishRun,
     GatheringBegan,
     GatheringEnded,
-    KillRule,
     LossExplained,
     PartitionLoaded,
     PartitionLost,
@@ -39,11 +38,12 @@ from cerebro_spark.events import (
 from cerebro_spark.scheduling import inspection
 from cerebro_spark.scheduling.blame import BlameRules
 from cerebro_spark.scheduling.board import Bools
-from cerebro_spark.scheduling.crew import CrewRules
-from cerebro_spark.scheduling.limits import Limits
-from cerebro_spark.scheduling.roster import WorkerRecord
-from cerebro_spark.scheduling.state import empty_state
+from cerebro_spark.scheduling.records import WorkerRecord
+from cerebro_spark.scheduling.settings import check_settings
+from cerebro_spark.scheduling.state import make_state
+from cerebro_spark.scheduling.time_limits import TimeLimits
 from cerebro_spark.scheduling.trials import TrialRules
+from cerebro_spark.scheduling.workers import WorkerRules
 from cerebro_spark.types import Checkpoint, Metrics, Unit
 
 
@@ -62,29 +62,33 @@ class MopScheduler:
 
     def __init__(self, settings: Settings) -> None:
         check_settings(settings)
+        self._policy = get_policy(settings.policy)
+        if settings.script and settings.policy not in GREEDY:
+            raise ConfigurationError(
+                f"`policy` is {settings.policy!r}, whose plans a script would break: use one of {', '.join(GREEDY)}"
+            )
         self.settings = settings
-        self.state = empty_state(settings)
+        self.state = make_state(settings)
         self.finished = False
         self._trials = TrialRules(self.state)
-        self._crew = CrewRules(self.state, self._trials)
-        self._blame = BlameRules(self.state, self._trials, self._crew)
-        self._limits = Limits(self.state)
+        self._workers = WorkerRules(self.state, self._trials)
+        self._blame = BlameRules(self.state, self._trials, self._workers)
+        self._limits = TimeLimits(self.state)
         self._train = [p.id for p in settings.partitions if p.split == "train"]
-        self._policy = policy_named(settings.policy)
-        self.view = View(self.state.board, np.random.default_rng(settings.seed))
+        self.view = PolicyView(self.state.board, np.random.default_rng(settings.seed))
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
             RunStarted: self._run_started,
-            WorkAdded: self._trials.ask,
+            WorkAdded: self._trials.add_work,
             TrialStopped: lambda event: self._trials.stop(event.trial),
             SearchEnded: lambda event: self._trials.end_search(),
-            WorkerJoined: self._crew.join,
-            WorkerLost: self._crew.lose,
+            WorkerJoined: self._workers.join,
+            WorkerLost: self._workers.lose,
             LossExplained: lambda event: self._trials.explain(lambda kill: kill.worker == event.worker),
-            WorkerRetiring: lambda event: self._crew.retire(event.worker),
+            WorkerRetiring: lambda event: self._workers.retire(event.worker),
             GatheringBegan: lambda event: self.state.holdings.await_workers(event.workers),
             GatheringEnded: self._gathering_ended,
-            PartitionLoaded: lambda event: self._crew.loaded(event.worker, event.partition),
-            PartitionLost: lambda event: self._blame.load_failed(event.worker, event.partition, event.reason),
+            PartitionLoaded: lambda event: self._workers.record_load(event.worker, event.partition),
+            PartitionLost: lambda event: self._blame.judge_load(event.worker, event.partition, event.reason),
             UnitFinished: self._unit_finished,
             UnitFailed: self._unit_failed,
         }
@@ -94,14 +98,14 @@ class MopScheduler:
         state = self.state
         state.now = max(state.now, event.at)
         state.actions = []
-        self._limits.heard(event)
+        self._limits.observe(event)
         self._handlers[type(event)](event)
         self._blame.review()
         self._dispatch()
         if not self.finished and self._is_over():
             self.finished = True
             state.actions.append(FinishRun())
-        state.actions = self._limits.put_on(state.actions)
+        state.actions = self._limits.apply(state.actions)
         return state.actions
 
     def expects(self, event: UnitFinished | UnitFailed) -> bool:
@@ -155,27 +159,27 @@ class MopScheduler:
         if worker is None:
             self._ignore(event.attempt, event.checkpoint)
             return
-        self._crew.take_off(event.attempt, worker)
+        self._workers.end_assignment(event.attempt, worker)
         trial = self.state.trials[event.unit.trial]
         if event.unit.kind == "eval":
-            self._trials.evaluated(trial, event)
+            self._trials.finish_evaluation(trial, event)
         else:
             column = self.state.columns[event.unit.partition]
             self.state.board.costs.observe(trial.row, worker.row, column, event.seconds)
-            self._trials.trained(trial, event)
-        self._blame.unit_finished(worker, event.unit)
-        self._crew.dismiss(worker)
+            self._trials.finish_training(trial, event)
+        self._blame.clear(worker, event.unit)
+        self._workers.dismiss(worker)
 
     def _unit_failed(self, event: UnitFailed) -> None:
         worker = self._assignee(event)
         if worker is not None:
             trial = self.state.trials[event.unit.trial]
-            self._crew.give_up(event.attempt, worker)
+            self._workers.cancel_assignment(event.attempt, worker)
             if event.blame == "worker":
-                self._blame.unit_failed(worker, trial, event)
+                self._blame.judge_unit(worker, trial, event)
             else:
-                self._trials.failed(trial, event)
-            self._crew.dismiss(worker)
+                self._trials.fail_unit(trial, event)
+            self._workers.dismiss(worker)
 
     def _assignee(self, event: UnitFinished | UnitFailed) -> WorkerRecord | None:
         """The worker that reports, if it reports what it was last told to do; None if that is too late, or twice."""
@@ -210,8 +214,8 @@ class MopScheduler:
         changed = state.look_at_all or state.fresh_workers or state.fresh_trials
         if changed and state.board.idle.any() and state.board.holders.any():
             self.view.now = state.now
-            news = News(state.fresh_workers, state.fresh_trials, state.look_at_all)
-            for choice in self._policy(self.view, news, state.board.idle):
+            changes = Changes(state.fresh_workers, state.fresh_trials, state.look_at_all)
+            for choice in self._policy(self.view, changes, state.board.idle):
                 self._start_training(choice.trial, choice.worker, choice.column)
         state.fresh_workers, state.fresh_trials, state.look_at_all = [], [], False
         if self.settings.queue_ahead:
@@ -223,13 +227,13 @@ class MopScheduler:
         if not room.any() or not self.state.board.free.any():
             return
         self.view.now = self.state.now
-        for choice in self._policy(self.view, News(everything=True), room):
+        for choice in self._policy(self.view, Changes(everything=True), room):
             self._start_training(choice.trial, choice.worker, choice.column)
 
     def _with_room(self) -> Bools:
         """By row of the board: the busy workers that may be told of one more unit."""
         room = np.zeros_like(self.state.board.idle)
-        for worker in self.state.holdings.seated():
+        for worker in self.state.holdings.available():
             room[worker.row] = 1 <= len(worker.queue) <= self.settings.queue_ahead
         return room
 
@@ -244,7 +248,7 @@ class MopScheduler:
         carry = Metrics.merge(trial.trained.values()) if needed and trial.trained else None
         final = last and (carry is not None or step == 1)
         trial.running_params = trial.params
-        self._crew.assign(unit, trial.params, worker, trial.latest, step, carry, final, trial.rebased)
+        self._workers.assign(unit, trial.params, worker, trial.latest, step, carry, final, trial.rebased)
 
     def _start_evaluations(self) -> None:
         """Idle workers first; where workers are told of units beforehand, those that are never idle take part too."""
@@ -260,36 +264,5 @@ class MopScheduler:
                 carry = state.evaluations.carry(trial_id, evaluation, last=alone)
                 final = alone and (carry is not None or not evaluation.measured)
                 unit = Unit(trial_id, evaluation.epoch, partition, "eval")
-                self._crew.assign(unit, evaluation.params, worker, evaluation.checkpoint, carry=carry, final=final)
+                self._workers.assign(unit, evaluation.params, worker, evaluation.checkpoint, carry=carry, final=final)
                 state.board.occupy(worker.row, state.now)
-
-
-def check_settings(settings: Settings) -> None:
-    """Raise ConfigurationError for settings with which no run could work."""
-    rules = [
-        (
-            "partitions",
-            len(settings.partitions),
-            any(p.split == "train" for p in settings.partitions),
-            "1, one for training",
-        ),
-        ("workers", settings.workers, settings.workers >= 1, "1"),
-        ("replicas", settings.replicas, settings.replicas >= 1, "1"),
-        ("queue_ahead", settings.queue_ahead, settings.queue_ahead >= 0, "0"),
-        ("max_kills", settings.max_kills, settings.max_kills >= 1, "1"),
-        ("max_failures", settings.max_failures, settings.max_failures >= 1, "1"),
-    ]
-    for name, value, holds, least in rules:
-        if not holds:
-            raise ConfigurationError(f"`{name}` is {value}, but must be at least {least}")
-    for name in ("quarantine", "unit_timeout", "least_timeout"):
-        seconds = getattr(settings, name)
-        if seconds is not None and not 0 < seconds < float("inf"):
-            raise ConfigurationError(f"`{name}` is {seconds}, but must be a number of seconds above 0")
-    if settings.kill_rule not in get_args(KillRule):
-        raise ConfigurationError(f"`kill_rule` is {settings.kill_rule!r}, but must be one of {get_args(KillRule)}")
-    policy_named(settings.policy)
-    if settings.script and settings.policy not in GREEDY:
-        raise ConfigurationError(
-            f"`policy` is {settings.policy!r}, whose plans a script would break: use one of {', '.join(GREEDY)}"
-        )

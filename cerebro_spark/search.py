@@ -41,14 +41,6 @@ class Search(ABC):
     def tell(self, report: Report) -> None:
         """An epoch of a trial was trained and evaluated, or a trial failed."""
 
-    @abstractmethod
-    def state(self) -> dict[str, Any]:
-        """Everything that later answers depend on, as JSON-friendly values."""
-
-    @abstractmethod
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go back to what `state` returned."""
-
 
 class FixedSearch(Search):
     """Train these configurations, all of them, for the same number of epochs.
@@ -64,7 +56,7 @@ class FixedSearch(Search):
         if not configurations:
             raise ConfigurationError("there is no configuration to train: give at least one")
         self._configurations = list(configurations)
-        self._ids = trial_ids(len(configurations))
+        self._ids = make_trial_ids(len(configurations))
         self._epochs = epochs
         self._asked = 0
 
@@ -77,17 +69,11 @@ class FixedSearch(Search):
     def tell(self, report: Report) -> None:
         """Nothing depends on results here."""
 
-    def state(self) -> dict[str, Any]:
-        return {"asked": self._asked}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self._asked = int(state["asked"])
-
-
-def trial_ids(count: int) -> list[str]:
+def make_trial_ids(count: int) -> list[str]:
     """Names for so many trials, which sort as their numbers do.
 
-    >>> trial_ids(11)[:3]
+    >>> make_trial_ids(11)[:3]
     ['t00', 't01', 't02']
     """
     width = len(str(max(count - 1, 0)))

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, Traffic, World, jitter_of
-from cerebro_spark.dispatch import policy_named
+from cerebro_spark.dispatch import get_policy
 from cerebro_spark.engine import Engine
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.eventlog import DiscardingLog
 from cerebro_spark.events import Action, Event, Settings
-from cerebro_spark.placement import Seat, place, shares
+from cerebro_spark.placement import WorkerProfile, place, share_out
 from cerebro_spark.scheduler import MopScheduler
-from cerebro_spark.scheduling.rules import with_todays_rules
-from cerebro_spark.search import FixedSearch, trial_ids
+from cerebro_spark.scheduling.settings import with_todays_rules
+from cerebro_spark.search import FixedSearch, make_trial_ids
 from cerebro_spark.timeline import Timeline
 from cerebro_spark.types import Partition, Unit, UnitKind
 
@@ -125,7 +125,7 @@ def simulate(scenario: Scenario, seed: int = 0, keep_bars: bool = False) -> Outc
     engine.run()
     return Outcome(
         makespan=timeline.end,
-        lower_bound=lower_bound(scenario, costs, speeds, seed, timeline),
+        lower_bound=compute_lower_bound(scenario, costs, speeds, seed, timeline),
         utilisation=timeline.utilisation(),
         units_lost=_units_lost(scenario, engine.scheduler),
         units_rerun=engine.scheduler.units_given_up,
@@ -146,7 +146,7 @@ def draw_workload(scenario: Scenario, seed: int) -> tuple[list[float], list[floa
     return costs.tolist(), speeds.tolist()
 
 
-def lower_bound(
+def compute_lower_bound(
     scenario: Scenario, costs: Sequence[float], speeds: Sequence[float], seed: int, timeline: Timeline
 ) -> float:
     """No schedule can be shorter than the busiest worker or the longest trial, with the unit times as they came out.
@@ -179,7 +179,7 @@ def _busiest(
     if scenario.columns == scenario.workers:
         own = train.sum(axis=(0, 1)) / np.asarray(_speeds_by_column(scenario, speeds))
         return max(total, float(own.max()))
-    counts = shares(scenario.columns, speeds)
+    counts = share_out(scenario.columns, speeds)
     lightest = np.concatenate([[0.0], np.cumsum(np.sort(train.sum(axis=(0, 1))))])
     return max(total, *(float(lightest[count]) / speed for count, speed in zip(counts, speeds, strict=True)))
 
@@ -203,7 +203,7 @@ def check_scenario(scenario: Scenario) -> None:
             f"`partitions` is {scenario.columns}, but there are {scenario.workers} workers:"
             " have at least one partition for each"
         )
-    policy_named(scenario.policy)
+    get_policy(scenario.policy)
 
 
 def _units_lost(scenario: Scenario, scheduler: MopScheduler) -> int:
@@ -239,7 +239,7 @@ def _unit_work(
     first, last = (0, train) if kind == "train" else (train, train + scenario.validation)
     share = 1.0 if kind == "train" else World(_cost).evaluation_cost
     work = np.empty((scenario.trials, scenario.epochs, last - first))
-    for row, (trial, cost) in enumerate(zip(trial_ids(scenario.trials), costs, strict=True)):
+    for row, (trial, cost) in enumerate(zip(make_trial_ids(scenario.trials), costs, strict=True)):
         for epoch in range(scenario.epochs):
             unit = Unit(trial, epoch + 1, "", kind)
             noise = jitter_of(seed, unit, train + scenario.validation, scenario.jitter) if scenario.jitter else None
@@ -248,9 +248,9 @@ def _unit_work(
 
 
 def _speeds_by_column(scenario: Scenario, speeds: Sequence[float]) -> list[float]:
-    seats = [Seat(f"w{i}") for i in range(scenario.workers)]
+    workers = [WorkerProfile(f"w{i}") for i in range(scenario.workers)]
     train = [p for p in _settings(scenario, 0).partitions if p.split == "train"]
-    return [speeds[int(holders[0][1:])] for holders in place(train, seats).values()]
+    return [speeds[int(holders[0][1:])] for holders in place(train, workers).values()]
 
 
 def _time_for(work: float, speeds: Sequence[float], timeline: Timeline) -> float:

@@ -14,7 +14,6 @@ PartitionId = str
 Split = Literal["train", "validation"]
 UnitKind = Literal["train", "eval"]
 Mode = Literal["min", "max"]
-TrialStatus = Literal["running", "paused", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,16 +185,6 @@ class Objective:
         if not math.isfinite(than):
             return True
         return value > than if self.mode == "max" else value < than
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """One training configuration and where it stands."""
-
-    id: TrialId
-    params: Mapping[str, Any]
-    epoch: int = 0
-    status: TrialStatus = "running"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from cerebro_spark.backend.job import Job
 from cerebro_spark.codec import from_plain, to_plain
 from cerebro_spark.errors import StoreError
 from cerebro_spark.events import Event, UnitFinished
-from cerebro_spark.scheduling.roster import TrialRecord
+from cerebro_spark.scheduling.records import TrialRecord
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
 from cerebro_spark.types import CarriedFile, Metrics, TrialId

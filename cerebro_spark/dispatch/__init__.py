@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cerebro_spark.dispatch.base import Choice, News, Policy, View
+from cerebro_spark.dispatch.base import Changes, Policy, PolicyView, UnitChoice
 from cerebro_spark.dispatch.greedy import longest_first, random_choice
 from cerebro_spark.dispatch.hopper import hopper
 from cerebro_spark.dispatch.rearrangement import rearrangement
@@ -19,10 +19,10 @@ POLICIES: dict[str, Policy] = {
 GREEDY = ("longest-first", "random")
 
 
-def policy_named(name: str) -> Policy:
+def get_policy(name: str) -> Policy:
     """The policy of that name.
 
-    >>> policy_named("random") is random_choice
+    >>> get_policy("random") is random_choice
     True
     """
     if name not in POLICIES:
@@ -30,4 +30,4 @@ def policy_named(name: str) -> Policy:
     return POLICIES[name]
 
 
-__all__ = ["GREEDY", "POLICIES", "Choice", "News", "Policy", "View", "policy_named"]
+__all__ = ["GREEDY", "POLICIES", "Changes", "Policy", "PolicyView", "UnitChoice", "get_policy"]

@@ -11,7 +11,7 @@ import numpy as np
 from cerebro_spark.scheduling.board import Board, Bools
 
 
-class Choice(NamedTuple):
+class UnitChoice(NamedTuple):
     """Start this trial on this partition at this worker; all three by their number on the board."""
 
     worker: int
@@ -20,7 +20,7 @@ class Choice(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class Changes:
     """What became available since the policy was last asked. `everything` means: look at all of it again."""
 
     workers: Sequence[int] = ()
@@ -29,7 +29,7 @@ class News:
 
 
 @dataclass(slots=True)
-class View:
+class PolicyView:
     """What a policy sees. `memo` is a place for plans that hold as long as `board.layout` does not change."""
 
     board: Board
@@ -38,5 +38,5 @@ class View:
     memo: dict[str, Any] = field(default_factory=dict)
 
 
-Policy = Callable[[View, News, Bools], list[Choice]]
+Policy = Callable[[PolicyView, Changes, Bools], list[UnitChoice]]
 """Returns choices that can all be started at once: idle workers, free trials, each at most once, partitions held."""

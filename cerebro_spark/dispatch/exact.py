@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from cerebro_spark.dispatch.base import Choice, News, Policy, View
-from cerebro_spark.dispatch.rearrangement import follow
+from cerebro_spark.dispatch.base import Changes, Policy, PolicyView, UnitChoice
+from cerebro_spark.dispatch.rearrangement import follow_plan
 from cerebro_spark.errors import MissingDependency
 from cerebro_spark.scheduling.board import Bools, Floats, Ints
 
@@ -53,16 +53,16 @@ def solve(times: Floats, epochs: int = 1, seconds: float = 60.0, threads: int = 
     return Solution(values, solver.ObjectiveValue() / scale, solver.BestObjectiveBound() / scale, proven)
 
 
-def planned(solution: Solution) -> Policy:
+def make_plan_policy(solution: Solution) -> Policy:
     """A policy that keeps to the order of a solved epoch, in every epoch, whatever the units really take."""
     order = np.argsort(np.argsort(solution.starts[:, 0, :], axis=0), axis=0)
 
-    def policy(view: View, news: News, eligible: Bools) -> list[Choice]:
+    def policy(view: PolicyView, changes: Changes, eligible: Bools) -> list[UnitChoice]:
         if not view.board.active.any():
             return []
         places: Ints = np.zeros(view.board.todo.shape, dtype=np.int64)
         places[: order.shape[0]] = order
-        return follow(view, places, eligible)
+        return follow_plan(view, places, eligible)
 
     return policy
 

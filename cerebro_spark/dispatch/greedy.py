@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from cerebro_spark.dispatch.base import Choice, News, View
+from cerebro_spark.dispatch.base import Changes, PolicyView, UnitChoice
 from cerebro_spark.scheduling.board import Board, Bools
 
 
-def longest_first(view: View, news: News, eligible: Bools) -> list[Choice]:
+def longest_first(view: PolicyView, changes: Changes, eligible: Bools) -> list[UnitChoice]:
     """Give each idle worker the free trial with most left to train, the most loaded worker first."""
     board = view.board
     if not eligible.any() or not board.free.any():
@@ -20,16 +20,16 @@ def longest_first(view: View, news: News, eligible: Bools) -> list[Choice]:
     left += left * view.rng.random(left.size) * 1e-9
     free = board.free.copy()
     choices = []
-    for worker in by_load(view, eligible):
-        rows = candidates(board, free, worker)
+    for worker in sort_by_load(view, eligible):
+        rows = find_candidates(board, free, worker)
         if rows.size:
             trial = int(rows[np.argmax(left[rows])])
             free[trial] = False
-            choices.append(Choice(worker, trial, pressing_column(view, worker, trial)))
+            choices.append(UnitChoice(worker, trial, choose_column(view, worker, trial)))
     return choices
 
 
-def random_choice(view: View, news: News, eligible: Bools) -> list[Choice]:
+def random_choice(view: PolicyView, changes: Changes, eligible: Bools) -> list[UnitChoice]:
     """Give each idle worker any unit it can run, all equally likely: Algorithm 1 of the Cerebro paper."""
     board = view.board
     free = board.free.copy()
@@ -39,11 +39,11 @@ def random_choice(view: View, news: News, eligible: Bools) -> list[Choice]:
         if rows.size:
             pick = int(view.rng.integers(rows.size))
             free[rows[pick]] = False
-            choices.append(Choice(int(worker), int(rows[pick]), int(columns[pick])))
+            choices.append(UnitChoice(int(worker), int(rows[pick]), int(columns[pick])))
     return choices
 
 
-def candidates(board: Board, free: Bools, worker: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+def find_candidates(board: Board, free: Bools, worker: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
     """The free trials that have something to train on a partition of this worker."""
     columns = np.flatnonzero(board.holds[worker])
     if columns.size == 1:
@@ -51,7 +51,7 @@ def candidates(board: Board, free: Bools, worker: int) -> np.ndarray[tuple[int],
     return np.flatnonzero(free & board.may[:, columns].any(axis=1))
 
 
-def by_load(view: View, eligible: Bools) -> list[int]:
+def sort_by_load(view: PolicyView, eligible: Bools) -> list[int]:
     """These workers, those with most work before them first."""
     workers = np.flatnonzero(eligible)
     if workers.size == 1:
@@ -60,7 +60,7 @@ def by_load(view: View, eligible: Bools) -> list[int]:
     return sorted((int(w) for w in workers), key=lambda w: (-loads[w], w))
 
 
-def pressing_column(view: View, worker: int, trial: int) -> int:
+def choose_column(view: PolicyView, worker: int, trial: int) -> int:
     """Of the partitions that the trial could train on here, the one with most units left for each of its holders."""
     board = view.board
     columns = np.flatnonzero(board.may[trial] & board.holds[worker])

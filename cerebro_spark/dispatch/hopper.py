@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from cerebro_spark.dispatch.base import Choice, News, View
+from cerebro_spark.dispatch.base import Changes, PolicyView, UnitChoice
 from cerebro_spark.dispatch.reserve import reserve
-from cerebro_spark.dispatch.rotation import homes, rotation
+from cerebro_spark.dispatch.rotation import choose_homes, rotation
 from cerebro_spark.scheduling.board import Board, Bools
 
 # With a quarter more trials than workers a greedy choice wastes as much as a rotation does (benchmarks/scheduler.py).
@@ -19,16 +19,16 @@ _ALIKE = 2.0
 _STEADY = 64
 
 
-def hopper(view: View, news: News, eligible: Bools) -> list[Choice]:
+def hopper(view: PolicyView, changes: Changes, eligible: Bools) -> list[UnitChoice]:
     """Start what brings the whole run to its end soonest, waiting on purpose where that helps."""
     tight, layout, age = view.memo.get("regime", (None, -1, 0))
     if layout != view.board.layout or age >= _STEADY:
         before, tight, age = tight, _is_tight(view.board), 0
         if tight != before:
-            news = News(everything=True)
+            changes = Changes(everything=True)
             view.memo.pop("ring", None)
     view.memo["regime"] = (tight, view.board.layout, age + 1)
-    return rotation(view, news, eligible) if tight else reserve(view, news, eligible)
+    return rotation(view, changes, eligible) if tight else reserve(view, changes, eligible)
 
 
 def _is_even(board: Board, live: int) -> bool:
@@ -38,7 +38,7 @@ def _is_even(board: Board, live: int) -> bool:
     """
     if board.holders.max(initial=0) <= 1:
         return True
-    guests = np.bincount(homes(board)[board.holders > 0], minlength=1)
+    guests = np.bincount(choose_homes(board)[board.holders > 0], minlength=1)
     return bool(board.holders.all() and guests.max() <= -(-board.columns // max(live, 1)))
 
 

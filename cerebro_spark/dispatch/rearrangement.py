@@ -10,14 +10,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro_spark.dispatch.base import Choice, News, View
+from cerebro_spark.dispatch.base import Changes, PolicyView, UnitChoice
 from cerebro_spark.scheduling.board import Bools, Floats, Ints
 
 _TINY = 1e-9
 _NEVER = np.iinfo(np.int64).max
 
 
-def rearrangement(view: View, news: News, eligible: Bools) -> list[Choice]:
+def rearrangement(view: PolicyView, changes: Changes, eligible: Bools) -> list[UnitChoice]:
     """Start on each idle worker the trial whose turn it is there, if it is free; else let the worker wait.
 
     There is no plan, and nothing starts, while some partition has no holder.
@@ -26,24 +26,24 @@ def rearrangement(view: View, news: News, eligible: Bools) -> list[Choice]:
         return []
     known = view.memo.get("rearrangement")
     if known is None or known[0] != view.board.layout:
-        known = (view.board.layout, plan(view))
+        known = (view.board.layout, make_plan(view))
         view.memo["rearrangement"] = known
-    return follow(view, known[1], eligible)
+    return follow_plan(view, known[1], eligible)
 
 
-def plan(view: View) -> Ints:
+def make_plan(view: PolicyView) -> Ints:
     """By trial and column: the place of that unit in the order of the column's holder."""
     board = view.board
     rows = np.flatnonzero(board.active)
     home = np.argmax(board.holds, axis=0)
     times = np.outer(board.costs.cost[rows], board.costs.slowness[home] * board.costs.sizes)
     places = np.zeros(board.todo.shape, dtype=np.int64)
-    for column, sequence in enumerate(circular_orders(times)):
+    for column, sequence in enumerate(make_circular_orders(times)):
         places[rows[sequence], column] = np.arange(len(sequence))
     return places
 
 
-def follow(view: View, places: Ints, eligible: Bools) -> list[Choice]:
+def follow_plan(view: PolicyView, places: Ints, eligible: Bools) -> list[UnitChoice]:
     """Keep to an order: epoch by epoch, and within an epoch by place."""
     board = view.board
     size = int(places.max()) + 1
@@ -60,14 +60,14 @@ def follow(view: View, places: Ints, eligible: Bools) -> list[Choice]:
         column = int(columns[index])
         if due[trial, index] < _NEVER and board.free[trial] and board.todo[trial, column] and trial not in taken:
             taken.add(trial)
-            choices.append(Choice(int(worker), trial, column))
+            choices.append(UnitChoice(int(worker), trial, column))
     return choices
 
 
-def circular_orders(times: Floats) -> list[Ints]:
+def make_circular_orders(times: Floats) -> list[Ints]:
     """For each column of `times` (a worker), the order in which it takes the rows (trials).
 
-    >>> [order.tolist() for order in circular_orders(np.ones((3, 3)))]
+    >>> [order.tolist() for order in make_circular_orders(np.ones((3, 3)))]
     [[0, 1, 2], [2, 0, 1], [1, 2, 0]]
     """
     trials, workers = times.shape
@@ -75,7 +75,7 @@ def circular_orders(times: Floats) -> list[Ints]:
     longest = float(times.max())
     padded = np.vstack([times, *_padding(load.max() - load, longest)])
     differences = padded[:, :-1] - padded[:, 1:]
-    order = steinitz_order(differences) if np.abs(differences).max(initial=0.0) > _TINY else np.arange(len(padded))
+    order = find_steinitz_order(differences) if np.abs(differences).max(initial=0.0) > _TINY else np.arange(len(padded))
     shift = min(workers * longest, float(load.max()) / workers)
     orders = []
     for worker in range(workers):
@@ -98,7 +98,7 @@ def _padding(missing: Floats, longest: float) -> list[Floats]:
     return rows
 
 
-def steinitz_order(vectors: NDArray[np.float64]) -> Ints:
+def find_steinitz_order(vectors: NDArray[np.float64]) -> Ints:
     """Order vectors that sum to zero so that every partial sum is at most as long as their dimension times the longest.
 
     From the last place to the first: keep weights in [0, 1] on the vectors not yet placed, with the weighted sum zero

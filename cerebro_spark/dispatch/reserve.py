@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cerebro_spark.dispatch.base import Choice, News, View
-from cerebro_spark.dispatch.greedy import by_load, candidates, pressing_column
+from cerebro_spark.dispatch.base import Changes, PolicyView, UnitChoice
+from cerebro_spark.dispatch.greedy import choose_column, find_candidates, sort_by_load
 from cerebro_spark.scheduling.board import Board, Bools, Floats
 
 _CONSIDERED = 4
@@ -30,27 +30,27 @@ class _Outlook:
     ready: Floats
 
 
-def reserve(view: View, news: News, eligible: Bools) -> list[Choice]:
+def reserve(view: PolicyView, changes: Changes, eligible: Bools) -> list[UnitChoice]:
     """Give each idle worker the free trial with most left, unless that would make a more critical trial late."""
     board = view.board
     if not eligible.any() or not board.free.any():
         return []
     outlook = _look_ahead(view, eligible)
     choices = []
-    for worker in by_load(view, eligible):
+    for worker in sort_by_load(view, eligible):
         trial = _choose(view, outlook, worker)
         if trial >= 0:
-            column = pressing_column(view, worker, trial)
+            column = choose_column(view, worker, trial)
             end = view.now + board.costs.seconds(trial, worker, column)
             outlook.free[trial] = False
             outlook.until[trial] = outlook.ready[worker] = end
-            choices.append(Choice(worker, trial, column))
+            choices.append(UnitChoice(worker, trial, column))
     if not choices and not (board.live & ~eligible).any():
         return _anything(view, np.flatnonzero(eligible))
     return choices
 
 
-def _look_ahead(view: View, eligible: Bools) -> _Outlook:
+def _look_ahead(view: PolicyView, eligible: Bools) -> _Outlook:
     board = view.board
     left = board.remaining(view.now)
     left += left * view.rng.random(left.size) * 1e-9
@@ -61,9 +61,9 @@ def _look_ahead(view: View, eligible: Bools) -> _Outlook:
     return _Outlook(view.now, left, loads, bound, board.free.copy(), until, ready)
 
 
-def _choose(view: View, outlook: _Outlook, worker: int) -> int:
+def _choose(view: PolicyView, outlook: _Outlook, worker: int) -> int:
     board = view.board
-    rows = candidates(board, outlook.free, worker)
+    rows = find_candidates(board, outlook.free, worker)
     if not rows.size:
         return -1
     expected = _expected_visitors(board, outlook, worker)
@@ -103,11 +103,11 @@ def _makes_late(
     return False
 
 
-def _anything(view: View, workers: np.ndarray[tuple[int], np.dtype[np.intp]]) -> list[Choice]:
+def _anything(view: PolicyView, workers: np.ndarray[tuple[int], np.dtype[np.intp]]) -> list[UnitChoice]:
     """Nobody works and everybody waits for somebody: break the circle with the longest trial."""
     for worker in workers:
-        rows = candidates(view.board, view.board.free, int(worker))
+        rows = find_candidates(view.board, view.board.free, int(worker))
         if rows.size:
             trial = int(rows[np.argmax(view.board.remaining(view.now)[rows])])
-            return [Choice(int(worker), trial, pressing_column(view, int(worker), trial))]
+            return [UnitChoice(int(worker), trial, choose_column(view, int(worker), trial))]
     return []

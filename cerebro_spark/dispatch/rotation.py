@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cerebro_spark.dispatch.base import Choice, News, View
+from cerebro_spark.dispatch.base import Changes, PolicyView, UnitChoice
 from cerebro_spark.scheduling.board import NEVER, Board, Bools, Ints
 
 
@@ -47,7 +47,7 @@ class Ring:
             known = self.next_worker_unit[worker] = self._seek_for_worker(board, worker)
         return known
 
-    def started(self, choice: Choice) -> None:
+    def started(self, choice: UnitChoice) -> None:
         """That unit is under way: look for the next one."""
         del self.next_trial_unit[choice.trial]
         del self.next_worker_unit[choice.worker]
@@ -75,26 +75,26 @@ class Ring:
         return found
 
 
-def rotation(view: View, news: News, eligible: Bools) -> list[Choice]:
+def rotation(view: PolicyView, changes: Changes, eligible: Bools) -> list[UnitChoice]:
     """Start a unit only if it is the next one both of its worker and of its trial."""
     board = view.board
     ring = _ring(view)
-    if news.everything:
+    if changes.everything:
         workers = [worker for worker in ring.columns if eligible[worker]]
     else:
-        homes = [ring.of_trial(board, trial)[0] for trial in news.trials if board.free[trial]]
-        workers = [w for w in dict.fromkeys([*news.workers, *homes]) if w >= 0 and eligible[w]]
+        homes = [ring.of_trial(board, trial)[0] for trial in changes.trials if board.free[trial]]
+        workers = [w for w in dict.fromkeys([*changes.workers, *homes]) if w >= 0 and eligible[w]]
     choices = []
     for worker in workers:
         trial, column = ring.of_worker(board, worker)
         if trial >= 0 and board.free[trial] and ring.of_trial(board, trial) == (worker, column):
-            choices.append(Choice(worker, trial, column))
+            choices.append(UnitChoice(worker, trial, column))
     for choice in choices:
         ring.started(choice)
     return choices
 
 
-def _ring(view: View) -> Ring:
+def _ring(view: PolicyView) -> Ring:
     ring: Ring | None = view.memo.get("ring")
     if ring is None or ring.layout != view.board.layout:
         ring = view.memo["ring"] = _draw(view.board)
@@ -103,7 +103,7 @@ def _ring(view: View) -> Ring:
 
 def _draw(board: Board) -> Ring:
     """Seat the partitions around a ring, those of one worker side by side."""
-    home = homes(board)
+    home = choose_homes(board)
     columns: dict[int, list[int]] = {}
     for column in np.argsort(home, kind="stable"):
         if home[column] >= 0:
@@ -117,7 +117,7 @@ def _draw(board: Board) -> Ring:
     return Ring(board.layout, size, home, place, board.slot * spacing + spacing - 1, columns)
 
 
-def homes(board: Board) -> Ints:
+def choose_homes(board: Board) -> Ints:
     """For each partition one of its holders, or -1, so that no worker is home to more than its share if that can be."""
     if board.holders.max(initial=0) <= 1:
         return np.where(board.holders > 0, board.holds.argmax(axis=0), -1).astype(np.int64)

@@ -11,7 +11,7 @@ from cerebro_spark.errors import EventLogError, NotFoundInStore
 from cerebro_spark.eventlog import EventLog, taken_from_log
 from cerebro_spark.events import Event, RunStarted, TellSearch, UnitFinished
 from cerebro_spark.scheduler import MopScheduler
-from cerebro_spark.scheduling.roster import TrialRecord
+from cerebro_spark.scheduling.records import TrialRecord
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
 from cerebro_spark.timeline import Timeline

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cerebro_spark.events import FailRun, UnitFailed
-from cerebro_spark.scheduling.crew import CrewRules
-from cerebro_spark.scheduling.roster import Part, TrialRecord, WorkerRecord
+from cerebro_spark.scheduling.records import Part, TrialRecord, WorkerRecord
 from cerebro_spark.scheduling.state import State
 from cerebro_spark.scheduling.trials import TrialRules
+from cerebro_spark.scheduling.workers import WorkerRules
 from cerebro_spark.types import PartitionId, Unit, WorkerId
 
 
@@ -24,19 +24,19 @@ class BlameRules:
     worker comes back. Where one host has many workers, elsewhere is another host.
     """
 
-    def __init__(self, state: State, trials: TrialRules, crew: CrewRules) -> None:
+    def __init__(self, state: State, trials: TrialRules, workers: WorkerRules) -> None:
         self._state = state
         self._trials = trials
-        self._crew = crew
+        self._workers = workers
 
     # -- what failed
 
-    def unit_failed(self, worker: WorkerRecord, trial: TrialRecord, event: UnitFailed) -> None:
+    def judge_unit(self, worker: WorkerRecord, trial: TrialRecord, event: UnitFailed) -> None:
         """A unit failed, as the worker says through its own fault."""
         if trial.status == "failed":
             return
         most = self._state.settings.max_failures
-        strikes = self._trials.strike(trial, event.unit, worker.id)
+        strikes = self._trials.record_failure(trial, event.unit, worker.id)
         worker.failures = [*(part for part in worker.failures if self._goes_on(part)), _part(event.unit)]
         if len(strikes) >= most and self._also_elsewhere(worker, strikes):
             times = f"{len(strikes)} times in a row"
@@ -44,7 +44,7 @@ class BlameRules:
         elif len(strikes) >= most or self._is_at_fault(worker):
             self._set_aside(worker)
 
-    def load_failed(self, worker_id: WorkerId, partition: PartitionId, reason: str) -> None:
+    def judge_load(self, worker_id: WorkerId, partition: PartitionId, reason: str) -> None:
         """A worker could not load a partition, or lost it: try again, there or elsewhere, but not for ever."""
         state = self._state
         worker = state.workers.get(worker_id)
@@ -56,7 +56,7 @@ class BlameRules:
             return
         state.look_at_all = True
         most = state.settings.max_failures
-        strikes = state.holdings.lost(worker, partition)
+        strikes = state.holdings.record_failed_load(worker, partition)
         worker.failed_loads += 1
         if len(strikes) >= most and self._also_elsewhere(worker, strikes):
             times = f"{len(strikes)} times in a row"
@@ -70,20 +70,20 @@ class BlameRules:
 
     # -- what went well
 
-    def unit_finished(self, worker: WorkerRecord, unit: Unit) -> None:
+    def clear(self, worker: WorkerRecord, unit: Unit) -> None:
         """The worker works; and where the same failed before, it was not the trial's fault."""
         worker.failures, worker.failed_loads = [], 0
-        for doubted in list(self._crew.in_doubt):
+        for doubted in list(self._workers.in_doubt):
             if doubted is not worker and _part(unit) in doubted.doubters:
-                self._crew.no_longer_in_doubt(doubted)
-                self._crew.dismiss(doubted)
+                self._workers.no_longer_in_doubt(doubted)
+                self._workers.dismiss(doubted)
 
     def review(self) -> None:
         """Take back whom nobody accuses any more, and whoever is needed because nobody else is left."""
-        for doubted in list(self._crew.in_doubt):
+        for doubted in list(self._workers.in_doubt):
             doubted.doubters = {part for part in doubted.doubters if self._is_undecided(part)}
             if not doubted.doubters or not self._others(doubted):
-                self._crew.reinstate(doubted)
+                self._workers.reinstate(doubted)
 
     # -- who is at fault
 
@@ -107,7 +107,7 @@ class BlameRules:
             self._trials.forgive(trials[name], worker.id, neighbours)
         self._state.holdings.forgive(worker.id, neighbours)
         if not worker.retiring:
-            self._crew.set_aside(worker)
+            self._workers.set_aside(worker)
 
     def _goes_on(self, part: Part) -> bool:
         """Whether the trial has not been found at fault itself."""
@@ -121,7 +121,7 @@ class BlameRules:
         return ahead and self._goes_on(part)
 
     def _others(self, worker: WorkerRecord) -> list[WorkerRecord]:
-        return [other for other in self._state.holdings.seated() if other is not worker]
+        return [other for other in self._state.holdings.available() if other is not worker]
 
 
 def _part(unit: Unit) -> Part:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from cerebro_spark.events import Settings
-from cerebro_spark.scheduling.roster import Kill, WorkerRecord
+from cerebro_spark.scheduling.records import Kill, WorkerRecord
 
 # So unlikely must it be that a unit's workers died by chance. Runs have up to a million units.
 _BY_CHANCE = math.log(1e-6)
@@ -30,7 +30,7 @@ class Deaths:
     units: int = 0
     innocent: int = 0
 
-    def unit_finished(self, kills: Iterable[Kill]) -> None:
+    def record_success(self, kills: Iterable[Kill]) -> None:
         """A unit went well in the end, although these workers died of it, as it seemed."""
         self.units += 1
         self.innocent += sum(not kill.explained for kill in kills)
@@ -61,7 +61,7 @@ class Deaths:
         return deaths * math.log(rate) <= _BY_CHANCE + 1e-9
 
 
-def fell_together(host: str, workers: Iterable[WorkerRecord], now: float) -> bool:
+def has_host_failed(host: str, workers: Iterable[WorkerRecord], now: float) -> bool:
     """Whether all workers of a host, of which there were several, died just now, and there are other hosts.
 
     A single host that falls with all its workers would take the driver, or all that it could be compared with, along.
@@ -75,6 +75,6 @@ def fell_together(host: str, workers: Iterable[WorkerRecord], now: float) -> boo
     )
 
 
-def recent(kill: Kill, host: str, now: float) -> bool:
+def died_with_host(kill: Kill, host: str, now: float) -> bool:
     """Whether this was one of the deaths with which a host just fell."""
     return kill.host == host and now - kill.at <= _TOGETHER

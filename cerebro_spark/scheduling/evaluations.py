@@ -8,14 +8,14 @@ from typing import Any
 
 from cerebro_spark.events import UnitFinished
 from cerebro_spark.scheduling.board import Bools
-from cerebro_spark.scheduling.roster import Evaluation, Merging, WorkerRecord
+from cerebro_spark.scheduling.records import Evaluation, Merging, WorkerRecord
 from cerebro_spark.types import Checkpoint, Metrics, PartitionId, TrialId
 
 
-def merging_of(metrics: Metrics) -> Merging:
+def infer_merging(metrics: Metrics) -> Merging:
     """How metrics of several units become those of an epoch.
 
-    >>> merging_of(Metrics({"loss": 1.0}, {"loss": 2.0}))
+    >>> infer_merging(Metrics({"loss": 1.0}, {"loss": 2.0}))
     'plain'
     """
     return "carried" if metrics.carries else "states" if metrics.states else "plain"
@@ -114,15 +114,15 @@ class Evaluations:
         order = list(evaluation.measured) if merging == "carried" else sorted(evaluation.measured)
         return Metrics.merge(evaluation.measured[partition] for partition in order)
 
-    def measured(self, trial: TrialId, evaluation: Evaluation, event: UnitFinished) -> bool:
+    def record(self, trial: TrialId, evaluation: Evaluation, event: UnitFinished) -> bool:
         """A unit ended; whether that was the last of its epoch."""
         evaluation.running -= 1
         evaluation.measured[event.unit.partition] = event.metrics
         evaluation.measured_values = event.values
-        self._merging[trial] = merging_of(event.metrics)
+        self._merging[trial] = infer_merging(event.metrics)
         return not evaluation.todo and not evaluation.running
 
-    def values(self, evaluation: Evaluation) -> dict[str, float]:
+    def compute_values(self, evaluation: Evaluation) -> dict[str, float]:
         """All metrics of an epoch, added up in the order of partitions so that the sums are always the same."""
         trained = evaluation.trained_values
         if trained is None:

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from cerebro_spark.events import Action, DropPartition, LoadPartition, Settings
-from cerebro_spark.placement import Holders, Seat, place
+from cerebro_spark.placement import Holders, WorkerProfile, place
 from cerebro_spark.scheduling.board import Board
-from cerebro_spark.scheduling.roster import WorkerRecord, forgiven
+from cerebro_spark.scheduling.records import WorkerRecord, merge_failures
 from cerebro_spark.types import PartitionId, WorkerId
 
 # How many units a worker must have been measured on before partitions move because of its speed.
@@ -38,10 +38,10 @@ class Holdings:
         self._copies: dict[PartitionId, int] = {}
         self.target: Holders = {}
 
-    def joined(self, worker: WorkerRecord, holds: Iterable[PartitionId]) -> list[Action]:
+    def add_worker(self, worker: WorkerRecord, holds: Iterable[PartitionId]) -> list[Action]:
         for partition in holds:
             self._take(worker, partition)
-        if not self._gathered and len(self.seated()) < self._expected:
+        if not self._gathered and len(self.available()) < self._expected:
             return []
         return self.gather()
 
@@ -55,12 +55,12 @@ class Holdings:
         self._gathered = True
         return self.follow_speeds() or self.settle()
 
-    def loaded(self, worker: WorkerRecord, partition: PartitionId) -> list[Action]:
+    def record_load(self, worker: WorkerRecord, partition: PartitionId) -> list[Action]:
         self._failed_loads.pop(partition, None)
         self._take(worker, partition)
         return self._drop_surplus(partition)
 
-    def lost(self, worker: WorkerRecord, partition: PartitionId) -> list[WorkerId]:
+    def record_failed_load(self, worker: WorkerRecord, partition: PartitionId) -> list[WorkerId]:
         """A worker could not load a partition or lost it; returns who did so in a row."""
         self._release(worker, partition)
         failures = self._failed_loads.setdefault(partition, [])
@@ -70,9 +70,9 @@ class Holdings:
     def forgive(self, worker: WorkerId, neighbours: Collection[WorkerId]) -> None:
         """Of the failed loads of these neighbours only one of a partition counts, as one of this worker."""
         for partition, failures in self._failed_loads.items():
-            self._failed_loads[partition] = forgiven(failures, worker, neighbours)
+            self._failed_loads[partition] = merge_failures(failures, worker, neighbours)
 
-    def forget(self, worker: WorkerRecord) -> None:
+    def release_all(self, worker: WorkerRecord) -> None:
         """The worker is gone, and with it all it held."""
         for partition in list(worker.holds | worker.loading):
             self._release(worker, partition)
@@ -81,17 +81,17 @@ class Holdings:
         """Work out anew who shall hold what, and order what is missing."""
         if not self._gathered:
             return []
-        seats = [Seat(w.id, w.host, self._speeds.get(w.id, 1.0)) for w in self.seated()]
+        workers = [WorkerProfile(w.id, w.host, self._speeds.get(w.id, 1.0)) for w in self.available()]
         self.target = {}
         for split in ("train", "validation"):
             partitions = [p for p in self._settings.partitions if p.split == split]
-            self.target |= place(partitions, seats, self._settings.replicas, self._current())
+            self.target |= place(partitions, workers, self._settings.replicas, self._current())
         surplus = [action for partition in self.target for action in self._drop_surplus(partition)]
         return self._load_missing() + surplus
 
     def follow_speeds(self) -> list[Action]:
         """Move partitions to faster workers, if there are partitions to spare and speeds are known well enough."""
-        seated = self.seated()
+        seated = self.available()
         if len(self._columns) * self._settings.replicas <= len(seated) or not self._gathered:
             return []
         if not all(self._board.costs.speed_is_sure(worker.row, _MEASUREMENTS) for worker in seated):
@@ -107,7 +107,7 @@ class Holdings:
         self._speeds = {worker.id: speed for worker, speed in zip(seated, speeds, strict=True)}
         return self.settle()
 
-    def seated(self) -> list[WorkerRecord]:
+    def available(self) -> list[WorkerRecord]:
         """Those that can be given something to hold and to do."""
         return [worker for worker in self._workers.values() if worker.live and not worker.retiring]
 
@@ -118,7 +118,7 @@ class Holdings:
 
     def _current(self) -> dict[PartitionId, list[WorkerId]]:
         current: dict[PartitionId, list[WorkerId]] = {}
-        for worker in self.seated():
+        for worker in self.available():
             for partition in worker.holds | worker.loading:
                 current.setdefault(partition, []).append(worker.id)
         return current
@@ -141,7 +141,7 @@ class Holdings:
             partition in self._workers[n].holds for n in holders
         ):
             return actions
-        for worker in self.seated():
+        for worker in self.available():
             if partition in worker.holds and worker.id not in holders:
                 self._release(worker, partition)
                 actions.append(DropPartition(worker.id, partition))

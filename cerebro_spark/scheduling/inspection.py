@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cerebro_spark.errors import SchedulingError
-from cerebro_spark.scheduling.roster import TrialRecord, WorkerRecord
+from cerebro_spark.scheduling.records import TrialRecord, WorkerRecord
 from cerebro_spark.scheduling.state import State
 
 if TYPE_CHECKING:
-    from cerebro_spark.dispatch.base import View
+    from cerebro_spark.dispatch.base import PolicyView
 
 
 def audit(state: State) -> None:
@@ -24,7 +24,7 @@ def audit(state: State) -> None:
     for worker in state.workers.values():
         _audit_worker(state, worker)
     in_doubt = any(worker.doubters for worker in state.workers.values())
-    _demand(not in_doubt or bool(state.holdings.seated()), "somebody does the work of those in doubt")
+    _demand(not in_doubt or bool(state.holdings.available()), "somebody does the work of those in doubt")
     holders = state.board.holds.sum(axis=0)
     _demand(bool((holders == state.board.holders).all()), "holders are counted right")
 
@@ -67,7 +67,7 @@ def _demand(holds: bool, rule: str) -> None:
         raise SchedulingError(f"an invariant is broken: {rule}")
 
 
-def snapshot(state: State, view: View) -> dict[str, Any]:
+def snapshot(state: State, view: PolicyView) -> dict[str, Any]:
     """Everything that later actions depend on, as plain values that compare with `==` (NaN written out)."""
     return {
         "now": state.now,

@@ -10,8 +10,8 @@ from cerebro_spark.scheduling.costs import CostModel
 from cerebro_spark.scheduling.deaths import Deaths
 from cerebro_spark.scheduling.evaluations import Evaluations
 from cerebro_spark.scheduling.holdings import Holdings
+from cerebro_spark.scheduling.records import Assignment, TrialRecord, WorkerRecord
 from cerebro_spark.scheduling.retention import Retention
-from cerebro_spark.scheduling.roster import Assignment, TrialRecord, WorkerRecord
 from cerebro_spark.types import Checkpoint, PartitionId, TrialId, WorkerId
 
 
@@ -49,7 +49,7 @@ class State:
         self.actions.extend(DeleteCheckpoint(checkpoint) for checkpoint in checkpoints)
 
 
-def empty_state(settings: Settings) -> State:
+def make_state(settings: Settings) -> State:
     """The state before anything has happened."""
     train = [partition for partition in settings.partitions if partition.split == "train"]
     columns = {partition.id: column for column, partition in enumerate(train)}

@@ -9,8 +9,8 @@ from typing import Any
 from cerebro_spark.codec import to_plain
 from cerebro_spark.errors import SchedulingError
 from cerebro_spark.events import FailRun, TellSearch, UnitFailed, UnitFinished, WorkAdded
-from cerebro_spark.scheduling.evaluations import merging_of
-from cerebro_spark.scheduling.roster import Assignment, Evaluation, Kill, TrialRecord, WorkerRecord, forgiven
+from cerebro_spark.scheduling.evaluations import infer_merging
+from cerebro_spark.scheduling.records import Assignment, Evaluation, Kill, TrialRecord, WorkerRecord, merge_failures
 from cerebro_spark.scheduling.script import ScriptRules
 from cerebro_spark.scheduling.state import State
 from cerebro_spark.types import Checkpoint, Report, TrialId, Unit, Work, WorkerId
@@ -25,7 +25,7 @@ class TrialRules:
 
     # -- what the search wants
 
-    def ask(self, event: WorkAdded) -> None:
+    def add_work(self, event: WorkAdded) -> None:
         """Train a trial, new or known, up to an epoch."""
         state, work = self._state, event.work
         trial = state.trials.get(work.trial)
@@ -36,7 +36,7 @@ class TrialRules:
             return
         self._check(work, trial)
         if state.settings.script:
-            self._script.ask(trial, work)
+            self._script.add_work(trial, work)
             return
         self._check_turn(work, trial)
         if work.warm_start is not None:
@@ -89,7 +89,7 @@ class TrialRules:
 
     # -- units that went well
 
-    def trained(self, trial: TrialRecord, event: UnitFinished) -> None:
+    def finish_training(self, trial: TrialRecord, event: UnitFinished) -> None:
         """A training unit left a checkpoint: the trial is free again, or its epoch is over."""
         state = self._state
         if event.checkpoint is None:
@@ -99,7 +99,7 @@ class TrialRules:
         trial.kills, trial.failures = [], []
         trial.rebased = trial.params != trial.running_params
         trial.trained[event.unit.partition] = event.metrics
-        trial.merging = merging_of(event.metrics)
+        trial.merging = infer_merging(event.metrics)
         state.delete(state.retention.exchange(trial.latest, event.checkpoint))
         trial.latest = event.checkpoint
         if trial.status == "failed":
@@ -113,13 +113,13 @@ class TrialRules:
         if state.settings.script:
             self._script.follow(trial)
 
-    def evaluated(self, trial: TrialRecord, event: UnitFinished) -> None:
+    def finish_evaluation(self, trial: TrialRecord, event: UnitFinished) -> None:
         """An evaluation unit measured something; after the last one the search is told."""
         evaluation = trial.evaluations.get(event.unit.epoch)
         if evaluation is None:
             return
         self._went_well(trial, evaluation.kills.pop(event.unit.partition, []))
-        if self._state.evaluations.measured(trial.id, evaluation, event):
+        if self._state.evaluations.record(trial.id, evaluation, event):
             self._report(trial, evaluation)
             if self._state.settings.script:
                 self._script.follow(trial)
@@ -143,7 +143,7 @@ class TrialRules:
         self, trial: TrialRecord, checkpoint: Checkpoint, values: Mapping[str, float] | None
     ) -> Evaluation | None:
         state = self._state
-        order = self._script.epoch_ended(trial, checkpoint) if state.settings.script else ()
+        order = self._script.end_epoch(trial, checkpoint) if state.settings.script else ()
         if order is None:
             return None
         state.retention.hold(checkpoint)
@@ -156,7 +156,7 @@ class TrialRules:
         """An epoch is trained and evaluated: remember it if it is the best, and let the search know."""
         state = self._state
         del trial.evaluations[evaluation.epoch]
-        values = state.evaluations.values(evaluation)
+        values = state.evaluations.compute_values(evaluation)
         objective = state.settings.objective
         value = values.get(objective.metric, float("nan")) if objective else float("nan")
         if trial.best is None or objective is None or objective.better(value, than=trial.best_value):
@@ -170,7 +170,7 @@ class TrialRules:
 
     # -- units that did not
 
-    def failed(self, trial: TrialRecord, event: UnitFailed) -> None:
+    def fail_unit(self, trial: TrialRecord, event: UnitFailed) -> None:
         """A unit raised through the trial's fault, which ends the trial, or through the store's.
 
         That ends the run: other units would not fare better, and no trial shall be given up for it. Of the worker's
@@ -185,7 +185,7 @@ class TrialRules:
         else:
             self.fail(trial, event.error)
 
-    def killed(self, assignment: Assignment, worker: WorkerRecord, reason: str) -> None:
+    def record_kill(self, assignment: Assignment, worker: WorkerRecord, reason: str) -> None:
         """A worker died while it ran this unit: once may be chance, again and again is not."""
         trial = self._state.trials[assignment.unit.trial]
         if trial.status == "failed":
@@ -193,7 +193,7 @@ class TrialRules:
         state = self._state
         kills = self._kills(trial, assignment.unit)
         kills.append(Kill(worker.id, worker.host or worker.id, state.now))
-        there = {other.host or other.id for other in state.holdings.seated()}
+        there = {other.host or other.id for other in state.holdings.available()}
         if state.deaths.convict(state.settings, kills, there, self._open_cases(trial)):
             where = f"the last on {worker.host or worker.id}"
             self.fail(trial, f"unit {assignment.unit} lost its worker {len(kills)} times in a row, {where}: {reason}")
@@ -205,7 +205,7 @@ class TrialRules:
             for kill in chain(trial.kills, *of_evaluations):
                 kill.explained = kill.explained or deaths(kill)
 
-    def strike(self, trial: TrialRecord, unit: Unit, worker: WorkerId) -> list[WorkerId]:
+    def record_failure(self, trial: TrialRecord, unit: Unit, worker: WorkerId) -> list[WorkerId]:
         """A unit failed at this worker; returns where it did so in a row."""
         failures = trial.failures
         if unit.kind == "eval":
@@ -215,10 +215,10 @@ class TrialRules:
 
     def forgive(self, trial: TrialRecord, worker: WorkerId, neighbours: Collection[WorkerId]) -> None:
         """Of the trial's failures at these neighbours only one counts, as one of this worker."""
-        trial.failures = forgiven(trial.failures, worker, neighbours)
+        trial.failures = merge_failures(trial.failures, worker, neighbours)
         for evaluation in trial.evaluations.values():
             for partition, failures in evaluation.failures.items():
-                evaluation.failures[partition] = forgiven(failures, worker, neighbours)
+                evaluation.failures[partition] = merge_failures(failures, worker, neighbours)
 
     def absolve(self, worker: WorkerId) -> None:
         """What failed at this worker was its own fault: nobody shall suffer for it when its place is tried again."""
@@ -235,7 +235,7 @@ class TrialRules:
 
     def _went_well(self, trial: TrialRecord, kills: list[Kill]) -> None:
         trial.finished += 1
-        self._state.deaths.unit_finished(kills)
+        self._state.deaths.record_success(kills)
 
     def _kills(self, trial: TrialRecord, unit: Unit) -> list[Kill]:
         if unit.kind == "train":

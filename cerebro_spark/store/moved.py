@@ -33,12 +33,22 @@ _MOVED = {
 }
 
 
+# By the module as it is called now and the old name: the name in that module now.
+_RENAMED = {
+    ("events", "Course"): "TrialScript",
+    ("events", "Measured"): "EvaluatedEpoch",
+    ("replays", "Asked"): "RequestedWork",
+    ("replays", "Script"): "RunScript",
+}
+
+
 class Unpickler(pickle.Unpickler):
     """A pickle.Unpickler that knows where the modules of this package have moved to."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the class or function `name` of `module`, as that module is called now."""
-        return super().find_class(current_module(module), name)
+        """Return the class or function `name` of `module`, as both are called now."""
+        current = current_module(module)
+        return super().find_class(current, _RENAMED.get((current.removeprefix(_PACKAGE), name), name))
 
 
 def loads(data: bytes) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from cerebro_spark.engine import Engine
 from cerebro_spark.errors import CerebroError, EventLogError, RunStalled
 from cerebro_spark.eventlog import DiscardingLog, EventLog
 from cerebro_spark.events import Event, RunStarted, Settings, TrialStopped, UnitFailed, UnitFinished, WorkAdded
-from cerebro_spark.replays import Script
+from cerebro_spark.replays import RunScript
 from cerebro_spark.result.record import replay
 from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.search import Done, FixedSearch, Search, Wait
@@ -52,7 +52,7 @@ def grid() -> FixedSearch:
     return FixedSearch([{"cost": 1.0 + i} for i in range(4)], 2)
 
 
-@pytest.mark.parametrize("read", [Script.of, replay])
+@pytest.mark.parametrize("read", [RunScript.from_events, replay])
 def test_a_log_that_another_scheduler_wrote_is_refused_and_not_misread(
     read: Callable[[list[Event]], Any], tmp_path: Path
 ) -> None:
@@ -132,12 +132,6 @@ class Persistent(Search):
         elif not report.failed and (report.trial, report.epoch) in {("t1", 2), ("t2", 1)}:
             self._open.discard(report.trial)
 
-    def state(self) -> dict[str, Any]:
-        raise AssertionError("a run is resumed by repeating it")
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        raise AssertionError("a run is resumed by repeating it")
-
 
 def test_answers_to_answers_are_taken_in_the_order_of_the_run(tmp_path: Path) -> None:
     stopping = Stopping([SimulatedWorker(f"w{i}", speed=1.0 + i) for i in range(2)], WORLD)
@@ -179,7 +173,7 @@ def test_a_log_with_any_part_of_any_event_exchanged_is_read_or_refused_in_words(
         if event in whole[:place] or type(event) in {type(earlier) for earlier in whole[:place]}:
             continue
         for number, strange in enumerate(strangers(json.loads(encode(event)))):
-            reader: Callable[[list[Event]], Any] = [replay, Script.of, again][number % 3]
+            reader: Callable[[list[Event]], Any] = [replay, RunScript.from_events, again][number % 3]
             try:
                 reader([*whole[:place], decode(json.dumps(strange)), *whole[place + 1 :]])
             except CerebroError:

@@ -6,7 +6,7 @@ import os
 import pickle
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, given
@@ -20,19 +20,19 @@ from cerebro_spark.engine import Engine
 from cerebro_spark.errors import ConfigurationError, EventLogError, ReplayDiverged, RunStalled, SchedulingError
 from cerebro_spark.events import (
     Action,
-    Course,
     Event,
     RunStarted,
     Settings,
+    TrialScript,
     TrialStopped,
     UnitFinished,
     WorkAdded,
     WorkerJoined,
 )
-from cerebro_spark.replays import Checker, ReplaySearch, Script
+from cerebro_spark.replays import ReplayChecker, ReplaySearch, RunScript
 from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.search import FixedSearch, Search
-from cerebro_spark.types import Checkpoint, Objective, Partition, Work
+from cerebro_spark.types import Checkpoint, Objective, Partition, Report, Work
 
 EXAMPLES = int(os.environ.get("CEREBRO_REPLAY_EXAMPLES", "150"))
 TRAIN = tuple(Partition(f"p{i}", rows=10 + i) for i in range(3))
@@ -70,8 +70,8 @@ def wild_run(seed: int, settings: Settings, trials: int, most: int, trouble: Tro
     return log.events
 
 
-def replay(script: Script, settings: Settings, seed: int, trouble: Trouble) -> tuple[Engine, list[Event]]:
-    checker = Checker(script)
+def replay(script: RunScript, settings: Settings, seed: int, trouble: Trouble) -> tuple[Engine, list[Event]]:
+    checker = ReplayChecker(script)
     backend = WildBackend(settings.workers, trouble, seed, set())
     engine, events = run(ReplaySearch(script), script.settings_like(settings), backend, checker)
     checker.finish()
@@ -128,11 +128,11 @@ def test_every_run_can_be_replayed(
     trouble = Trouble(deaths[0], worker_faults=faults, trial_faults=faults, stops=stops)
     events = wild_run(seed, first, trials, most, trouble)
     events = events[: max(1, int(len(events) * part))]
-    script = Script.of(events)
+    script = RunScript.from_events(events)
     second = replace(first, workers=workers[1], queue_ahead=ahead[1], max_kills=99, max_failures=99)
     again, repeated = replay(script, second, seed + 1, Trouble(deaths[1], worker_faults=faults))
-    twin = Script.of(repeated)
-    assert twin.courses == script.courses, "the same visits, under the same Works"
+    twin = RunScript.from_events(repeated)
+    assert twin.trials == script.trials, "the same visits, under the same Works"
     assert twin.digests == script.digests
     assert {u: (e.metrics, e.values) for u, e in twin.measured.items()} == {
         u: (e.metrics, e.values) for u, e in script.measured.items()
@@ -153,32 +153,32 @@ def small_run(search: Search | None = None, workers: int = 2, threads: int = 1) 
 
 def test_a_replay_on_more_workers_repeats_every_unit_and_nothing_else() -> None:
     events = small_run()
-    script = Script.of(events)
-    assert {course.trial: len(course.visits) for course in script.courses} == {"t0": 6, "t1": 6, "t2": 6}
+    script = RunScript.from_events(events)
+    assert {course.trial: len(course.visits) for course in script.trials} == {"t0": 6, "t1": 6, "t2": 6}
     _, repeated = replay(script, replace(SETTINGS, workers=5), 8, Trouble())
-    assert Script.of(repeated).digests == script.digests
+    assert RunScript.from_events(repeated).digests == script.digests
     assert sum(isinstance(e, UnitFinished) and e.unit.kind == "train" for e in repeated) == 18
     assert best(repeated) == best(events)
 
 
 def test_a_replay_can_be_replayed() -> None:
-    first = Script.of(wild_run(12, replace(SETTINGS, max_kills=99), 4, 12, Trouble(0.2)))
+    first = RunScript.from_events(wild_run(12, replace(SETTINGS, max_kills=99), 4, 12, Trouble(0.2)))
     assert any(work.warm_start for work, _ in first.works)
-    assert any(course.rebased for course in first.courses)
+    assert any(course.rebased for course in first.trials)
     _, second = replay(first, replace(SETTINGS, workers=3, max_kills=99), 1, Trouble(0.2))
-    _, third = replay(Script.of(second), replace(SETTINGS, workers=1, max_kills=99), 2, Trouble())
-    assert Script.of(third).digests == first.digests
+    _, third = replay(RunScript.from_events(second), replace(SETTINGS, workers=1, max_kills=99), 2, Trouble())
+    assert RunScript.from_events(third).digests == first.digests
 
 
 def test_a_replay_whose_driver_died_goes_on() -> None:
-    script = Script.of(wild_run(12, replace(SETTINGS, max_kills=99), 4, 12, Trouble(0.2)))
+    script = RunScript.from_events(wild_run(12, replace(SETTINGS, max_kills=99), 4, 12, Trouble(0.2)))
     settings = script.settings_like(replace(SETTINGS, workers=3, max_kills=99))
     search = pickle.dumps(ReplaySearch(script))
     _, whole = run(pickle.loads(search), settings, WildBackend(3, Trouble(), 5, set()))
     for cut in range(1, len(whole), 17):
         log = ListedLog()
         log.append(whole[:cut])
-        checker = Checker(script)
+        checker = ReplayChecker(script)
         for event in whole[:cut]:
             checker(event)
         backend = WildBackend(2, Trouble(), 6, set())
@@ -186,58 +186,72 @@ def test_a_replay_whose_driver_died_goes_on() -> None:
         checker.finish()
 
 
-def test_the_search_of_a_replay_can_be_saved_at_any_time() -> None:
-    script = Script.of(wild_run(12, replace(SETTINGS, max_kills=99), 4, 12, Trouble()))
+def test_the_search_of_a_replay_can_begin_anew_at_any_time() -> None:
+    script = RunScript.from_events(wild_run(12, replace(SETTINGS, max_kills=99), 4, 12, Trouble()))
 
     class Forgetful(ReplaySearch):
-        """Begins anew from what was saved, before every question."""
+        """Begins anew before every question, from the reports that it was told."""
+
+        told: ClassVar[list[Report]] = []
 
         def ask(self) -> Any:
-            saved = pickle.loads(pickle.dumps(self.state()))
+            asked = self._asked
             self.__init__(script)  # type: ignore[misc]
-            self.restore(saved)
+            for report in self.told:
+                super().tell(report)
+            for _ in range(asked):
+                super().ask()
             return super().ask()
 
-    checker = Checker(script)
+        def tell(self, report: Report) -> None:
+            self.told.append(report)
+            super().tell(report)
+
+    checker = ReplayChecker(script)
     run(Forgetful(script), script.settings_like(SETTINGS), WildBackend(2, Trouble(), 5, set()), checker)
     checker.finish()
 
 
 def test_other_weights_end_the_replay_and_close_the_backend() -> None:
-    script = Script.of(small_run())
+    script = RunScript.from_events(small_run())
     unit = next(iter(script.digests))
     wrong = replace(script, digests={**script.digests, unit: "deadbeef"})
     backend = WildBackend(2, Trouble(), 3, set())
     words = rf"trial {unit.trial} .*epoch {unit.epoch}, partition {unit.partition},.*not deadbeef.*threads"
     with pytest.raises(ReplayDiverged, match=words):
-        run(ReplaySearch(wrong), wrong.settings_like(SETTINGS), backend, Checker(wrong))
+        run(ReplaySearch(wrong), wrong.settings_like(SETTINGS), backend, ReplayChecker(wrong))
     assert backend.closed
 
 
 def test_other_values_end_the_replay() -> None:
-    script = Script.of(small_run())
+    script = RunScript.from_events(small_run())
     unit, event = next(iter(script.measured.items()))
     wrong = replace(script, measured={**script.measured, unit: replace(event, metrics=replace(event.metrics, sums={}))})
     with pytest.raises(ReplayDiverged, match=f"same weights .* evaluates differently on partition {unit.partition}"):
-        run(ReplaySearch(wrong), wrong.settings_like(SETTINGS), WildBackend(2, Trouble(), 3, set()), Checker(wrong))
+        run(
+            ReplaySearch(wrong),
+            wrong.settings_like(SETTINGS),
+            WildBackend(2, Trouble(), 3, set()),
+            ReplayChecker(wrong),
+        )
 
 
 def test_a_unit_that_was_not_repeated_is_missed() -> None:
-    script = Script.of(small_run())
+    script = RunScript.from_events(small_run())
     with pytest.raises(ReplayDiverged, match="30 units of run r1 were not repeated, the first of them t"):
-        Checker(script).finish()
+        ReplayChecker(script).finish()
 
 
 def test_a_trial_that_fails_only_in_the_replay_ends_it() -> None:
-    script = Script.of(small_run())
+    script = RunScript.from_events(small_run())
     with pytest.raises(ReplayDiverged, match=r"trial t\d failed in epoch 1, but in run r1 it did not fail.*boom"):
         replay(script, SETTINGS, 1, Trouble(trial_faults=0.5))
 
 
 def test_a_trial_that_failed_ends_with_its_error_after_the_units_that_counted() -> None:
     events = wild_run(33, SETTINGS, 5, 0, Trouble(trial_faults=0.08))
-    script = Script.of(events)
-    failed = [course for course in script.courses if course.error is not None]
+    script = RunScript.from_events(events)
+    failed = [course for course in script.trials if course.error is not None]
     assert failed
     assert {len(course.reports) for course in failed} == {0, 1, 2}
     _, repeated = replay(script, replace(SETTINGS, workers=4), 1, Trouble())
@@ -245,7 +259,7 @@ def test_a_trial_that_failed_ends_with_its_error_after_the_units_that_counted() 
 
 
 def test_what_happens_to_a_replay_must_be_what_happened() -> None:
-    checker = Checker(Script.of(small_run(threads=2)))
+    checker = ReplayChecker(RunScript.from_events(small_run(threads=2)))
     checker(WorkerJoined(0.0, "w0", threads=2))
     with pytest.raises(ReplayDiverged, match="w1 computes with 4 threads, run r1 did with 2"):
         checker(WorkerJoined(0.0, "w1", threads=4))
@@ -256,15 +270,15 @@ def test_what_happens_to_a_replay_must_be_what_happened() -> None:
 def test_a_run_whose_workers_had_other_threads_cannot_be_replayed() -> None:
     events = small_run()
     with pytest.raises(ConfigurationError, match=r"had \[1, 3\] threads"):
-        Script.of([*events, WorkerJoined(9.0, "w7", threads=3)])
+        RunScript.from_events([*events, WorkerJoined(9.0, "w7", threads=3)])
 
 
 def test_a_log_without_digests_or_without_a_start_cannot_be_replayed() -> None:
     bare = [replace(e, checkpoint=e.checkpoint._replace(digest="")) if trains(e) else e for e in small_run()]
     with pytest.raises(ConfigurationError, match="its log has no digest of what t"):
-        Script.of(bare)
+        RunScript.from_events(bare)
     with pytest.raises(EventLogError, match="nothing to replay"):
-        Script.of([])
+        RunScript.from_events([])
 
 
 def trains(event: Event) -> bool:
@@ -272,7 +286,7 @@ def trains(event: Event) -> bool:
 
 
 def test_a_replay_needs_the_partitions_of_its_run() -> None:
-    script = Script.of(small_run())
+    script = RunScript.from_events(small_run())
     with pytest.raises(ConfigurationError, match="5 partitions that are not the 3 given"):
         script.settings_like(Settings(TRAIN, 2))
 
@@ -284,11 +298,11 @@ def test_a_start_from_the_middle_of_an_epoch_cannot_be_replayed() -> None:
     assert left is not None
     clone = WorkAdded(events[middle].at, Work("t9", {"cost": 1.0}, 1, left))
     with pytest.raises(ConfigurationError, match=f"t9 started from {left.name}, which is not the end of an epoch"):
-        Script.of([*events[: middle + 1], clone])
+        RunScript.from_events([*events[: middle + 1], clone])
 
 
 def test_the_scheduler_holds_to_its_script() -> None:
-    course = Course("t0", visits=("p0",), turns=(0,), stopped=True)
+    course = TrialScript("t0", visits=("p0",), turns=(0,), stopped=True)
     scheduler = MopScheduler(Settings(TRAIN, 1, policy="random", script=(course,)))
     scheduler.handle(WorkAdded(0.0, Work("t0", {}, 1)))
     with pytest.raises(SchedulingError, match="t0 was asked for until epoch 2, but its script has 1 Works"):
@@ -308,7 +322,7 @@ def test_a_simulated_digest_stands_for_all_that_weights_depend_on() -> None:
     def digests(workers: int) -> dict[Any, str]:
         settings = Settings(TRAIN[:1], workers)
         backend = SimulatedBackend([SimulatedWorker(f"w{i}") for i in range(workers)], world)
-        return dict(Script.of(run(FixedSearch([{"lr": 1}, {"lr": 2}], 2), settings, backend)[1]).digests)
+        return dict(RunScript.from_events(run(FixedSearch([{"lr": 1}, {"lr": 2}], 2), settings, backend)[1]).digests)
 
     assert digests(1) == digests(2)
     assert len(set(digests(1).values())) == 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,12 +92,6 @@ class WildSearch(Search):
 
     def _name(self) -> str:
         return f"t{len(self._until)}"
-
-    def state(self) -> dict[str, Any]:
-        raise AssertionError("a run is resumed by repeating it")
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        raise AssertionError("a run is resumed by repeating it")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cerebro_spark.checks import check_at_least
-from cerebro_spark.search import Done, Search, Wait, trial_ids
+from cerebro_spark.search import Done, Search, Wait, make_trial_ids
 from cerebro_spark.tune.objective import value_of
 from cerebro_spark.tune.spaces.space import Point, Space
 from cerebro_spark.types import Objective, Report, TrialId, Work
@@ -54,7 +54,7 @@ class Algorithm(Search):
         self.objective = objective
         self.max_concurrent = max_concurrent
         self._seed = seed
-        self._ids = trial_ids(trials)
+        self._ids = make_trial_ids(trials)
         self._numbers = {trial: number for number, trial in enumerate(self._ids)}
         self._awaited: dict[TrialId, list[int]] = {}
         self._standings: dict[TrialId, Standing] = {}
@@ -92,20 +92,6 @@ class Algorithm(Search):
         if trial in self._numbers:
             self._leave(trial, failed=False)
 
-    def state(self) -> dict[str, Any]:
-        return {
-            "awaited": {trial: list(epochs) for trial, epochs in self._awaited.items()},
-            "standings": {t: [s.epoch, packed(s.value), packed(s.best)] for t, s in self._standings.items()},
-            "gone": sorted(self._gone),
-            **self._own_state(),
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self._awaited = {trial: list(epochs) for trial, epochs in state["awaited"].items()}
-        self._standings = {t: Standing(e, unpacked(v), unpacked(b)) for t, (e, v, b) in state["standings"].items()}
-        self._gone = set(state["gone"])
-        self._restore_own(state)
-
     # -- what a subclass defines
 
     @abstractmethod
@@ -124,12 +110,6 @@ class Algorithm(Search):
 
     def _left(self, trial: TrialId, failed: bool) -> None:
         """Take note of a trial that failed or was ended: it is never asked for again. An ended one may fail later."""
-
-    @abstractmethod
-    def _own_state(self) -> dict[str, Any]: ...
-
-    @abstractmethod
-    def _restore_own(self, state: Mapping[str, Any]) -> None: ...
 
     # -- what a subclass may use
 
@@ -165,8 +145,3 @@ class Algorithm(Search):
 def packed(value: float) -> float | None:
     """Return a number as JSON can have it, which has no NaN."""
     return value if value == value else None
-
-
-def unpacked(value: float | None) -> float:
-    """Return a number that JSON had."""
-    return _NAN if value is None else value

@@ -5,12 +5,10 @@ Trials are compared at rungs, by their value at that epoch; epochs between rungs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from cerebro_spark.checks import check_at_least
-from cerebro_spark.tune.algorithms.base import Algorithm, SpaceLike, packed, unpacked
+from cerebro_spark.tune.algorithms.base import Algorithm, SpaceLike
 from cerebro_spark.types import Objective, TrialId, Work
 
 # ASHA promotes by what has been reported: if all trials began at once, no report would be there to decide by.
@@ -135,30 +133,6 @@ class HyperbandAlgorithm(Algorithm):
             bracket.waiting = list(bracket.trials)
             bracket.values = {}
 
-    def _own_state(self) -> dict[str, Any]:
-        return {
-            "brackets": [
-                {
-                    "trials": list(bracket.trials),
-                    "rung": bracket.rung,
-                    "waiting": list(bracket.waiting),
-                    "values": [[trial, packed(value)] for trial, value in bracket.values.items()],
-                    "lost": sorted(bracket.lost),
-                    "reserve": list(bracket.reserve),
-                }
-                for bracket in self._brackets
-            ]
-        }
-
-    def _restore_own(self, state: Mapping[str, Any]) -> None:
-        for bracket, saved in zip(self._brackets, state["brackets"], strict=True):
-            bracket.trials = list(saved["trials"])
-            bracket.rung = int(saved["rung"])
-            bracket.waiting = list(saved["waiting"])
-            bracket.values = {trial: unpacked(value) for trial, value in saved["values"]}
-            bracket.lost = set(saved["lost"])
-            bracket.reserve = list(saved["reserve"])
-
 
 def _replaced(trials: list[TrialId], one: TrialId, by: list[TrialId]) -> list[TrialId]:
     """Return the trials with one of them replaced, or removed if there is no replacement.
@@ -227,15 +201,3 @@ class ASHAAlgorithm(Algorithm):
 
     def _rested(self, trial: TrialId) -> None:
         self._values[self._rung[trial]][trial] = self.standing(trial).value
-
-    def _own_state(self) -> dict[str, Any]:
-        return {
-            "asked": self._asked,
-            "values": [[[trial, packed(value)] for trial, value in values.items()] for values in self._values],
-            "rung": dict(self._rung),
-        }
-
-    def _restore_own(self, state: Mapping[str, Any]) -> None:
-        self._asked = int(state["asked"])
-        self._values = [{trial: unpacked(value) for trial, value in values} for values in state["values"]]
-        self._rung = dict(state["rung"])

@@ -6,14 +6,14 @@ It starts only from a checkpoint that is sure to be kept: the one of a member's 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from cerebro_spark.checks import check_at_least
 from cerebro_spark.errors import ConfigurationError
-from cerebro_spark.tune.algorithms.base import Algorithm, SpaceLike, packed, unpacked
+from cerebro_spark.tune.algorithms.base import Algorithm, SpaceLike
 from cerebro_spark.tune.spaces.space import Point
 from cerebro_spark.types import Checkpoint, Objective, Report, TrialId, Work
 
@@ -160,21 +160,3 @@ class PBTAlgorithm(Algorithm):
             self._members.pop(trial, None)
         if trial in self._resting:
             self._resting.remove(trial)
-
-    def _own_state(self) -> dict[str, Any]:
-        return {
-            "members": {
-                trial: [dict(member.point), packed(member.score), member.checkpoint and list(member.checkpoint)]
-                for trial, member in self._members.items()
-            },
-            "resting": list(self._resting),
-            "lineage": [asdict(descent) for descent in self.lineage],
-        }
-
-    def _restore_own(self, state: Mapping[str, Any]) -> None:
-        self._members = {
-            trial: _Member(dict(point), unpacked(score), Checkpoint(*checkpoint) if checkpoint else None)
-            for trial, (point, score, checkpoint) in state["members"].items()
-        }
-        self._resting = list(state["resting"])
-        self.lineage = [Descent(**descent) for descent in state["lineage"]]

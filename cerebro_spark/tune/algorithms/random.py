@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from cerebro_spark.checks import check_at_least
 from cerebro_spark.tune.algorithms.base import Algorithm, SpaceLike
 from cerebro_spark.types import Objective, Work
@@ -40,9 +37,3 @@ class RandomAlgorithm(Algorithm):
     def _next(self) -> Work:
         number, self._asked = self._asked, self._asked + 1
         return Work(self._ids[number], self.space.params(self._draw(number)), self._epochs)
-
-    def _own_state(self) -> dict[str, Any]:
-        return {"asked": self._asked}
-
-    def _restore_own(self, state: Mapping[str, Any]) -> None:
-        self._asked = int(state["asked"])

@@ -14,7 +14,7 @@ from typing import Any
 from cerebro_spark.checks import check_at_least, is_number
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.search import Done, Search, Wait
-from cerebro_spark.tune.algorithms.base import Algorithm, packed, unpacked
+from cerebro_spark.tune.algorithms.base import Algorithm
 from cerebro_spark.tune.objective import value_of
 from cerebro_spark.types import Objective, Report, TrialId, Work
 
@@ -116,24 +116,6 @@ class Stopping(Search):
         elif report.trial not in self._sliced_work or score.epochs >= self._sliced_work[report.trial].asked:
             self._drop(report.trial)
             self.search.end(report.trial)
-
-    def state(self) -> dict[str, Any]:
-        return {
-            "search": self.search.state(),
-            "orders": [[trial, dict(o.params), o.until, o.asked] for trial, o in self._sliced_work.items()],
-            "records": [[trial, r.epochs, packed(r.best), r.stale] for trial, r in self._scores.items()],
-            "due": list(self._due),
-            "reason": self.reason,
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self.search.restore(state["search"])
-        self._sliced_work = {
-            trial: _SlicedWork(dict(params), until, asked) for trial, params, until, asked in state["orders"]
-        }
-        self._scores = {t: _TrialScore(epochs, unpacked(best), stale) for t, epochs, best, stale in state["records"]}
-        self._due = list(state["due"])
-        self.reason = state["reason"]
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         """Read pickles of earlier versions too, which have other names for two attributes."""

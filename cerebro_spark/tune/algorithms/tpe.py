@@ -85,16 +85,6 @@ class TPEAlgorithm(Algorithm):
         elif number not in self._losses:
             self._rested(trial)
 
-    def _own_state(self) -> dict[str, Any]:
-        return {
-            "points": [dict(point) for point in self._points],
-            "losses": [[number, loss] for number, loss in self._losses.items()],
-        }
-
-    def _restore_own(self, state: Mapping[str, Any]) -> None:
-        self._points = [dict(point) for point in state["points"]]
-        self._losses = {int(number): loss for number, loss in state["losses"]}
-
 
 def suggestion(space: Space, points: list[Point], losses: Mapping[int, float | None], seed: int) -> dict[str, float]:
     """Return what Hyperopt would try next, by path. A trial without a loss, failed or unfinished, counts as worst."""

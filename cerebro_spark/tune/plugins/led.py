@@ -122,15 +122,6 @@ class LedSearch(Search):
         if goes_on:
             self.finished(progress)
 
-    def state(self) -> dict[str, Any]:
-        raise EventLogError(_ALIVE)
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        raise EventLogError(_ALIVE)
-
-
-_ALIVE = "a search that is led by another library cannot be saved: its state is in that library"
-
 
 class Absent(Search):
     """Stands for the leader in the recipe of a run. The leader lived in the driver alone, so it only explains that.
@@ -151,12 +142,6 @@ class Absent(Search):
 
     def tell(self, report: Report) -> None:
         """Do nothing: there is no leader to tell."""
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Do nothing: there is no state."""
 
 
 class LedTraining:

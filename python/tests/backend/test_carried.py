@@ -20,7 +20,7 @@ from cerebro_spark.errors import StoreError
 from cerebro_spark.events import Event, UnitFinished
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.scheduling.evaluations import merging_of
-from cerebro_spark.scheduling.roster import TrialRecord
+from cerebro_spark.scheduling.records import TrialRecord
 from cerebro_spark.search import FixedSearch
 from cerebro_spark.store import paths
 from cerebro_spark.store.local import LocalStore

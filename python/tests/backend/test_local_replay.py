@@ -17,7 +17,7 @@ from cerebro_spark.engine import Engine
 from cerebro_spark.errors import ReplayDiverged
 from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import Event, Settings, UnitFinished, WorkerLost
-from cerebro_spark.replays import Checker, ReplaySearch, Script
+from cerebro_spark.replays import ReplayChecker, ReplaySearch, RunScript
 from cerebro_spark.search import Done, FixedSearch, Search, Wait
 from cerebro_spark.store import paths
 from cerebro_spark.trainer.base import Hooks
@@ -80,8 +80,14 @@ def pids(backend: LocalBackend) -> list[int]:
 
 
 def train(
-    run: str, dataset: Dataset, model_fn: Any, search: Search, backend: LocalBackend, script: Script | None, *who: Any
-) -> Script:
+    run: str,
+    dataset: Dataset,
+    model_fn: Any,
+    search: Search,
+    backend: LocalBackend,
+    script: RunScript | None,
+    *who: Any,
+) -> RunScript:
     """Run, and return what the log says of it."""
     backend.bind(Job(run, dataset.store, dataset, Hooks(model_fn), seed=11))
     settings = Settings(
@@ -90,7 +96,7 @@ def train(
     settings = script.settings_like(settings) if script else settings
     log = EventLog(dataset.store, run)
     Engine(search, settings, backend, log, run=run, observers=who).run()
-    return Script.of(log.read())
+    return RunScript.from_events(log.read())
 
 
 def kept_arrays(dataset: Dataset, run: str) -> dict[str, dict[str, bytes]]:
@@ -115,12 +121,12 @@ def test_weights_come_out_the_same_although_workers_died_and_others_repeat_it(tm
     assert len(weights) == 5
     for name in dataset.store.list(paths.checkpoint_folder("r1")):
         dataset.store.delete(name)
-    checker = Checker(script)
+    checker = ReplayChecker(script)
     second = LocalBackend(num_workers=3, threads=1)
     again = train("r2", dataset, torch_model_fn, ReplaySearch(script), second, script, checker, Killer(second, (15,)))
     checker.finish()
     assert again.digests == script.digests
-    assert [course.visits for course in again.courses] == [course.visits for course in script.courses]
+    assert [course.visits for course in again.trials] == [course.visits for course in script.trials]
     assert {(r.trial, r.epoch): r.metrics for r in again.reports} == {
         (r.trial, r.epoch): r.metrics for r in script.reports
     }
@@ -132,7 +138,7 @@ def test_keras_comes_out_the_same_and_its_metrics_too(tmp_path: Path) -> None:
     dataset = small_dataset(tmp_path, partitions=2)
     search = FixedSearch([{"lr": 0.02, "batch_size": 32}, {"lr": 0.1, "batch_size": 32}], 2)
     script = train("r1", dataset, keras_model_fn, search, LocalBackend(num_workers=2, threads=1), None)
-    checker = Checker(script)
+    checker = ReplayChecker(script)
     train("r2", dataset, keras_model_fn, ReplaySearch(script), LocalBackend(num_workers=1, threads=1), script, checker)
     checker.finish()
 
@@ -143,5 +149,5 @@ def test_another_number_of_threads_is_seen_before_anything_is_trained(tmp_path: 
     script = train("r1", dataset, torch_model_fn, search, LocalBackend(num_workers=1, threads=1), None)
     backend = LocalBackend(num_workers=1, threads=2)
     with pytest.raises(ReplayDiverged, match="computes with 2 threads, run r1 did with 1"):
-        train("r2", dataset, torch_model_fn, ReplaySearch(script), backend, script, Checker(script))
+        train("r2", dataset, torch_model_fn, ReplaySearch(script), backend, script, ReplayChecker(script))
     assert not any(isinstance(event, UnitFinished) for event in EventLog(dataset.store, "r2").read())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cerebro_spark.dispatch import POLICIES
-from cerebro_spark.dispatch.exact import planned, solve
+from cerebro_spark.dispatch.exact import make_plan_policy, solve
 from cerebro_spark.simulation import Scenario, draw_workload, simulate
 
 
@@ -46,5 +46,5 @@ def test_a_solved_order_can_be_followed(monkeypatch: pytest.MonkeyPatch) -> None
     scenario = Scenario(trials=4, workers=3, epochs=1, heterogeneous=True, known_costs=True, policy="exact")
     costs, speeds = draw_workload(scenario, 0)
     best = solve(np.outer(costs, 1 / np.asarray(speeds)), seconds=10)
-    monkeypatch.setitem(POLICIES, "exact", planned(best))
+    monkeypatch.setitem(POLICIES, "exact", make_plan_policy(best))
     assert simulate(scenario).makespan == pytest.approx(best.makespan, rel=1e-3)

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro_spark.dispatch import POLICIES, News, View, policy_named
-from cerebro_spark.dispatch.rearrangement import circular_orders, steinitz_order
+from cerebro_spark.dispatch import POLICIES, Changes, PolicyView, get_policy
+from cerebro_spark.dispatch.rearrangement import find_steinitz_order, make_circular_orders
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.scheduling.board import Board
 from cerebro_spark.scheduling.costs import CostModel
 from cerebro_spark.simulation import Scenario, simulate
 
 
-def make_view(trials: int, workers: int, columns: int, seed: int) -> View:
+def make_view(trials: int, workers: int, columns: int, seed: int) -> PolicyView:
     """A board in the middle of things."""
     rng = np.random.default_rng(seed)
     board = Board(columns, CostModel([1.0] * columns))
@@ -34,7 +34,7 @@ def make_view(trials: int, workers: int, columns: int, seed: int) -> View:
         worker = int(np.flatnonzero(board.holds[:, column])[0])
         if board.idle[worker]:
             board.start(worker, int(trial), int(column), now=0.0)
-    return View(board, rng)
+    return PolicyView(board, rng)
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -45,7 +45,7 @@ def test_choices_are_legal(name: str, trials: int, workers: int, columns: int, s
     board = view.board
     before = (board.todo.copy(), board.free.copy(), board.idle.copy())
     eligible = board.live & ~board.idle if busy else board.idle
-    choices = POLICIES[name](view, News(everything=True), eligible)
+    choices = POLICIES[name](view, Changes(everything=True), eligible)
     for choice in choices:
         assert eligible[choice.worker]
         assert board.free[choice.trial]
@@ -62,7 +62,7 @@ def test_choices_are_legal(name: str, trials: int, workers: int, columns: int, s
 def test_greedy_policies_leave_nobody_idle_who_could_work(name: str, trials: int, workers: int, seed: int) -> None:
     view = make_view(trials, workers, 4, seed)
     board = view.board
-    choices = POLICIES[name](view, News(everything=True), board.idle)
+    choices = POLICIES[name](view, Changes(everything=True), board.idle)
     free = board.free.copy()
     free[[c.trial for c in choices]] = False
     for worker in set(np.flatnonzero(board.idle)) - {c.worker for c in choices}:
@@ -71,7 +71,7 @@ def test_greedy_policies_leave_nobody_idle_who_could_work(name: str, trials: int
 
 def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigurationError, match=r"'best'.*hopper.*random"):
-        policy_named("best")
+        get_policy("best")
 
 
 @given(st.integers(1, 14), st.integers(1, 5), st.integers(0, 99))
@@ -79,7 +79,7 @@ def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
 def test_steinitz_keeps_partial_sums_small(count: int, dimension: int, seed: int) -> None:
     vectors = np.random.default_rng(seed).uniform(-1, 1, (count, dimension))
     vectors -= vectors.mean(axis=0)
-    order = steinitz_order(vectors)
+    order = find_steinitz_order(vectors)
     assert sorted(order) == list(range(count))
     longest = np.abs(vectors).max()
     assert np.abs(np.cumsum(vectors[order], axis=0)).max() <= dimension * longest + 1e-6
@@ -95,7 +95,7 @@ def test_rearrangement_is_optimal_where_its_theorem_says_so() -> None:
 @settings(max_examples=40, deadline=None)
 def test_circular_orders_are_permutations(trials: int, workers: int, seed: int) -> None:
     times = np.random.default_rng(seed).uniform(0.1, 5, (trials, workers))
-    assert all(sorted(order) == list(range(trials)) for order in circular_orders(times))
+    assert all(sorted(order) == list(range(trials)) for order in make_circular_orders(times))
 
 
 @pytest.mark.parametrize(("trials", "workers"), [(8, 8), (12, 12), (6, 8), (9, 8)])

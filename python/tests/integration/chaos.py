@@ -21,7 +21,7 @@ from cerebro_spark.backend.hand import Hand
 from cerebro_spark.backend.spark import SparkBackend
 from cerebro_spark.backend.wire import Message
 from cerebro_spark.events import Action, Event, RunUnit, UnitFinished, WorkerJoined, WorkerLost
-from cerebro_spark.search import Done, Search, Wait, trial_ids
+from cerebro_spark.search import Done, Search, Wait, make_trial_ids
 from cerebro_spark.types import Report, Unit, Work
 
 Kind = Literal["worker", "task", "executor", "stall", "return"]
@@ -201,7 +201,7 @@ class UntilCalm(Search):
     """Trains all configurations on, epoch after epoch, until the file `calm` is there."""
 
     def __init__(self, configurations: Sequence[Mapping[str, Any]], calm: Path) -> None:
-        self._params = dict(zip(trial_ids(len(configurations)), configurations, strict=True))
+        self._params = dict(zip(make_trial_ids(len(configurations)), configurations, strict=True))
         self._open = set(self._params)
         self._pending = deque(Work(trial, params, 1) for trial, params in self._params.items())
         self._calm = calm
@@ -216,12 +216,6 @@ class UntilCalm(Search):
             self._open.discard(report.trial)
         else:
             self._pending.append(Work(report.trial, self._params[report.trial], report.epoch + 1))
-
-    def state(self) -> dict[str, Any]:
-        raise NotImplementedError("nobody resumes this run")
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        raise NotImplementedError("nobody resumes this run")
 
 
 def parent(pid: int) -> int:

@@ -29,8 +29,8 @@ from cerebro_spark.events import (
 )
 from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.scheduling.deaths import Deaths
-from cerebro_spark.scheduling.roster import Kill
-from cerebro_spark.scheduling.rules import with_todays_rules
+from cerebro_spark.scheduling.records import Kill
+from cerebro_spark.scheduling.settings import with_todays_rules
 from cerebro_spark.simulation import Scenario, simulate
 from cerebro_spark.types import Checkpoint, Metrics, Partition, Work
 

@@ -93,7 +93,7 @@ def test_a_trial_counts_by_its_best_epoch_and_a_failed_one_has_no_loss() -> None
         search.tell(Report("t0", epoch, {"val_accuracy": value}))
     search.tell(Report("t1", 1, {"val_accuracy": 0.99}))
     search.tell(Report("t1", 2, error="out of memory"))
-    assert search.state()["losses"] == [[0, -0.9], [1, None]]
+    assert search._losses == {0: -0.9, 1: None}
 
 
 def test_its_proposals_stay_in_the_space() -> None:

@@ -120,10 +120,10 @@ class Assignment:
     parent: Checkpoint | None
 
 
-def forgiven(failures: Sequence[WorkerId], worker: WorkerId, neighbours: Collection[WorkerId]) -> list[WorkerId]:
+def merge_failures(failures: Sequence[WorkerId], worker: WorkerId, neighbours: Collection[WorkerId]) -> list[WorkerId]:
     """Failures by worker, of which those at the neighbours have come to count as one of this worker.
 
-    >>> forgiven(["w0", "w1", "w2", "w1"], "w1", {"w1", "w2"})
+    >>> merge_failures(["w0", "w1", "w2", "w1"], "w1", {"w1", "w2"})
     ['w0', 'w1']
     """
     left = [name for name in failures if name not in neighbours]

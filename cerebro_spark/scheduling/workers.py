@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from cerebro_spark.events import DropPartition, RetireWorker, RunUnit, WorkerJoined, WorkerLost
-from cerebro_spark.scheduling.deaths import fell_together, recent
-from cerebro_spark.scheduling.roster import Assignment, WorkerRecord
+from cerebro_spark.scheduling.deaths import died_with_host, has_host_failed
+from cerebro_spark.scheduling.records import Assignment, WorkerRecord
 from cerebro_spark.scheduling.state import State
 from cerebro_spark.scheduling.trials import TrialRules
 from cerebro_spark.types import Checkpoint, Metrics, PartitionId, Unit, WorkerId
@@ -16,7 +16,7 @@ from cerebro_spark.types import Checkpoint, Metrics, PartitionId, Unit, WorkerId
 _MOST_DOUBLINGS = 6
 
 
-class CrewRules:
+class WorkerRules:
     """Changes the state of workers as facts come in.
 
     Those `in_doubt` are set aside until it shows whether they are at fault (see `blame.py`).
@@ -42,7 +42,7 @@ class CrewRules:
         worker.failures, worker.failed_loads, worker.unwanted, worker.at_fault = [], 0, [], False
         state.board.join(worker.row, state.now)
         state.board.costs.add_worker(worker.row, event.speed)
-        state.actions += state.holdings.joined(worker, event.holds)
+        state.actions += state.holdings.add_worker(worker, event.holds)
         state.look_at_all = True
 
     def lose(self, event: WorkerLost) -> None:
@@ -99,7 +99,7 @@ class CrewRules:
         state = self._state
         worker.retiring = True
         state.board.withdraw(worker.row)
-        state.holdings.forget(worker)
+        state.holdings.release_all(worker)
         state.actions += state.holdings.settle()
         state.look_at_all = True
 
@@ -130,12 +130,12 @@ class CrewRules:
         self.no_longer_in_doubt(worker)
         self._state.board.leave(worker.row)
         for attempt in list(worker.queue):
-            assignment = self.give_up(attempt, worker)
+            assignment = self.cancel_assignment(attempt, worker)
             if event.blames_unit and attempt == running:
-                self._trials.killed(assignment, worker, event.reason)
-        self._state.holdings.forget(worker)
-        if fell_together(worker.host, self._state.workers.values(), self._state.now):
-            self._trials.explain(lambda kill: recent(kill, worker.host, self._state.now))
+                self._trials.record_kill(assignment, worker, event.reason)
+        self._state.holdings.release_all(worker)
+        if has_host_failed(worker.host, self._state.workers.values(), self._state.now):
+            self._trials.explain(lambda kill: died_with_host(kill, worker.host, self._state.now))
 
     def _running(self, worker: WorkerRecord, event: WorkerLost) -> int | None:
         """What it was at. If it says that it was at something else than it has to do now, that had not begun."""
@@ -146,14 +146,14 @@ class CrewRules:
 
     # -- partitions
 
-    def loaded(self, worker_id: WorkerId, partition: PartitionId) -> None:
+    def record_load(self, worker_id: WorkerId, partition: PartitionId) -> None:
         """A worker has a partition, unless it was told meanwhile to drop it."""
         worker = self._state.workers.get(worker_id)
         if worker is not None and partition in worker.unwanted:
             worker.unwanted.remove(partition)
         elif worker is not None and worker.live and not worker.retiring:
             worker.failures, worker.failed_loads = [], 0
-            self._state.actions += self._state.holdings.loaded(worker, partition)
+            self._state.actions += self._state.holdings.record_load(worker, partition)
             self._state.look_at_all = True
 
     # -- assignments
@@ -177,7 +177,7 @@ class CrewRules:
         worker.queue.append(state.attempts)
         state.actions.append(RunUnit(worker.id, unit, state.attempts, params, parent, step, carry, final, rebased))
 
-    def take_off(self, attempt: int, worker: WorkerRecord) -> Assignment:
+    def end_assignment(self, attempt: int, worker: WorkerRecord) -> Assignment:
         """An assignment is over, well or badly."""
         state = self._state
         worker.queue.remove(attempt)
@@ -188,10 +188,10 @@ class CrewRules:
         state.delete(state.retention.release(assignment.parent))
         return assignment
 
-    def give_up(self, attempt: int, worker: WorkerRecord) -> Assignment:
+    def cancel_assignment(self, attempt: int, worker: WorkerRecord) -> Assignment:
         """An assignment did not happen: its unit is open again, from the checkpoint it started with."""
         state = self._state
-        assignment = self.take_off(attempt, worker)
+        assignment = self.end_assignment(attempt, worker)
         unit = assignment.unit
         state.given_up.add(attempt)
         trial = state.trials[unit.trial]

@@ -30,7 +30,7 @@ _USUAL = 10.0
 _UNKNOWN = 100.0
 
 
-class Limits:
+class TimeLimits:
     """Puts a limit on orders: what the settings say, or what was learnt."""
 
     def __init__(self, state: State) -> None:
@@ -44,7 +44,7 @@ class Limits:
         self._units: dict[int, RunUnit] = {}
         self._loads: dict[tuple[WorkerId, PartitionId], LoadPartition] = {}
 
-    def heard(self, event: Event) -> None:
+    def observe(self, event: Event) -> None:
         """Learn from what went well, and forget what is over."""
         if isinstance(event, (UnitFinished, UnitFailed)):
             self._units.pop(event.attempt, None)
@@ -65,12 +65,12 @@ class Limits:
             ordered = self._ordered.pop((event.worker, event.partition), event.at)
             self._longest_load = max(self._longest_load, event.at - ordered)
 
-    def put_on(self, actions: list[Action]) -> list[Action]:
+    def apply(self, actions: list[Action]) -> list[Action]:
         """The same orders, with their limits."""
         return [*map(self._limited, actions), *self._late()] if self._on else actions
 
     def _late(self) -> list[Action]:
-        """Limits for what was ordered before anything was known."""
+        """TimeLimits for what was ordered before anything was known."""
         late: list[Action] = []
         if self._longest:
             late += [LimitOrder(o.worker, self._of(self._expected(o)) or 0.0, o.attempt) for o in self._units.values()]

@@ -25,7 +25,7 @@ from cerebro_spark.events import (
     WorkerLost,
 )
 from cerebro_spark.scheduler import MopScheduler
-from cerebro_spark.scheduling.rules import with_todays_rules
+from cerebro_spark.scheduling.settings import with_todays_rules
 from cerebro_spark.types import Checkpoint, Metrics, Partition, Work
 
 Stuck = Callable[[LoadPartition | RunUnit], bool]
