@@ -172,7 +172,7 @@ class Result:
           probability of two, the largest of several), "probability" has the probabilities and "rawPrediction" the
           logits, one value for each class.
         - A regression adds "prediction", a number, or an array if the model has several values per row.
-        - A model with several outputs adds each as it is, in a column "prediction_<output>".
+        - A model with several outputs adds each as it is, in a column `prediction_<output>`.
 
         `input_fn` is applied as in evaluation, with zeros for labels that are not there.
 

@@ -49,7 +49,7 @@ def check(command: str, shown: str) -> None:
         case "tensorboard" | "source":
             assert shutil.which(program) or (ROOT / arguments[0]).exists() or ".venv" in arguments[0], command
         case _:
-            raise AssertionError(f"nobody has said yet how to check {program!r}: teach doc_commands.py")
+            raise AssertionError(f"there is no check for {program!r}: add one to doc_commands.py")
 
 
 def _check_own(arguments: list[str], shown: str) -> None:

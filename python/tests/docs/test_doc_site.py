@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import re
 import subprocess
@@ -90,6 +91,13 @@ def test_examples_are_shown_as_code(site: Path) -> None:
     """Markdown would take `>>>` for three quotations in one another."""
     for page in (site / "api").glob("*.html"):
         assert "<blockquote>" not in page.read_text(), page.name
+
+
+@pytest.mark.slow
+def test_parameters_are_shown_as_tables(site: Path) -> None:
+    _, _, after = (site / "api" / "data.html").read_text().partition('id="cerebro_spark.prepare"')
+    shown = re.findall(r"<tr[^>]*>\s*<td>\s*<code>(\w+)</code>", after.partition('id="cerebro_spark.open_dataset"')[0])
+    assert shown == list(inspect.signature(cerebro_spark.prepare).parameters)
 
 
 @pytest.mark.slow
