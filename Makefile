@@ -15,7 +15,7 @@ MODERN_TESTS := $(addprefix python/tests/,data test_engine.py test_engine_faults
 	tune/test_space.py tune/test_search_contract.py tune/test_tpe.py tune/test_bad_inputs.py tune/test_fit.py \
 	result/test_record.py result/test_spark_scoring.py integration/test_end_to_end.py::test_on_spark_executors)
 
-.PHONY: demo test test-fast test-modern test-zoo lint format docs bench hadoop clean java maven
+.PHONY: demo test test-fast test-modern test-zoo coverage lint format hooks docs bench hadoop clean java maven
 
 demo: java $(READY)
 	$(BIN)/python examples/flights.py
@@ -25,6 +25,10 @@ test: java $(READY)
 
 test-fast: $(READY)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "$(FAST)"
+
+# Of the fast tier and of its own processes only: measuring all would lengthen the suite by minutes.
+coverage: $(READY)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "$(FAST)" --cov --cov-report=term
 
 test-modern: java $(MODERN_READY)
 	$(MODERN_BIN)/python -m pytest $(SIDE_BY_SIDE) --durations=20 -m "not hadoop" $(MODERN_TESTS)
@@ -42,6 +46,9 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+hooks: $(READY)
+	$(BIN)/pre-commit install
+
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 	@echo "Open build/site/index.html; for its search say '$(BIN)/python -m http.server --directory build/site'"
@@ -53,7 +60,7 @@ hadoop: java maven $(READY)
 	PYTHONPATH=python/tests $(BIN)/python -m hadoop
 
 clean:
-	rm -rf .venv .venv-modern .bench .hadoop build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-modern .bench .hadoop build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
 
 java:
 	@command -v java >/dev/null || { echo "Java is missing: install version 17, for example with 'apt-get install openjdk-17-jre-headless'"; exit 1; }

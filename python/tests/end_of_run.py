@@ -16,4 +16,4 @@ SECONDS = 120.0
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure() -> None:
-    faulthandler.dump_traceback_later(SECONDS, exit=True, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(SECONDS, exit=True, file=sys.__stderr__ or 2)

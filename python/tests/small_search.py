@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from cerebro_spark.trainer.torch.model import TorchModel
 FEATURES = 6
 
 
-def small_rows(rows: int = 600) -> dict[str, np.ndarray]:
+def small_rows(rows: int = 600) -> dict[str, np.ndarray[Any, Any]]:
     """Two classes that a line divides."""
     rng = np.random.default_rng(5)
     x = rng.normal(size=(rows, FEATURES)).astype("float32")
@@ -28,7 +29,7 @@ def small_dataset(folder: Path, rows: int = 600, partitions: int = 2) -> Dataset
     return prepare(small_rows(rows), store=store, features="x", label="y", validation=0.25, partitions=partitions)
 
 
-def torch_model_fn(params: dict[str, Any]) -> TorchModel:
+def torch_model_fn(params: Mapping[str, Any]) -> TorchModel:
     import torch
     from torch import nn
 
@@ -37,7 +38,7 @@ def torch_model_fn(params: dict[str, Any]) -> TorchModel:
     return TorchModel(module, optimizer, nn.BCEWithLogitsLoss())
 
 
-def keras_model_fn(params: dict[str, Any]) -> Any:
+def keras_model_fn(params: Mapping[str, Any]) -> Any:
     import keras
 
     model = keras.Sequential([keras.layers.Dense(8, activation="relu"), keras.layers.Dense(1, activation="sigmoid")])

@@ -274,7 +274,7 @@ def test_a_run_whose_workers_had_other_threads_cannot_be_replayed() -> None:
 
 
 def test_a_log_without_digests_or_without_a_start_cannot_be_replayed() -> None:
-    bare = [replace(e, checkpoint=e.checkpoint._replace(digest="")) if trains(e) else e for e in small_run()]
+    bare = [replace(e, checkpoint=e.checkpoint._replace(digest="")) if trains(e) else e for e in small_run()]  # type: ignore[call-arg]
     with pytest.raises(ConfigurationError, match="its log has no digest of what t"):
         RunScript.from_events(bare)
     with pytest.raises(EventLogError, match="nothing to replay"):

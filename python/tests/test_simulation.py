@@ -33,7 +33,7 @@ scenarios = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(scenarios, st.integers(0, 99))
 def test_every_unit_is_done_once_and_no_bound_is_beaten(scenario: Scenario, seed: int) -> None:
     outcome = simulate(scenario, seed, keep_bars=True)

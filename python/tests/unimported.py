@@ -12,7 +12,7 @@ def keys_in(file: Path, table: str) -> list[str]:
     """The keys of the dict that `file` assigns to `table`, in their order."""
     found = _assigned(file, table)
     assert isinstance(found, ast.Dict)
-    return [key.value for key in found.keys if isinstance(key, ast.Constant)]
+    return [str(ast.literal_eval(key)) for key in found.keys if key is not None]
 
 
 def exported(package: str, module: str) -> list[str]:

@@ -26,7 +26,7 @@ def pair(secret: bytes = SECRET) -> tuple[Channel, Channel]:
     return driver, worker
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(messages, messages, st.data())
 def test_messages_arrive_whole_however_the_bytes_are_cut(down: list, up: list, data: st.DataObject) -> None:
     driver, worker = pair()

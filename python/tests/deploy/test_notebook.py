@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 def notebook() -> dict[str, Any]:
-    cells = [
+    cells: list[dict[str, Any]] = [
         {"cell_type": "code", "execution_count": None, "id": f"c{at}", "metadata": {}, "outputs": [], "source": code}
         for at, code in enumerate(pages.blocks("notebook", "python", under="One machine"))
     ]

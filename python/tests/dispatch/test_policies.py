@@ -38,7 +38,7 @@ def make_view(trials: int, workers: int, columns: int, seed: int) -> PolicyView:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(st.integers(1, 9), st.integers(1, 5), st.integers(1, 6), st.integers(0, 99), st.booleans())
 def test_choices_are_legal(name: str, trials: int, workers: int, columns: int, seed: int, busy: bool) -> None:
     view = make_view(trials, workers, columns, seed)
@@ -75,7 +75,7 @@ def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
 
 
 @given(st.integers(1, 14), st.integers(1, 5), st.integers(0, 99))
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 def test_steinitz_keeps_partial_sums_small(count: int, dimension: int, seed: int) -> None:
     vectors = np.random.default_rng(seed).uniform(-1, 1, (count, dimension))
     vectors -= vectors.mean(axis=0)

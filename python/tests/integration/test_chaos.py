@@ -25,7 +25,7 @@ from cerebro_spark.types import Objective
 pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(600)]
 SEED = 20
 TRIALS, PARTITIONS = 6, 3
-KINDS: list[Kind] = ["worker"] * 3 + ["task"] * 2 + ["executor"] * 2 + ["stall"] + ["return"]
+KINDS: list[Kind] = ["worker", "worker", "worker", "task", "task", "executor", "executor", "stall", "return"]
 MOST_UNITS = 5
 HEARTBEAT = 8.0
 

@@ -48,7 +48,7 @@ def squeezing_outputs(label: Any, output: Any) -> Any:
     return compared(label, ops.squeeze(output, -1))
 
 
-class Hits(keras.metrics.Metric):
+class Hits(keras.metrics.Metric):  # type: ignore[misc]
     """A metric of a user's own."""
 
     def __init__(self, name: str = "hits") -> None:
@@ -69,7 +69,7 @@ def root(label: Any, output: Any) -> Any:
     return ops.sqrt(ops.mean(ops.square(label - output)))
 
 
-class Squares(keras.losses.Loss):
+class Squares(keras.losses.Loss):  # type: ignore[misc]
     """A loss of a user's own."""
 
     def call(self, label: Any, output: Any) -> Any:

@@ -57,7 +57,7 @@ def keras_trainer(eager: bool = False, **hooks: Any) -> Any:
     keras = pytest.importorskip("keras")
     from cerebro_spark.trainer.keras.trainer import KerasTrainer
 
-    class Rows(keras.layers.Layer):
+    class Rows(keras.layers.Layer):  # type: ignore[misc,name-defined]
         """Notes the largest and the smallest batch that it is trained on."""
 
         def build(self, shape: Any) -> None:

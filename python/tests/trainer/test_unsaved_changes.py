@@ -71,7 +71,7 @@ def applying(names: list[tuple[str, int]]) -> Any:
 changes = st.lists(st.tuples(st.sampled_from([*LEAKS, *KEEPS]), st.integers(0, 3)), max_size=4)
 
 
-@hypothesis.settings(max_examples=60, deadline=None, derandomize=True)
+@hypothesis.settings(deadline=None, derandomize=True)
 @hypothesis.given(changes)
 def test_a_change_hops_or_is_refused(names: list[tuple[str, int]]) -> None:
     trainer = trainer_of(applying(names))

@@ -25,13 +25,14 @@ class Doubled(torchmetrics.Metric):
     def __init__(self) -> None:
         super().__init__()
         self.inner = accuracy()
+        self.seen: Any
         self.add_state("seen", torch.tensor(0.0), dist_reduce_fx="sum")
 
     def update(self, output: torch.Tensor, label: torch.Tensor) -> None:
         self.inner.update(output, label)
         self.seen += len(label)
 
-    def compute(self) -> torch.Tensor:
+    def compute(self) -> Any:
         return 2 * self.inner.compute() + self.seen
 
     def reset(self) -> None:
@@ -90,7 +91,7 @@ class Stateless(torchmetrics.Metric):
     def update(self, output: torch.Tensor, label: torch.Tensor) -> None:
         self.last = output.mean()
 
-    def compute(self) -> torch.Tensor:
+    def compute(self) -> Any:
         return self.last
 
 

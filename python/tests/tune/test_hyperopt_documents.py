@@ -75,7 +75,8 @@ def test_a_failure_at_first_does_not_hide_all_progress_after_it(percent: float) 
     documents[0].update(state=2, result={"status": "fail", "error": "it broke"})
     for number, document in enumerate(documents[1:]):
         document.update(state=2, result={"status": "ok", "loss": 8.0 - number})
-    stop, state = no_progress_loss(3, percent), []
+    state: list[Any] = []
+    stop = no_progress_loss(3, percent)
     for ended in range(1, 8):
         stopped, state = stop(ended_trials(documents[:ended]), *state)
         assert not stopped

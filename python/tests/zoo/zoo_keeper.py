@@ -29,7 +29,7 @@ def start(framework: str) -> None:
     module = importlib.import_module(f"cerebro_spark.trainer.{kind}.trainer")
     _trainer_class = module.TorchTrainer if kind == "torch" else module.KerasTrainer
     assert framework == _trainer_class.framework
-    socket.socket.connect = _stay_here  # type: ignore[method-assign]
+    socket.socket.connect = _stay_here  # type: ignore[method-assign,assignment]
 
 
 def _stay_here(self: socket.socket, address: Any) -> None:
