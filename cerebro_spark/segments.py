@@ -43,6 +43,8 @@ class Place(NamedTuple):
 
 
 START = Place(0, 0)
+Line = dict[str, Any]
+"""A line of a log as JSON: an event, its number `n`, and who wrote it and what came of it."""
 _TRIES = 5
 
 
@@ -55,7 +57,7 @@ class Walk:
         self.place = place
         self.last: str | None = None
 
-    def lines(self) -> Iterator[tuple[int, str]]:
+    def lines(self) -> Iterator[tuple[int, Line]]:
         """All whole lines with their numbers, in order. Raises EventLogError where one is missing before the end."""
         listed = self._list()
         while True:
@@ -64,7 +66,7 @@ class Walk:
                 return
             listed = again
 
-    def _term(self, listed: list[Segment]) -> Generator[tuple[int, str], None, list[Segment] | None]:
+    def _term(self, listed: list[Segment]) -> Generator[tuple[int, Line], None, list[Segment] | None]:
         """What these segments hold of the term; returns the listing to go on with, or None at the end of the log."""
         blocked = False
         for segment in self._waiting(listed):
@@ -164,24 +166,19 @@ def author(data: bytes) -> str:
     return str(_body(data.split(b"\n")[0]).get("by", "somebody who left no name"))
 
 
-def signed(line: str, writer: str) -> str:
-    """A line that says who wrote it."""
-    return f'{{"by":{json.dumps(writer)},{line[1:]}'
+def signed(line: str, writer: str, clock: float | None = None) -> str:
+    """A line that says who wrote it, and when: the first one of a turn."""
+    when = "" if clock is None else f'"clock":{clock:.3f},'
+    return f'{{"by":{json.dumps(writer)},{when}{line[1:]}'
 
 
-def whole_lines(segment: bytes, first: int) -> list[tuple[int, str]]:
+def whole_lines(segment: bytes, first: int) -> list[tuple[int, Line]]:
     """The lines of a segment that are whole, from event `first` on, with their numbers."""
-    numbered = ((_number(raw), raw) for raw in segment.split(b"\n"))
-    return [(number, raw.decode()) for number, raw in numbered if number is not None and number >= first]
+    bodies = [_body(raw) for raw in segment.split(b"\n")]
+    return [(body["n"], body) for body in bodies if isinstance(body.get("n"), int) and body["n"] >= first]
 
 
-def _number(raw: bytes) -> int | None:
-    """The number of a whole line; None for an empty or cut one."""
-    number = _body(raw).get("n")
-    return number if isinstance(number, int) else None
-
-
-def _body(raw: bytes) -> dict[str, Any]:
+def _body(raw: bytes) -> Line:
     try:
         body = json.loads(raw.decode())
     except (ValueError, RecursionError):

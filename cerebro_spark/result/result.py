@@ -18,7 +18,8 @@ from cerebro_spark.errors import CheckpointError, ConfigurationError, DataError,
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.result import display, frames, plots, saving, tables
 from cerebro_spark.result.blueprint import Blueprint, Scorer, blueprint
-from cerebro_spark.result.record import Record, read_record
+from cerebro_spark.result.listing import read_view
+from cerebro_spark.run_view import RunView
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
 from cerebro_spark.types import Metrics, TrialId
@@ -50,19 +51,19 @@ class Result:
 
     def __init__(self, store: Store | str, run_id: str) -> None:
         self._store = as_store(store)
-        self._record: Record = read_record(self._store, run_id)
+        self._view: RunView = read_view(self._store, run_id)
         self._scorers: dict[TrialId, Scorer] = {}
         self._shipments: dict[tuple[str, TrialId], Any] = {}
 
     @property
     def run_id(self) -> str:
         """The name of the run in its store."""
-        return self._record.run
+        return self._view.run
 
     @property
     def finished(self) -> bool:
         """Whether the run came to its end; one that did not can go on with `cs.resume`."""
-        return self._record.scheduler.finished
+        return self._view.finished
 
     # What came out
 
@@ -72,39 +73,39 @@ class Result:
 
         Raises TrialFailed, with the first traceback, if all trials failed.
         """
-        return tables.best_trial(self._record)
+        return tables.best_trial(self._view)
 
     @cached_property
     def trials(self) -> pd.DataFrame:
         """A row a trial, best first: status, best epoch and its metrics, params as `param_...`, error if it failed."""
-        return tables.trials_table(self._record)
+        return tables.trials_table(self._view)
 
     @cached_property
     def history(self) -> pd.DataFrame:
         """A row an (trial, epoch) with all metrics; `seconds` is when the epoch was known, from the run's start."""
-        return tables.history_table(self._record)
+        return tables.history_table(self._view)
 
     @cached_property
     def units(self) -> pd.DataFrame:
         """A row a unit that counts: trial, epoch, partition, kind, worker, host, start, end, seconds, loss."""
-        return tables.units_table(self._record)
+        return tables.units_table(self._view)
 
     def plot(self, kind: str | None = None) -> Any:
         """A matplotlib figure: "curves" (metric by epoch), "parallel" (params to metric), "gantt" (who ran what when).
 
         Without a kind, all three under each other. Save it with `figure.savefig("run.png")`.
         """
-        return plots.plot(self._record, kind)
+        return plots.plot(self._view, kind)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickled result is its address: whoever opens it reads the run again."""
         return type(self), (self._store, self.run_id)
 
     def __repr__(self) -> str:
-        return display.as_text(self._record)
+        return display.as_text(self._view)
 
     def _repr_html_(self) -> str:
-        return display.as_html(self._record)
+        return display.as_html(self._view)
 
     # Models
 
@@ -172,7 +173,7 @@ class Result:
         if is_spark(df):
             from cerebro_spark.result import spark
 
-            series = trial in self._record.carrying
+            series = trial in self._view.carrying
             return scorer.trainer.finish(spark.measure(self._shipment(df, trial), scorer, df, series))
         if isinstance(df, Dataset):
             chunks = frames.dataset_chunks(df, scorer.blueprint.sources)
@@ -197,7 +198,7 @@ class Result:
         The models of all trials go with it, or only those of `trials`. The user's functions are in it as a pickle:
         whoever may write that folder may run code where it is loaded.
         """
-        saving.save(self._record, self._store, path, trials, overwrite)
+        saving.save(self._view, self._store, path, trials, overwrite)
 
     # The steps in between
 
@@ -219,32 +220,32 @@ class Result:
     def _chosen(self, trial_id: TrialId | None) -> TrialId:
         if trial_id is None:
             return self.best_trial.id
-        if trial_id not in self._record.trials:
-            raise ConfigurationError(f"run {self.run_id} has no trial {trial_id!r}: it has {list(self._record.trials)}")
+        if trial_id not in self._view.trials:
+            raise ConfigurationError(f"run {self.run_id} has no trial {trial_id!r}: it has {list(self._view.trials)}")
         return trial_id
 
     @cached_property
     def _recipe(self) -> Recipe:
-        if not self._record.recipe:
+        if not self._view.recipe:
             raise ConfigurationError(
                 f"run {self.run_id} has no functions beside its log, as simulated runs have none: there is no model"
             )
-        return recipes.read(self._store, self.run_id, self._record.recipe)
+        return recipes.read(self._store, self.run_id, self._view.recipe)
 
     def _blueprint(self, trial: TrialId) -> Blueprint:
-        checkpoint, best = self._record.best_checkpoint(trial), self._record.best_epoch(trial)
-        if checkpoint is None or best is None:
-            why = self._record.errors.get(trial, "no epoch of it was trained and evaluated yet")
+        best = self._view.best_epoch(trial)
+        if best is None or best.checkpoint is None:
+            why = self._view.errors.get(trial, "no epoch of it was trained and evaluated yet")
             raise CheckpointError(f"trial {trial} of run {self.run_id} has no model: {why}")
         recipe = self._recipe
         try:
-            data = self._store.read(paths.checkpoint(self.run_id, checkpoint))
+            data = self._store.read(paths.checkpoint(self.run_id, best.checkpoint))
         except NotFoundInStore as error:
             raise CheckpointError(
                 f"the model of trial {trial} is not in {self._store.url}: it was saved without it, or deleted; save the"
                 f" result with trials=[{trial!r}], or with all of them"
             ) from error
-        return blueprint(recipe, trial, best.epoch, best.params, (data, checkpoint.digest))
+        return blueprint(recipe, trial, best.epoch, best.params, (data, best.checkpoint.digest))
 
     def _scorer(self, trial: TrialId) -> Scorer:
         if trial not in self._scorers:

@@ -33,7 +33,7 @@ from cerebro_spark.tune.algorithms.base import Algorithm
 from cerebro_spark.tune.algorithms.stopping import Stopping
 from cerebro_spark.tune.objective import objective_for
 from cerebro_spark.tune.spaces.space import Space
-from cerebro_spark.tune.tracking import Tracker, Tracking
+from cerebro_spark.tune.trackers.base import Tracker, Tracking
 
 if TYPE_CHECKING or importlib.util.find_spec("pyspark") is None:
     from cerebro_spark.tune.stage import PlainStage as _Stage

@@ -14,7 +14,7 @@ from typing import Any, Unpack
 from cerebro_spark import runs
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.errors import ConfigurationError, EventLogError
-from cerebro_spark.events import Event, RunStarted
+from cerebro_spark.events import RunStarted
 from cerebro_spark.recipe import check_functions
 from cerebro_spark.search import Done, Search, Wait
 from cerebro_spark.store.base import Store
@@ -23,7 +23,8 @@ from cerebro_spark.tune.algorithms.base import Algorithm, at_least
 from cerebro_spark.tune.arguments import check_names
 from cerebro_spark.tune.estimator import ModelFn, ModelSearch, Options, default_backend, fitted
 from cerebro_spark.tune.objective import value_of
-from cerebro_spark.tune.tracking import Tracking
+from cerebro_spark.tune.trackers.base import Tracking
+from cerebro_spark.turns import Turn
 from cerebro_spark.types import Objective, Report, TrialId, Work
 
 
@@ -203,9 +204,10 @@ class LedTraining(ModelSearch):
     def lead(self, search: LedSearch, dataset: Dataset, progress: bool | None = None) -> None:
         """Train what `search` asks for, to its end. `search.run_id` is the id of the run, as soon as it has begun."""
 
-        def note(event: Event) -> None:
-            if isinstance(event, RunStarted):
-                search.run_id = event.run
+        def note(turn: Turn) -> None:
+            for event in turn.events:
+                if isinstance(event, RunStarted):
+                    search.run_id = event.run
 
         recipe = self._recipe(dataset, self.store, self.backend)
         with Tracking(self._options.get("trackers", ()), self.objective) as tracking:
