@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from cerebro_spark.errors import EventLogError
 from cerebro_spark.eventlog import taken_from_log
@@ -44,23 +44,16 @@ class OutcomeRecorder:
         """
         counted = self._counts(event)
         actions = self._scheduler.handle(event)
-        orders: list[UnitOrder] = []
-        loads: list[LoadOrder] = []
-        reports: list[Report] = []
-        retired: list[str] = []
-        for action in actions:
-            match action:
-                case RunUnit():
-                    orders.append(UnitOrder(action.attempt, action.worker, action.unit))
-                case LoadPartition():
-                    loads.append(LoadOrder(action.worker, action.partition))
-                case TellSearch():
-                    reports.append(action.report)
-                case RetireWorker():
-                    retired.append(action.worker)
-        over = any(isinstance(action, FinishRun) for action in actions)
-        changed = self._changed(event, reports)
-        return actions, Outcome(counted, tuple(orders), tuple(loads), tuple(reports), changed, tuple(retired), over)
+        reports = tuple(action.report for action in actions if isinstance(action, TellSearch))
+        return actions, Outcome(
+            counted,
+            tuple(UnitOrder(act.attempt, act.worker, act.unit) for act in actions if isinstance(act, RunUnit)),
+            tuple(LoadOrder(act.worker, act.partition) for act in actions if isinstance(act, LoadPartition)),
+            reports,
+            self._changed(event, reports),
+            tuple(action.worker for action in actions if isinstance(action, RetireWorker)),
+            any(isinstance(action, FinishRun) for action in actions),
+        )
 
     def _counts(self, event: Event) -> bool:
         if isinstance(event, (UnitFinished, UnitFailed)):
@@ -70,7 +63,7 @@ class OutcomeRecorder:
             return known is None or known.status != "stopped"
         return True
 
-    def _changed(self, event: Event, reports: list[Report]) -> tuple[TrialState, ...]:
+    def _changed(self, event: Event, reports: Sequence[Report]) -> tuple[TrialState, ...]:
         """The new states of trials. An event changes the trial it is about, and those of which it is reported."""
         touched = dict.fromkeys([*_trial_of(event), *(report.trial for report in reports)])
         return tuple(state for trial in touched if (state := self._new_state(trial)) is not None)
