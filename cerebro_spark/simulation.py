@@ -97,7 +97,7 @@ def simulate(scenario: Scenario, seed: int = 0, keep_units: bool = False) -> Out
     >>> simulate(Scenario(trials=4, workers=2, epochs=1)).ratio
     1.0
     """
-    check(scenario)
+    check_scenario(scenario)
     costs, speeds = draw_workload(scenario, seed)
     world = World(
         cost=_cost,
@@ -184,7 +184,7 @@ def _busiest(
     return max(total, *(float(lightest[count]) / speed for count, speed in zip(counts, speeds, strict=True)))
 
 
-def check(scenario: Scenario) -> None:
+def check_scenario(scenario: Scenario) -> None:
     """Raise ConfigurationError for a scenario that cannot be."""
     least = {"trials": 1, "workers": 1, "columns": 1, "epochs": 1, "replicas": 1, "validation": 0, "model_bytes": 0}
     for name, minimum in least.items():

@@ -17,7 +17,7 @@ from cerebro_spark.errors import CerebroError, EventLogError, RunStalled
 from cerebro_spark.eventlog import DiscardingLog, EventLog
 from cerebro_spark.events import Event, RunStarted, Settings, TrialStopped, UnitFailed, UnitFinished, WorkAdded
 from cerebro_spark.outcomes import view_of
-from cerebro_spark.replay import Script
+from cerebro_spark.replays import Script
 from cerebro_spark.run_view import RunView
 from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.search import Done, FixedSearch, Search, Wait

@@ -29,7 +29,7 @@ from cerebro_spark.events import (
     WorkAdded,
     WorkerJoined,
 )
-from cerebro_spark.replay import Checker, ReplaySearch, Script
+from cerebro_spark.replays import Checker, ReplaySearch, Script
 from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.search import FixedSearch, Search
 from cerebro_spark.turns import Turn

@@ -30,7 +30,7 @@ from cerebro_spark.events import (
     WorkerLost,
 )
 from cerebro_spark.outcomes import view_of, with_outcomes
-from cerebro_spark.replay import ReplaySearch, Script
+from cerebro_spark.replays import ReplaySearch, Script
 from cerebro_spark.result.display import workers_as_text
 from cerebro_spark.result.listing import read_view
 from cerebro_spark.run_view import RunView
