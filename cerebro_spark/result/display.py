@@ -23,13 +23,14 @@ def as_text(view: RunView) -> str:
 
 
 def workers_as_text(view: RunView) -> str:
-    """What each worker does, and since when, as far as the log says: a driver that died does not say so."""
+    """What each worker that is up does, and since when, as far as the log says: a driver that died does not say so."""
     lines = [
         f"  {worker.id}{f' on {worker.host}' if worker.host else ''}: {worker.activity}, since {_since(worker)}"
         for worker in view.workers.values()
+        if worker.up
     ]
     when = "" if view.wall_clock is None else f" at {_utc(view.wall_clock)}"
-    return "\n".join([f"Workers when the log was last written{when}:", *lines])
+    return "\n".join([f"Workers when the log was last written{when}:", *(lines or ["  none is up"])])
 
 
 def _since(worker: WorkerView) -> str:

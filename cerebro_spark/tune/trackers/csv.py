@@ -23,6 +23,7 @@ class CSVTracker(Tracker):
     Args:
         path: The file; it is made if it is not there, with the folder that it is in.
 
+    >>> import tempfile
     >>> folder = tempfile.mkdtemp()
     >>> tracker = CSVTracker(f"{folder}/runs.csv")
     >>> tracker.start("r1", Objective("val_loss", "min"))

@@ -26,10 +26,10 @@ class MLflowTracker(Tracker):
     not hold up the run.
 
     Args:
-        experiment: The name of the experiment; it is made if it is not there.
-        tracking_uri: The address of the server; None for the one that MLflow goes by itself.
-        save_model: Whether to keep the best model as an artifact.
-        patience: Seconds that the server has at the end of the run for what is left.
+        experiment: The name of the experiment; it is made if it is not there. Defaults to "cerebro_spark".
+        tracking_uri: The address of the server. None, the default, means the one that MLflow is configured with.
+        save_model: Whether to keep the best model as an artifact. Defaults to True.
+        patience: Seconds that the server has at the end of the run for what is left. Defaults to 600.
 
     Raises:
         MissingDependency: MLflow is not installed.

@@ -19,11 +19,12 @@ from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import Event, RunStarted, Settings, UnitFailed, UnitFinished, WorkAdded, WorkerJoined
 from cerebro_spark.outcomes import view_of
 from cerebro_spark.result import Result, load_result
-from cerebro_spark.result.listing import read_view
+from cerebro_spark.result.listing import listed, read_view
 from cerebro_spark.result.tables import best_trial, history_table, trials_table, units_table
 from cerebro_spark.run_view import RunView
 from cerebro_spark.search import FixedSearch
 from cerebro_spark.store.local import LocalStore
+from cerebro_spark.store.opening import open_store
 from cerebro_spark.turns import Turn
 from cerebro_spark.types import Checkpoint, Metrics, Objective, Partition, Unit, Work
 
@@ -259,6 +260,17 @@ def test_a_chart_shows_every_trial_and_epoch(tmp_path: Path) -> None:
     assert [label.get_text() for label in lanes.get_yticklabels()] == ["w0", "w1"]
     result.plot().savefig(tmp_path / "all.png")
     assert (tmp_path / "all.png").stat().st_size > 10_000
+
+
+def test_where_a_store_knows_no_times_the_log_says_when_a_run_began() -> None:
+    store = open_store("memory://listed-runs")
+    backend = SimulatedBackend([SimulatedWorker("w0")], World(cost=unit_cost))
+    log, clock = EventLog(store, "mine"), iter(range(1_800_000_000, 1_900_000_000, 60))
+    Engine(
+        FixedSearch([{"lr": 0.1}], 1), Settings(PARTITIONS, 1), backend, log, "mine", clock=lambda: float(next(clock))
+    ).run()
+    (line,) = listed(store)
+    assert (line.run, line.when, line.state) == ("mine", "2027-01-15 08:00", "finished")
 
 
 def test_a_copied_run_reads_the_same_but_is_no_saved_result(tmp_path: Path) -> None:
