@@ -180,8 +180,8 @@ class RunView:
             self.now = max(self.now, event.at)
             if outcome.counted:
                 self.timeline.add(event)
-                self._hear(event)
-            self._follow(outcome)
+                self._take_event(event)
+            self._take_outcome(outcome)
 
     # -- what can be asked
 
@@ -208,11 +208,11 @@ class RunView:
 
     def ranked(self) -> list[TrialId]:
         """The trials, best first: by their best epoch, then those without one, and last of all those that failed."""
-        return sorted(self.trials, key=self._place)
+        return sorted(self.trials, key=self._rank)
 
     def best(self) -> EpochRow | None:
         """The best epoch of the trial that ranks first; None if it has none, or all trials failed."""
-        first = min(self.trials, key=self._place, default=None)
+        first = min(self.trials, key=self._rank, default=None)
         return None if first is None or self.trials[first].status == "failed" else self.trials[first].best
 
     def counts(self) -> Counts:
@@ -232,7 +232,7 @@ class RunView:
             workers=sum(worker.up for worker in self.workers.values()),
         )
 
-    def _place(self, trial: TrialId) -> tuple[bool, bool, bool, float, int]:
+    def _rank(self, trial: TrialId) -> tuple[bool, bool, bool, float, int]:
         shown, objective = self.trials[trial], self.objective
         best = shown.best
         value = best.metrics.get(objective.metric, math.nan) if best and objective else math.nan
@@ -242,35 +242,35 @@ class RunView:
 
     # -- what an event says itself
 
-    def _hear(self, event: Event) -> None:
+    def _take_event(self, event: Event) -> None:
         match event:
             case UnitFinished():
-                self._finished(event)
+                self._finish_unit(event)
             case UnitFailed():
-                self._take_off(event.worker, event.attempt)
+                self._end_unit(event.worker, event.attempt)
             case WorkAdded():
-                self._asked(event)
+                self._add_work(event)
             case WorkerJoined():
                 self.workers.setdefault(event.worker, WorkerView(event.worker, up=False))
-                self._change(event.worker, host=event.host, up=True, queue=(), loading=())
+                self._set_worker(event.worker, host=event.host, up=True, queue=(), loading=())
             case WorkerLost() if event.worker in self.workers:
-                self._change(event.worker, up=False, queue=(), loading=())
+                self._set_worker(event.worker, up=False, queue=(), loading=())
             case PartitionLoaded() | PartitionLost() if event.worker in self.workers:
                 left = tuple(name for name in self.workers[event.worker].loading if name != event.partition)
-                self._change(event.worker, loading=left)
+                self._set_worker(event.worker, loading=left)
             case RunStarted():
                 self.run, self.recipe, self.settings = event.run, event.recipe, event.settings
             case SearchEnded():
                 self.search_ended = True
 
-    def _asked(self, event: WorkAdded) -> None:
+    def _add_work(self, event: WorkAdded) -> None:
         work = event.work
         self._works.setdefault(work.trial, []).append(work.params)
         if work.trial not in self.trials:
             self.trials[work.trial] = TrialView(work.trial, len(self.trials), work.params, until=work.until_epoch)
 
-    def _finished(self, event: UnitFinished) -> None:
-        params = self._take_off(event.worker, event.attempt)
+    def _finish_unit(self, event: UnitFinished) -> None:
+        params = self._end_unit(event.worker, event.attempt)
         trial, unit = self.trials[event.unit.trial], event.unit
         self.trials[unit.trial] = trial._replace(units=trial.units + 1)
         if event.metrics.carries:
@@ -279,43 +279,43 @@ class RunView:
             # Those of the last unit of an epoch stand: params change between epochs only.
             self._trained[unit.trial, unit.epoch] = params
 
-    def _take_off(self, worker: WorkerId, attempt: int) -> Mapping[str, Any]:
+    def _end_unit(self, worker: WorkerId, attempt: int) -> Mapping[str, Any]:
         """A unit is no longer to be done; returns with which params it ran."""
         queue = self.workers[worker].queue
         (gone,) = (assigned for assigned in queue if assigned.attempt == attempt)
-        self._change(worker, queue=tuple(assigned for assigned in queue if assigned is not gone))
+        self._set_worker(worker, queue=tuple(assigned for assigned in queue if assigned is not gone))
         return gone.params
 
     # -- what the scheduler made of it
 
-    def _follow(self, outcome: Outcome) -> None:
+    def _take_outcome(self, outcome: Outcome) -> None:
         for report in outcome.reports:
-            self._reported(report)
+            self._take_report(report)
         for state in outcome.trials:
-            self._stands(state)
+            self._set_trial(state)
         for order in outcome.orders:
-            self._ordered(order)
+            self._assign(order)
         for load in outcome.loads:
-            self._loads(load)
+            self._start_load(load)
         for worker in outcome.retired:
-            self._change(worker, up=False, queue=(), loading=())
+            self._set_worker(worker, up=False, queue=(), loading=())
         self.finished = self.finished or outcome.finished
 
-    def _stands(self, state: TrialState) -> None:
+    def _set_trial(self, state: TrialState) -> None:
         name, status, until, works, best = state
         params = self._works[name][max(works, 1) - 1]
         row = None if best is None else self.epochs[name, best]
         self.trials[name] = self.trials[name]._replace(params=params, status=status, until=until, best=row)
 
-    def _ordered(self, order: UnitOrder) -> None:
+    def _assign(self, order: UnitOrder) -> None:
         assigned = AssignedUnit(order.attempt, order.unit, self.trials[order.unit.trial].params)
-        self._change(order.worker, queue=(*self.workers[order.worker].queue, assigned))
+        self._set_worker(order.worker, queue=(*self.workers[order.worker].queue, assigned))
 
-    def _loads(self, load: LoadOrder) -> None:
+    def _start_load(self, load: LoadOrder) -> None:
         loading = self.workers[load.worker].loading
-        self._change(load.worker, loading=tuple(dict.fromkeys([*loading, load.partition])))
+        self._set_worker(load.worker, loading=tuple(dict.fromkeys([*loading, load.partition])))
 
-    def _reported(self, report: Report) -> None:
+    def _take_report(self, report: Report) -> None:
         if report.error is not None:
             self.errors.setdefault(report.trial, report.error)
             return
@@ -324,16 +324,16 @@ class RunView:
         last = max(trial.last, report.epoch)
         self.trials[report.trial] = trial._replace(epochs=trial.epochs + 1, last=last)
 
-    def _change(self, name: WorkerId, **news: Any) -> None:
+    def _set_worker(self, name: WorkerId, **news: Any) -> None:
         """Replace the row of a worker; if it does something else now, it does so from now on."""
         before = self.workers[name]
         after = before._replace(**news)
-        if _doing(after) != _doing(before):
+        if _activity_key(after) != _activity_key(before):
             after = after._replace(since=self.now, since_clock=self.wall_clock)
         self.workers[name] = after
 
 
-def _doing(worker: WorkerView) -> tuple[bool, int | None, bool]:
+def _activity_key(worker: WorkerView) -> tuple[bool, int | None, bool]:
     """What makes one activity another."""
     queue = worker.queue
     return worker.up, queue[0].attempt if queue else None, not queue and bool(worker.loading)

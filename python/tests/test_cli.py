@@ -229,7 +229,7 @@ def test_show_says_what_each_worker_of_a_run_that_is_not_over_does(
     clock = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC"
     head, worker = out.splitlines()[-2:]
     assert re.fullmatch(rf"Workers when the log was last written at {clock}:", head)
-    assert re.fullmatch(rf"  w0: t\d/\d/\S+( \(eval\))?, since {clock}", worker)
+    assert re.fullmatch(rf"  w0 on w0: t\d/\d/\S+( \(eval\))?, since {clock}", worker)
     assert "Workers" not in run(capsys, "show", str(tmp_path), "whole")[1]
 
 
