@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 _SEGMENTS_BEFORE_COMPACTION = 256
 _SECONDS_TO_CLOSE = 30.0
 _TRIES_TO_SEAL = 1000
-_BESIDE = frozenset({"n", "by", "clock", "outcome"})
+_BESIDE = ("n", "by", "clock", "outcome")
 """What a line says beside its event."""
 _STRANGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """What reading JSON of another shape than expected may raise."""
@@ -179,7 +179,9 @@ class EventLog:
 
     def _event(self, number: int, line: Line) -> Event:
         try:
-            fields = {name: value for name, value in line.items() if name not in _BESIDE}
+            fields = line.copy()
+            for name in _BESIDE:
+                fields.pop(name, None)
             event: Event = from_plain(EVENTS[fields.pop("event")], fields)
         except (CerebroError, *_STRANGE) as error:
             raise self._unreadable(number, line, error) from error

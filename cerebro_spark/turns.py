@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from cerebro_spark.codec import from_plain, to_plain
 from cerebro_spark.events import Event
@@ -155,16 +155,17 @@ def outcome_from_plain(plain: Mapping[str, Any]) -> Outcome:
 
 
 _USUAL = Outcome()
+_KINDS, _STATUSES = get_args(UnitKind), get_args(TrialStatus)
 
 
 def _unit_order(attempt: Any, worker: Any, trial: Any, epoch: Any, partition: Any, kind: Any) -> UnitOrder:
-    unit = Unit(_text(trial), _number(epoch), _text(partition), from_plain(UnitKind, kind))
+    unit = Unit(_text(trial), _number(epoch), _text(partition), _one_of(_KINDS, kind))
     return UnitOrder(_number(attempt), _text(worker), unit)
 
 
 def _trial_state(trial: Any, status: Any, until: Any, works: Any, best: Any) -> TrialState:
     known = None if best is None else _number(best)
-    return TrialState(_text(trial), from_plain(TrialStatus, status), _number(until), _number(works), known)
+    return TrialState(_text(trial), _one_of(_STATUSES, status), _number(until), _number(works), known)
 
 
 def _report(plain: Any) -> Report:
@@ -172,6 +173,12 @@ def _report(plain: Any) -> Report:
     if all(isinstance(value, (int, float)) for value in report.metrics.values()):
         return report
     raise ValueError(f"{report.metrics!r:.80} are no metrics")
+
+
+def _one_of(known: tuple[Any, ...], value: Any) -> Any:
+    if value in known:
+        return value
+    raise ValueError(f"{value!r:.80} is none of {known}")
 
 
 def _text(value: Any) -> str:
