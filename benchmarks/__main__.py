@@ -15,7 +15,19 @@ import time
 from pathlib import Path
 
 # The peers come last: they take longest, and make environments first.
-NAMES = ("scheduler", "data", "unit", "engine", "transform", "remote_bytes", "scaling", "claims", "reference", "peers")
+NAMES = (
+    "scheduler",
+    "result",
+    "data",
+    "unit",
+    "engine",
+    "transform",
+    "remote_bytes",
+    "scaling",
+    "claims",
+    "reference",
+    "peers",
+)
 WITH_PICTURES = ("remote_bytes", "scaling", "claims", "peers")
 
 

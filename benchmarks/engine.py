@@ -28,7 +28,7 @@ from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.prepare import prepare
 from cerebro_spark.engine import Engine
 from cerebro_spark.eventlog import EventLog
-from cerebro_spark.events import Event, Settings, UnitFinished
+from cerebro_spark.events import Settings, UnitFinished
 from cerebro_spark.search import FixedSearch
 from cerebro_spark.trainer.base import Hooks, Params
 from cerebro_spark.trainer.checkpoints.arrays import StateArray, StateSource, read_array, wrap_numpy
@@ -38,6 +38,7 @@ from cerebro_spark.trainer.sharing.built_model import BuiltModel
 from cerebro_spark.trainer.sharing.inspection import Inspector
 from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
 from cerebro_spark.trainer.torch.model import TorchModel
+from cerebro_spark.turns import Turn
 from cerebro_spark.types import Metrics, Objective
 
 FEATURES = 32
@@ -148,9 +149,12 @@ class Watch:
     units: list[UnitFinished] = field(default_factory=list)
     samples: list[tuple[float, float, float]] = field(default_factory=list)
 
-    def __call__(self, event: Event) -> None:
-        if not isinstance(event, UnitFinished):
-            return
+    def __call__(self, turn: Turn) -> None:
+        for event in turn.events:
+            if isinstance(event, UnitFinished):
+                self._note(event)
+
+    def _note(self, event: UnitFinished) -> None:
         self.count += 1
         if self.keeps:
             self.units.append(event)

@@ -207,16 +207,20 @@ def _runs(options: argparse.Namespace) -> None:
 
 
 def _show(options: argparse.Namespace) -> None:
-    from cerebro_spark.result import Result
+    from cerebro_spark.result import display, plots
+    from cerebro_spark.result.listing import read_view
+    from cerebro_spark.store.opening import open_store
 
     if options.plot:
         from cerebro_spark.gantt import check_writable
 
         check_writable(options.plot)
-    result = Result(options.store, options.run)
-    print(result)
+    view = read_view(open_store(options.store), options.run)
+    print(display.as_text(view))
+    if view.workers and not view.finished:
+        print(f"\n{display.workers_as_text(view)}")
     if options.plot:
-        result.plot().savefig(options.plot)
+        plots.plot(view, None).savefig(options.plot)
         print(f"Picture: {options.plot}")
 
 
@@ -247,7 +251,7 @@ def _simulate(options: argparse.Namespace) -> None:
         from cerebro_spark.gantt import check_writable
 
         check_writable(options.gantt)
-    outcomes = [simulate(scenario, seed, keep_bars=bool(options.gantt) and seed == 0) for seed in range(options.seeds)]
+    outcomes = [simulate(scenario, seed, keep_units=bool(options.gantt) and seed == 0) for seed in range(options.seeds)]
     print(json.dumps(_as_json(outcomes)) if options.json else _as_table(scenario, outcomes))
     if options.gantt:
         _draw(scenario, outcomes[0], options.gantt)
@@ -260,13 +264,13 @@ def _demo(options: argparse.Namespace) -> None:
     print(f"{'policy':<16}{'makespan':>10}{'x bound':>10}{'busy':>8}")
     for policy in POLICIES:
         scenario = Scenario(trials=8, workers=8, epochs=5, jitter=0.05, policy=policy)
-        outcome = simulate(scenario, seed=1, keep_bars=True)
+        outcome = simulate(scenario, seed=1, keep_units=True)
         print(f"{policy:<16}{outcome.makespan:>9.1f}s{outcome.ratio:>10.3f}{outcome.utilisation:>8.1%}")
         _draw(scenario, outcome, folder / f"gantt-{policy}.png")
     failing = Scenario(
         trials=16, workers=8, epochs=5, replicas=3, jitter=0.05, deaths={2: ((20.0, 45.0),), 5: ((24.0, 52.0),)}
     )
-    outcome = simulate(failing, seed=1, keep_bars=True)
+    outcome = simulate(failing, seed=1, keep_units=True)
     print(f"\n16 trials, 3 replicas, two workers die and return: {outcome.ratio:.3f} x what those alive could do,")
     print(f"{outcome.units_rerun} units run again, none lost.")
     _draw(failing, outcome, folder / "gantt-failures.png")

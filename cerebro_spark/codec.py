@@ -96,21 +96,28 @@ def _restore(value: Any) -> Any:
 
 
 @cache
+def _shape(kind: Any) -> tuple[bool, Any]:
+    """Whether a type has fields, and the generic type that it is made from."""
+    has_fields = isinstance(kind, type) and (dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"))
+    return has_fields, get_origin(kind)
+
+
+@cache
 def _hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
 def from_plain(kind: Any, value: Any) -> Any:
     """Give plain JSON the type that an annotation says."""
-    if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")):
+    is_record, origin = _shape(kind)
+    if is_record:
         hints = _hints(kind)
         if not isinstance(value, dict):
             raise EventLogError(f"{value!r:.80} is no {kind.__name__}: the log is foreign, or from another version")
-        unknown = set(value) - set(hints)
-        if unknown:
+        if not value.keys() <= hints.keys():
+            unknown = set(value) - set(hints)
             raise EventLogError(f"{kind.__name__} has no field {sorted(unknown)[0]!r}: the log is from another version")
         return kind(**{name: from_plain(hints[name], item) for name, item in value.items()})
-    origin = get_origin(kind)
     if origin in (Union, types.UnionType):
         return None if value is None else from_plain(next(a for a in get_args(kind) if a is not type(None)), value)
     if origin is tuple:

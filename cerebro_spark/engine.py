@@ -1,7 +1,8 @@
-"""The one loop: search <-> scheduler <-> backend. It logs every event before it acts on it, and decides nothing."""
+"""The one loop: search <-> scheduler <-> backend. It logs every turn before it acts on it, and decides nothing."""
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -23,11 +24,13 @@ from cerebro_spark.events import (
     WorkAdded,
     WorkerLost,
 )
+from cerebro_spark.outcomes import OutcomeRecorder
 from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.search import Done, Search, Wait
-from cerebro_spark.types import Work
+from cerebro_spark.turns import Outcome, Turn
+from cerebro_spark.types import Report, Work
 
-Observer = Callable[[Event], None]
+Observer = Callable[[Turn], None]
 CostOf = Callable[[Mapping[str, Any]], float]
 _MOST_REHEARSALS = 3
 
@@ -35,9 +38,16 @@ _MOST_REHEARSALS = 3
 class Engine:
     """Runs one search to its end on one backend.
 
-    `observers` are told every event after it was logged: progress bars, trackers, charts. `cost_of` says the expected
-    cost of a configuration, where anybody knows it beforehand. `recipe` is the digest of what the run is made from,
-    which its log keeps.
+    Args:
+        search: What is asked for work, and told of reports.
+        settings: What the scheduler is made from.
+        backend: Where units run. It is started by `run` and `resume`, and closed when they return.
+        log: Where turns are kept before they are acted on.
+        run: The id of the run.
+        observers: Called with every turn after it was logged, in the driver's thread: progress bars, trackers, charts.
+        cost_of: The expected cost of a configuration, where it is known beforehand.
+        recipe: The digest of what the run is made from, which its log keeps.
+        clock: The wall clock of turns, in seconds since 1970. Nothing is decided by it.
     """
 
     def __init__(
@@ -50,6 +60,7 @@ class Engine:
         observers: Sequence[Observer] = (),
         cost_of: CostOf | None = None,
         recipe: str = "",
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._search = search
         self._backend = backend
@@ -58,10 +69,12 @@ class Engine:
         self._observers = tuple(observers)
         self._cost_of = cost_of
         self._recipe = recipe
+        self._clock = clock
         self._settings = settings
         self._asking = True
         self._over = False
         self.scheduler = MopScheduler(settings)
+        self._recorder = OutcomeRecorder(self.scheduler)
 
     def run(self) -> None:
         """Start the run and stay until all that the search asked for is done.
@@ -120,30 +133,30 @@ class Engine:
 
     def _turn(self, facts: Iterable[Event]) -> None:
         """Take in facts and what the search makes of them; log them all; only then act."""
-        events, actions = self._decide(facts)
-        self._log.append(events)
-        for event in events:
-            for observer in self._observers:
-                observer(event)
+        turn, actions = self._decide(facts)
+        self._log.append(turn)
+        for observer in self._observers:
+            observer(turn)
         for action in actions:
             self._act(action)
 
-    def _decide(self, facts: Iterable[Event]) -> tuple[list[Event], list[Action]]:
+    def _decide(self, facts: Iterable[Event]) -> tuple[Turn, list[Action]]:
         pending = deque(facts)
         events: list[Event] = []
+        outcomes: list[Outcome] = []
         actions: list[Action] = []
         while pending:
             event = pending.popleft()
+            ordered, outcome = self._recorder.handle(event)
             events.append(event)
-            ordered = self.scheduler.handle(event)
+            outcomes.append(outcome)
             actions += [action for action in ordered if not isinstance(action, TellSearch)]
             # Before any further fact: what the search answers must still be true when the scheduler hears it.
-            pending.extendleft(reversed(self._answers(ordered)))
-        return events, actions
+            pending.extendleft(reversed(self._answers(outcome.reports)))
+        return Turn(events, outcomes, self._clock()), actions
 
-    def _answers(self, actions: list[Action]) -> list[Event]:
+    def _answers(self, reports: Sequence[Report]) -> list[Event]:
         """Tell the search all news of one event, then ask what it makes of them."""
-        reports = [action.report for action in actions if isinstance(action, TellSearch)]
         for report in reports:
             self._search.tell(report)
         return self._ask(reports[-1].at) if reports else []
@@ -190,7 +203,7 @@ class Engine:
                     )
             with taken_from_log(event):
                 self.scheduler.check_logged(event)
-                actions = self.scheduler.handle(event)
+                _, outcome = self._recorder.handle(event)
             # In the order in which `_decide` takes them.
-            answers.extendleft(reversed(self._answers(actions)))
+            answers.extendleft(reversed(self._answers(outcome.reports)))
         return list(answers)

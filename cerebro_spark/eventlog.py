@@ -1,6 +1,7 @@
 """The event log: append-only, write-once segments of JSON lines in a store. It never rewrites what was written.
 
-A segment holds all events of one turn of the engine. What its name means, and why two drivers that believe they own
+A segment holds one turn of the engine: a line an event, with what the scheduler made of it (its `outcome`), of which
+the first says when it was written (`clock`). What its name means, and why two drivers that believe they own
 the same run cannot both go on with it, is in `segments.py`: whoever has read a log goes on from there, and from nowhere
 else. The first line of a segment says who wrote it, so that no two drivers ever write the same bytes.
 
@@ -10,20 +11,23 @@ never for the tidying up.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import socket
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from typing import Any
 
-from cerebro_spark.codec import decode, encode
+from cerebro_spark.codec import encode, from_plain
 from cerebro_spark.errors import AlreadyInStore, CerebroError, EventLogError, NotFoundInStore
-from cerebro_spark.events import Event
+from cerebro_spark.events import EVENTS, Event
 from cerebro_spark.segments import (
     START,
+    Line,
     LogPosition,
     SegmentReader,
     is_covered,
@@ -35,11 +39,17 @@ from cerebro_spark.segments import (
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.paths import Segment
+from cerebro_spark.turns import Outcome, Turn, outcome_from_plain, outcome_to_plain
 
 _log = logging.getLogger(__name__)
 _SEGMENTS_BEFORE_COMPACTION = 256
 _SECONDS_TO_CLOSE = 30.0
 _TRIES_TO_SEAL = 1000
+_BESIDE = ("n", "by", "clock", "outcome")
+"""What a line says beside its event."""
+_STRANGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What reading JSON of another shape than expected may raise."""
+_as_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class EventLog:
@@ -49,7 +59,7 @@ class EventLog:
     >>> from cerebro_spark.events import WorkerLost
     >>> from cerebro_spark.store.local import LocalStore
     >>> log = EventLog(LocalStore(tempfile.mkdtemp()), "r1")
-    >>> log.append([WorkerLost(1.0, "w0"), WorkerLost(2.0, "w1")])
+    >>> log.append(Turn([WorkerLost(1.0, "w0"), WorkerLost(2.0, "w1")]))
     >>> [event.worker for event in log.read()]
     ['w0', 'w1']
     """
@@ -74,25 +84,29 @@ class EventLog:
         """Who writes here, as others will read it."""
         return self._writer
 
-    def append(self, events: Sequence[Event]) -> None:
-        """Make these events last before anybody acts on them; one write for all of them.
+    def append(self, *turns: Turn) -> None:
+        """Make turns last before anything is done about them; one write for all of them.
 
-        Raises EventLogError, and nothing is written, if somebody else has gone on with the log since it was read.
+        Args:
+            turns: The turns that follow what was read or written so far; those without events are left out.
+
+        Raises:
+            EventLogError: Another driver has gone on with the log since it was read; nothing is written.
         """
-        if not events:
+        turns = tuple(turn for turn in turns if turn.events)
+        if not turns:
             return
         if not self._own:
             self._take(from_others=False)
         assert self._place is not None
         number = self._place.number
-        lines = [_numbered(number + index, event) for index, event in enumerate(events)]
-        lines[0] = sign(lines[0], self._writer)
+        lines = self._lines(turns, number)
         name, data = self._next_name(), "".join(lines).encode()
         try:
             self._store.write(name, data)
         except AlreadyInStore as error:
             raise self._taken(name) from error
-        self._place = self._place._replace(number=number + len(events))
+        self._place = self._place._replace(number=number + len(lines))
         self._segments.append((Segment(name, self._place.term, number, number, joined=False), data))
         if len(self._segments) >= _SEGMENTS_BEFORE_COMPACTION:
             self._compact()
@@ -100,18 +114,24 @@ class EventLog:
     def read(self) -> Iterator[Event]:
         """All whole events from the first on; what is appended afterwards follows the last of them, or collides.
 
-        Raises EventLogError where an event is missing or damaged before the end.
+        Raises:
+            EventLogError: An event is missing or damaged before the end.
         """
-        walk = SegmentReader(self._store, self._run)
-        for number, line in walk.lines():
-            yield self._decoded(number, line)
-        if self._place is None:
-            self._place = walk.place
+        for number, line in self._walk():
+            yield self._event(number, line)
 
-    def claim(self) -> list[Event]:
-        """Make the log this driver's own, whoever writes it now; returns what has come since it was read.
+    def turns(self) -> Iterator[Turn]:
+        """The same as `read`, as turns: with outcomes and wall clocks, where the log has them.
 
-        From then on nobody else's events follow, and who wrote before is told so by the next one it appends.
+        Raises:
+            EventLogError: An event is missing or damaged before the end.
+        """
+        return self._grouped(self._walk())
+
+    def claim(self) -> list[Turn]:
+        """Make the log this driver's own, even if another writes it now; returns what has come since it was read.
+
+        From then on no events of others follow, and the driver that wrote before learns of it by its next write.
         """
         return [] if self._own else self._take(from_others=True)
 
@@ -133,13 +153,64 @@ class EventLog:
         pool.shutdown(wait=False, cancel_futures=True)
         self._joins, self._hurry = [], threading.Event()
 
-    def _decoded(self, number: int, line: str) -> Event:
-        try:
-            return decode(line)
-        except EventLogError as error:
-            raise EventLogError(f"event {number} of the log {self._folder} cannot be read: {error}") from error
+    def _lines(self, turns: Sequence[Turn], number: int) -> list[str]:
+        lines: list[str] = []
+        for turn in turns:
+            first = len(lines)
+            outcomes = turn.outcomes if turn.recorded else [None] * len(turn.events)
+            for event, outcome in zip(turn.events, outcomes, strict=True):
+                lines.append(_numbered(number + len(lines), event, outcome))
+            lines[first] = sign(lines[first], self._writer, turn.wall_clock)
+        return lines
 
-    def _take(self, from_others: bool) -> list[Event]:
+    def _walk(self) -> Iterator[tuple[int, Line]]:
+        walk = SegmentReader(self._store, self._run)
+        yield from walk.lines()
+        if self._place is None:
+            self._place = walk.place
+
+    def _grouped(self, lines: Iterable[tuple[int, Line]]) -> Iterator[Turn]:
+        """Lines as turns, each of which begins with a line that says who wrote it."""
+        turn: list[tuple[int, Line]] = []
+        for number, line in lines:
+            if turn and "by" in line:
+                yield self._turn(turn)
+                turn = []
+            turn.append((number, line))
+        if turn:
+            yield self._turn(turn)
+
+    def _turn(self, lines: Sequence[tuple[int, Line]]) -> Turn:
+        events = [self._event(number, line) for number, line in lines]
+        recorded = all("outcome" in line for _, line in lines)
+        outcomes = [self._outcome(number, line) for number, line in lines] if recorded else []
+        clock = lines[0][1].get("clock")
+        return Turn(events, outcomes, clock if isinstance(clock, float) else None)
+
+    def _event(self, number: int, line: Line) -> Event:
+        try:
+            fields = line.copy()
+            for name in _BESIDE:
+                fields.pop(name, None)
+            event: Event = from_plain(EVENTS[fields.pop("event")], fields)
+        except (CerebroError, *_STRANGE) as error:
+            raise self._unreadable(number, line, error) from error
+        return event
+
+    def _outcome(self, number: int, line: Line) -> Outcome:
+        try:
+            return outcome_from_plain(line["outcome"])
+        except (CerebroError, *_STRANGE) as error:
+            raise self._unreadable(number, line["outcome"], error) from error
+
+    def _unreadable(self, number: int, found: Any, error: Exception) -> EventLogError:
+        said = str(error) if isinstance(error, CerebroError) else f"{type(error).__name__}: {error}"
+        return EventLogError(
+            f"event {number} of the log {self._folder} cannot be read: {json.dumps(found)[:80]!r} is not an event that"
+            f" this version knows ({said})"
+        )
+
+    def _take(self, from_others: bool) -> list[Turn]:
         """Begin a term of one's own where the log ends; an empty log is the one's who writes first.
 
         Where somebody is quicker again and again, each time the log has gone on.
@@ -147,9 +218,9 @@ class EventLog:
         if self._place is None and not from_others:
             self._place = self._end()
         walk = SegmentReader(self._store, self._run, self._place or START)
-        unread: list[Event] = []
+        unread: list[Turn] = []
         for _ in range(_TRIES_TO_SEAL):
-            unread += [self._decoded(number, line) for number, line in walk.lines()]
+            unread += self._grouped(walk.lines())
             if unread and not from_others:
                 raise self._taken(walk.last or self._folder)
             self._place = walk.place
@@ -222,14 +293,17 @@ class DiscardingLog(EventLog):
     def __init__(self) -> None:
         """It needs no store."""
 
-    def append(self, events: Sequence[Event]) -> None:
+    def append(self, *turns: Turn) -> None:
         """Forget them."""
 
     def read(self) -> Iterator[Event]:
         return iter(())
 
-    def claim(self) -> list[Event]:
-        """Nobody else can have it."""
+    def turns(self) -> Iterator[Turn]:
+        return iter(())
+
+    def claim(self) -> list[Turn]:
+        """No other driver can have it."""
         return []
 
     def is_mine(self) -> bool:
@@ -259,5 +333,8 @@ def signature() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}, {uuid.uuid4().hex[:12]}"
 
 
-def _numbered(number: int, event: Event) -> str:
-    return f'{{"n":{number},{encode(event)[1:]}\n'
+def _numbered(number: int, event: Event, outcome: Outcome | None) -> str:
+    line = f'{{"n":{number},{encode(event)[1:]}'
+    if outcome is None:
+        return f"{line}\n"
+    return f'{line[:-1]},"outcome":{_as_json(outcome_to_plain(outcome))}}}\n'

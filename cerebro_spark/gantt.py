@@ -31,7 +31,7 @@ def draw_on(figure: Any, timeline: Timeline, title: str) -> None:
     """Draw the chart on a figure, or a part of one, of matplotlib's; it needs a constrained layout."""
     _, rectangle = matplotlib_parts()
     lanes = {worker: index for index, worker in enumerate(timeline.joined)}
-    trials = {trial: index for index, trial in enumerate(sorted({bar.unit.trial for bar in timeline.bars}))}
+    trials = {trial: index for index, trial in enumerate(sorted({unit.trial for unit in timeline.units}))}
     axes = figure.add_subplot()
     _draw_bars(axes, timeline, lanes, trials)
     _draw_absences(axes, timeline, lanes)
@@ -69,16 +69,16 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 def _draw_bars(axes: Any, timeline: Timeline, lanes: dict[str, int], trials: dict[str, int]) -> None:
     """One collection a lane: thousands of bars as single shapes would take minutes."""
-    edge = 0.6 if len(timeline.bars) <= 4000 else 0.0
+    edge = 0.6 if len(timeline.units) <= 4000 else 0.0
     for worker, lane in lanes.items():
-        bars = [bar for bar in timeline.bars if bar.worker == worker]
+        bars = [unit for unit in timeline.units if unit.worker == worker]
         spans = [(bar.start, bar.end - bar.start) for bar in bars]
-        colours = [(*colour(trials[b.unit.trial]), 1.0 if b.unit.kind == "train" else 0.5) for b in bars]
+        colours = [(*colour(trials[bar.trial]), 1.0 if bar.kind == "train" else 0.5) for bar in bars]
         axes.broken_barh(spans, (lane - 0.38, 0.76), facecolors=colours, edgecolor="white", linewidth=edge)
-        if len(timeline.bars) <= _MOST_LABELS:
+        if len(timeline.units) <= _MOST_LABELS:
             for bar in bars:
                 style = {"ha": "center", "va": "center", "fontsize": 6.5, "color": "white", "clip_on": True}
-                axes.text((bar.start + bar.end) / 2, lane, bar.unit.trial, **style)
+                axes.text((bar.start + bar.end) / 2, lane, bar.trial, **style)
 
 
 def _draw_absences(axes: Any, timeline: Timeline, lanes: dict[str, int]) -> None:

@@ -32,6 +32,7 @@ from cerebro_spark.events import (
 from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.scheduling.evaluations import infer_merging
 from cerebro_spark.search import Done, Search, Wait
+from cerebro_spark.turns import Turn
 from cerebro_spark.types import Checkpoint, Metrics, PartitionId, Report, TrialId, Unit, Work
 
 Epoch = tuple[TrialId, int]
@@ -284,7 +285,11 @@ class ReplayChecker:
         self._script = script
         self._compared: set[Unit] = set()
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, turn: Turn) -> None:
+        for event in turn.events:
+            self._check(event)
+
+    def _check(self, event: Event) -> None:
         if isinstance(event, UnitFinished):
             self._compare(event)
         elif isinstance(event, WorkerJoined):

@@ -32,15 +32,16 @@ from cerebro_spark.errors import (
 from cerebro_spark.eventlog import EventLog, signature
 from cerebro_spark.events import Event, RunStarted, Settings, WorkerJoined
 from cerebro_spark.hold import Hold, wait_until_free
+from cerebro_spark.outcomes import view_of, with_outcomes
 from cerebro_spark.progress import Progress
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.replays import ReplayChecker, ReplaySearch, RunScript
-from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.search import Search
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.opening import open_store
 from cerebro_spark.store.retrying import RetryingStore
+from cerebro_spark.turns import Turn, events_of
 
 _log = logging.getLogger("cerebro_spark")
 
@@ -147,10 +148,10 @@ def resume(
     if not take_over:
         wait_until_free(RetryingStore(place, seconds=store_patience), run)
     with Hold(place, run, log.writer):
-        events = log.claim()
+        turns = with_outcomes(log.claim())
         copy = recipes.unpack(*recipes.pack(recipe))
-        copy = with_threads(copy, threads or recipe.resources.threads or _threads(events))
-        drive = _Drive(place, run, copy, backend, start.settings, store_patience, log, events)
+        copy = with_threads(copy, threads or recipe.resources.threads or _threads(events_of(turns)))
+        drive = _Drive(place, run, copy, backend, start.settings, store_patience, log, turns)
         drive(lambda engine: engine.resume(), start.recipe, observers, progress)
     return recipe
 
@@ -243,7 +244,7 @@ class _Drive:
         settings: Settings,
         patience: float,
         log: EventLog,
-        earlier: Sequence[Event] = (),
+        earlier: Sequence[Turn] = (),
     ) -> None:
         self._store = RetryingStore(store, seconds=patience)
         self._run = run
@@ -296,19 +297,20 @@ class _Drive:
         if self._script is None:
             return None
         checker = ReplayChecker(self._script)
-        for event in self._earlier:
-            checker(event)
+        for turn in self._earlier:
+            checker(turn)
         return checker
 
-    def _note(self, event: Event) -> None:
-        """Observe each event before the others do: it is logged, and nothing has been done about it yet.
+    def _note(self, turn: Turn) -> None:
+        """Told of every turn first, once it is logged and before anything is done about it.
 
         With the first event the log belongs to this driver, and no other one writes checkpoints that must be kept. So
         this is when those are deleted that earlier drivers left behind.
         """
         self.begun = True
         assert self._engine is not None
-        self._carried.note(event, self._engine.scheduler.state.trials)
+        for event in turn.events:
+            self._carried.note(event, self._engine.scheduler.state.trials)
         if self._inherited:
             self._inherited = False
             self._sweep(self._log.is_mine)
@@ -336,12 +338,7 @@ def _with_data(recipe: Recipe, events: Sequence[Event], run: str, store: Store, 
 
 
 def _is_over(events: Sequence[Event]) -> bool:
-    if not events or not isinstance(events[0], RunStarted):
-        return False
-    scheduler = MopScheduler(events[0].settings)
-    for event in events:
-        scheduler.handle(event)
-    return scheduler.finished
+    return bool(events) and view_of([Turn(events)]).finished
 
 
 def check_free(store: Store, run: str) -> None:

@@ -43,6 +43,8 @@ class LogPosition(NamedTuple):
 
 
 START = LogPosition(0, 0)
+Line = dict[str, Any]
+"""A line of a log as JSON: an event, its number `n`, and who wrote it and what came of it."""
 _TRIES = 5
 
 
@@ -55,8 +57,8 @@ class SegmentReader:
         self.place = place
         self.last: str | None = None
 
-    def lines(self) -> Iterator[tuple[int, str]]:
-        """Yield all whole lines with their numbers, in order. Raises EventLogError if one is missing before the end."""
+    def lines(self) -> Iterator[tuple[int, Line]]:
+        """All whole lines with their numbers, in order. Raises EventLogError where one is missing before the end."""
         listed = self._list()
         while True:
             again = yield from self._read_term(listed)
@@ -64,8 +66,8 @@ class SegmentReader:
                 return
             listed = again
 
-    def _read_term(self, listed: list[Segment]) -> Generator[tuple[int, str], None, list[Segment] | None]:
-        """Yield the lines of the term; return the listing to go on with, or None at the end of the log."""
+    def _read_term(self, listed: list[Segment]) -> Generator[tuple[int, Line], None, list[Segment] | None]:
+        """What these segments hold of the term; returns the listing to go on with, or None at the end of the log."""
         blocked = False
         for segment in self._waiting(listed):
             if segment.first > self.place.number:
@@ -164,24 +166,19 @@ def read_author(data: bytes) -> str:
     return str(_body(data.split(b"\n")[0]).get("by", "a driver without a name"))
 
 
-def sign(line: str, writer: str) -> str:
-    """Return a line with the name of its writer added."""
-    return f'{{"by":{json.dumps(writer)},{line[1:]}'
+def sign(line: str, writer: str, clock: float | None = None) -> str:
+    """A line that says who wrote it, and when: the first one of a turn."""
+    when = "" if clock is None else f'"clock":{clock:.3f},'
+    return f'{{"by":{json.dumps(writer)},{when}{line[1:]}'
 
 
-def whole_lines(segment: bytes, first: int) -> list[tuple[int, str]]:
-    """Return the whole lines of a segment from event `first` on, with their numbers."""
-    numbered = ((_number(raw), raw) for raw in segment.split(b"\n"))
-    return [(number, raw.decode()) for number, raw in numbered if number is not None and number >= first]
+def whole_lines(segment: bytes, first: int) -> list[tuple[int, Line]]:
+    """The lines of a segment that are whole, from event `first` on, with their numbers."""
+    bodies = [_body(raw) for raw in segment.split(b"\n")]
+    return [(body["n"], body) for body in bodies if isinstance(body.get("n"), int) and body["n"] >= first]
 
 
-def _number(raw: bytes) -> int | None:
-    """Return the number of a whole line; None for an empty or cut one."""
-    number = _body(raw).get("n")
-    return number if isinstance(number, int) else None
-
-
-def _body(raw: bytes) -> dict[str, Any]:
+def _body(raw: bytes) -> Line:
     try:
         body = json.loads(raw.decode())
     except (ValueError, RecursionError):

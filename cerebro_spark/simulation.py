@@ -91,7 +91,7 @@ class Outcome:
         return self.traffic.hopped
 
 
-def simulate(scenario: Scenario, seed: int = 0, keep_bars: bool = False) -> Outcome:
+def simulate(scenario: Scenario, seed: int = 0, keep_units: bool = False) -> Outcome:
     """Run a scenario to its end in virtual time.
 
     >>> simulate(Scenario(trials=4, workers=2, epochs=1)).ratio
@@ -112,7 +112,7 @@ def simulate(scenario: Scenario, seed: int = 0, keep_bars: bool = False) -> Outc
         SimulatedWorker(f"w{i}", speed, deaths=tuple(scenario.deaths.get(i, ()))) for i, speed in enumerate(speeds)
     ]
     backend = SimulatedBackend(workers, world, seed)
-    timeline = Timeline(keep_bars)
+    timeline = Timeline(keep_units)
     engine = Engine(
         FixedSearch([{"cost": cost} for cost in costs], scenario.epochs),
         _settings(scenario, seed),

@@ -1,4 +1,4 @@
-"""What happened when: bars and marks collected from events, for charts and utilisation. It only watches."""
+"""What ran when: finished units and absences of workers, for tables, charts and utilisation. It only watches."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cerebro_spark.events import Event, UnitFinished, WorkerJoined, WorkerLost
-from cerebro_spark.types import Unit, WorkerId
+from cerebro_spark.turns import Turn
+from cerebro_spark.types import TrialId, UnitKind, WorkerId
 
 
-class Bar(NamedTuple):
-    """A finished unit on its worker."""
+class UnitRow(NamedTuple):
+    """A unit that counts: one that was given up, and reported too late, is none. Times are seconds of the run."""
 
+    trial: TrialId
+    epoch: int
+    partition: str
+    kind: UnitKind
     worker: WorkerId
-    unit: Unit
+    host: str
     start: float
     end: float
+    seconds: float
+    loss: float
+    attempt: int
 
 
 class Absence(NamedTuple):
@@ -28,24 +36,42 @@ class Absence(NamedTuple):
 
 @dataclass(slots=True)
 class Timeline:
-    """An observer for an engine.
+    """An observer for an engine, and a part of every RunView.
 
+    Attributes:
+        keep_units: Whether to keep a row for each unit; without them it stays small.
+        units: The units that count, in the order of their ends.
+        absences: When workers were dead.
+        joined: When each worker first came.
+        hosts: Where each worker is, or was last.
+        end: When the last unit ended.
+        busy: Seconds that all workers together spent on units that count.
+        epoch_ends: When the last unit of each epoch ended, of all trials.
+
+    >>> from cerebro_spark.types import Unit
     >>> timeline = Timeline()
-    >>> timeline(WorkerJoined(0.0, "w0"))
-    >>> timeline(UnitFinished(2.0, "w0", Unit("t0", 1, "p0"), attempt=1, seconds=1.0))
+    >>> timeline.add(WorkerJoined(0.0, "w0"))
+    >>> timeline.add(UnitFinished(2.0, "w0", Unit("t0", 1, "p0"), attempt=1, seconds=1.0))
     >>> timeline.end, timeline.utilisation()
     (2.0, 0.5)
     """
 
-    keep_bars: bool = True
-    bars: list[Bar] = field(default_factory=list)
+    keep_units: bool = True
+    units: list[UnitRow] = field(default_factory=list)
     absences: list[Absence] = field(default_factory=list)
     joined: dict[WorkerId, float] = field(default_factory=dict)
+    hosts: dict[WorkerId, str] = field(default_factory=dict)
     end: float = 0.0
     busy: float = 0.0
     epoch_ends: dict[int, float] = field(default_factory=dict)
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, turn: Turn) -> None:
+        """Take in what counted of a turn."""
+        for event in turn.accepted:
+            self.add(event)
+
+    def add(self, event: Event) -> None:
+        """Take in one event that counted."""
         if isinstance(event, UnitFinished):
             self._finished(event)
         elif isinstance(event, WorkerJoined):
@@ -65,11 +91,16 @@ class Timeline:
         self.end = event.at
         self.busy += event.seconds
         self.epoch_ends[event.unit.epoch] = event.at
-        if self.keep_bars:
-            self.bars.append(Bar(event.worker, event.unit, event.at - event.seconds, event.at))
+        if self.keep_units:
+            loss = event.metrics.values().get("loss", float("nan"))
+            host, start = self.hosts.get(event.worker, ""), event.at - event.seconds
+            self.units.append(
+                UnitRow(*event.unit, event.worker, host, start, event.at, event.seconds, loss, event.attempt)
+            )
 
     def _joined(self, event: WorkerJoined) -> None:
         self.joined.setdefault(event.worker, event.at)
+        self.hosts[event.worker] = event.host
         for index in range(len(self.absences) - 1, -1, -1):
             absence = self.absences[index]
             if absence.worker == event.worker and absence.end is None:

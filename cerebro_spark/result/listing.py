@@ -1,4 +1,4 @@
-"""All runs of a store, a line each: when, how many trials, the best so far. One damaged run never hides the others."""
+"""The runs of a store: one of them as a view, or all in a list. One damaged run never hides the others."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from cerebro_spark.errors import CerebroError
-from cerebro_spark.result.record import Record, read_record
+from cerebro_spark.errors import CerebroError, NotFoundInStore
+from cerebro_spark.eventlog import EventLog
+from cerebro_spark.outcomes import view_of
+from cerebro_spark.run_view import RunView
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
 
@@ -23,6 +25,26 @@ class RunLine(NamedTuple):
     trials: str
     best: str
     state: str
+
+
+def read_view(store: Store, run: str) -> RunView:
+    """What became of a run, from its log alone.
+
+    Args:
+        store: The store in which the run is.
+        run: Its id.
+
+    Returns:
+        The run as far as it has come.
+
+    Raises:
+        NotFoundInStore: There is no such run; the error names those that there are.
+        EventLogError: Its log is damaged.
+    """
+    if not store.list(paths.log_folder(run)):
+        there = paths.run_ids(store.list(paths.RUNS))
+        raise NotFoundInStore(f"{store.url} has no run {run!r}: it has {there or 'none at all'}")
+    return view_of(EventLog(store, run).turns())
 
 
 def listed(store: Store) -> Iterator[RunLine]:
@@ -41,9 +63,11 @@ def _line(store: Store, run: str, names: Iterable[str]) -> RunLine:
     when = "?"
     try:
         when = _when(store, run, names)
-        record = read_record(store, run)
-        state = "finished" if record.scheduler.finished else "not finished"
-        return RunLine(run, when, str(len(record.trials)), _best(record), state)
+        view = read_view(store, run)
+        state = "finished" if view.finished else "not finished"
+        if when == "?" and view.started is not None:
+            when = _minute(view.started)
+        return RunLine(run, when, str(len(view.trials)), _best(view), state)
     except Exception as error:  # whatever is wrong with this run, the others are to be seen
         said = str(error) if isinstance(error, CerebroError) else f"{type(error).__name__}: {error}"
         return RunLine(run, when, "?", "?", f"unreadable: {' '.join(said.split())}")
@@ -63,6 +87,10 @@ def as_text(lines: Iterable[RunLine]) -> str:
     )
 
 
+def _minute(clock: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(clock))
+
+
 def _when(store: Store, run: str, names: Iterable[str]) -> str:
     """Ids that we make tell the time; of others a local store knows when their log began."""
     found = _STAMP.fullmatch(run)
@@ -72,16 +100,13 @@ def _when(store: Store, run: str, names: Iterable[str]) -> str:
     path = store.local_path(first)
     if path is None or not path.exists():  # meanwhile it may have been joined to others
         return "?"
-    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(path.stat().st_mtime))
+    return _minute(path.stat().st_mtime)
 
 
-def _best(record: Record) -> str:
-    for trial in record.ranked()[:1]:
-        best = record.best_epoch(trial)
-        if best is None or record.status(trial) == "failed":
-            break
-        objective = record.objective
-        if objective is None or objective.metric not in best.metrics:
-            return trial
-        return f"{objective.metric} {best.metrics[objective.metric]:.6g} ({trial})"
-    return "none"
+def _best(view: RunView) -> str:
+    best, objective = view.best(), view.objective
+    if best is None:
+        return "none"
+    if objective is None or objective.metric not in best.metrics:
+        return best.trial
+    return f"{objective.metric} {best.metrics[objective.metric]:.6g} ({best.trial})"

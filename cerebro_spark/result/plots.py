@@ -9,7 +9,7 @@ from typing import Any
 from cerebro_spark import gantt
 from cerebro_spark.checks import is_number
 from cerebro_spark.errors import CerebroError, ConfigurationError
-from cerebro_spark.result.record import Record
+from cerebro_spark.run_view import RunView
 
 _MAX_NAMES = 20
 _MAX_TICKS = 8
@@ -17,37 +17,37 @@ _WIDTH = 12.0
 _LOGARITHMIC_RATIO = 30.0
 
 
-def plot(record: Record, kind: str | None) -> Any:
+def plot(view: RunView, kind: str | None) -> Any:
     """Return a matplotlib figure with the chart of this kind, or with all of them, one below the other."""
     figure_class, _ = gantt.matplotlib_parts()
     if kind is not None and kind not in _CHARTS:
         raise ConfigurationError(f"`kind` is {kind!r}, but must be one of {list(_CHARTS)}, or None for all of them")
     kinds = [name for name in _CHARTS if kind in (None, name)]
-    heights = [gantt.height(record.timeline) if name == "gantt" else 4.2 for name in kinds]
+    heights = [gantt.height(view.timeline) if name == "gantt" else 4.2 for name in kinds]
     figure = figure_class(figsize=(_WIDTH, sum(heights)), dpi=100, layout="constrained")
     if len(kinds) == 1:
-        _CHARTS[kinds[0]](record, figure)
+        _CHARTS[kinds[0]](view, figure)
         return figure
     for name, part in zip(kinds, figure.subfigures(len(kinds), 1, height_ratios=heights), strict=True):
-        _CHARTS[name](record, part)
+        _CHARTS[name](view, part)
     return figure
 
 
-def _draw_curves(record: Record, figure: Any) -> None:
+def _draw_curves(view: RunView, figure: Any) -> None:
     """Draw the metric of the search, epoch by epoch; the best epoch of the best trial has a star."""
-    metric = _choose_metric(record)
+    metric = _choose_metric(view)
     axes = figure.add_subplot()
-    trials = record.ranked()
+    trials = view.ranked()
     # The colours of the Gantt chart.
-    shades = {trial: gantt.colour(index) for index, trial in enumerate(sorted({unit.trial for unit in record.units}))}
+    shades = {trial: gantt.colour(index) for index, trial in enumerate(sorted({unit.trial for unit in view.units}))}
     for index, trial in enumerate(trials):
-        rows = sorted((row for row in record.epochs.values() if row.trial == trial), key=lambda row: row.epoch)
+        rows = sorted((row for row in view.epochs.values() if row.trial == trial), key=lambda row: row.epoch)
         if not rows:
             continue
         values = [row.metrics.get(metric, float("nan")) for row in rows]
         shade = {"color": shades[trial], "label": trial, "zorder": 3 if index == 0 else 2}
         axes.plot([row.epoch for row in rows], values, marker="o", markersize=3, linewidth=2.2 - (index > 0), **shade)
-    best = record.best_epoch(trials[0]) if trials else None
+    best = view.best_epoch(trials[0]) if trials else None
     if best is not None and metric in best.metrics:
         star = {"marker": "*", "markersize": 15, "color": shades[best.trial], "markeredgecolor": "black", "zorder": 4}
         axes.plot([best.epoch], [best.metrics[metric]], **star)
@@ -59,10 +59,10 @@ def _draw_curves(record: Record, figure: Any) -> None:
         figure.legend(loc="outside right center", frameon=False, fontsize=8, title="trial, best first")
 
 
-def _draw_parallel(record: Record, figure: Any) -> None:
+def _draw_parallel(view: RunView, figure: Any) -> None:
     """Draw a line for each trial through its params to its best value, dark if good; leave out constant params."""
-    metric = _choose_metric(record)
-    rows = [row for trial in record.ranked() if (row := record.best_epoch(trial)) is not None]
+    metric = _choose_metric(view)
+    rows = [row for trial in view.ranked() if (row := view.best_epoch(trial)) is not None]
     names = list(dict.fromkeys(name for row in rows for name in row.params))
     varied = [name for name in names if len({repr(row.params.get(name)) for row in rows}) > 1]
     scales = [_Scale([row.params.get(name) for row in rows]) for name in varied]
@@ -84,12 +84,12 @@ def _draw_parallel(record: Record, figure: Any) -> None:
     axes.set_xlim(-0.05, max(len(scales) - 1, 0) * 1.1 + 0.05)
 
 
-def _draw_gantt(record: Record, figure: Any) -> None:
-    share = record.timeline.utilisation()
-    gantt.draw_on(figure, record.timeline, f"run {record.run}: {share:.0%} of the workers' time went into units")
+def _draw_gantt(view: RunView, figure: Any) -> None:
+    share = view.timeline.utilisation()
+    gantt.draw_on(figure, view.timeline, f"run {view.run}: {share:.0%} of the workers' time went into units")
 
 
-_CHARTS: dict[str, Callable[[Record, Any], None]] = {
+_CHARTS: dict[str, Callable[[RunView, Any], None]] = {
     "curves": _draw_curves,
     "parallel": _draw_parallel,
     "gantt": _draw_gantt,
@@ -128,12 +128,12 @@ class _Scale:
         return [(index / last, name[:20]) for index, name in enumerate(self._names[:_MAX_TICKS])]
 
 
-def _choose_metric(record: Record) -> str:
-    if not record.epochs:
-        raise CerebroError(f"run {record.run} has no evaluated epoch yet, so there is nothing to draw of its metrics")
-    if record.objective is not None:
-        return record.objective.metric
-    names = [name for row in record.epochs.values() for name in row.metrics]
+def _choose_metric(view: RunView) -> str:
+    if not view.epochs:
+        raise CerebroError(f"run {view.run} has no evaluated epoch yet, so there is nothing to draw of its metrics")
+    if view.objective is not None:
+        return view.objective.metric
+    names = [name for row in view.epochs.values() for name in row.metrics]
     return "val_loss" if "val_loss" in names else names[0]
 
 

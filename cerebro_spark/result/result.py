@@ -17,7 +17,8 @@ from cerebro_spark.errors import CheckpointError, ConfigurationError, DataError,
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.result import display, frames, plots, saving, tables
 from cerebro_spark.result.blueprint import Blueprint, Scorer, make_blueprint
-from cerebro_spark.result.record import Record, read_record
+from cerebro_spark.result.listing import read_view
+from cerebro_spark.run_view import RunView
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.opening import open_store
@@ -59,19 +60,19 @@ class Result:
 
     def __init__(self, store: Store | str, run_id: str) -> None:
         self._store = open_store(store)
-        self._record: Record = read_record(self._store, run_id)
+        self._view: RunView = read_view(self._store, run_id)
         self._scorers: dict[TrialId, Scorer] = {}
         self._broadcasts: dict[tuple[str, TrialId], Any] = {}
 
     @property
     def run_id(self) -> str:
         """The id of the run in its store."""
-        return self._record.run
+        return self._view.run
 
     @property
     def finished(self) -> bool:
         """Whether the run ended by itself. One that did not can be resumed with `cs.resume`."""
-        return self._record.scheduler.finished
+        return self._view.finished
 
     # What came out
 
@@ -83,7 +84,7 @@ class Result:
             TrialFailed: If all trials failed; the message has the first traceback.
             CerebroError: If no trial has an epoch that was trained and evaluated yet.
         """
-        return tables.best_trial(self._record)
+        return tables.best_trial(self._view)
 
     @cached_property
     def trials(self) -> pd.DataFrame:
@@ -92,12 +93,12 @@ class Result:
         The columns are trial, status, epoch (the best one), epochs (how many there were), the metrics of the best
         epoch, the params as `param_<name>`, and the error of a trial that failed.
         """
-        return tables.trials_table(self._record)
+        return tables.trials_table(self._view)
 
     @cached_property
     def history(self) -> pd.DataFrame:
         """A row for each epoch of each trial, with all metrics; `seconds` is when it was evaluated, from the start."""
-        return tables.history_table(self._record)
+        return tables.history_table(self._view)
 
     @cached_property
     def units(self) -> pd.DataFrame:
@@ -106,7 +107,7 @@ class Result:
         The columns are trial, epoch, partition, kind, worker, host, start, end, seconds (start and end in seconds
         from the start of the run) and loss.
         """
-        return tables.units_table(self._record)
+        return tables.units_table(self._view)
 
     def plot(self, kind: str | None = None) -> Any:
         """Draw the run.
@@ -122,17 +123,17 @@ class Result:
             ConfigurationError: If `kind` is none of these.
             MissingDependency: If matplotlib is not installed.
         """
-        return plots.plot(self._record, kind)
+        return plots.plot(self._view, kind)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the address only; unpickling reads the run again."""
         return type(self), (self._store, self.run_id)
 
     def __repr__(self) -> str:
-        return display.as_text(self._record)
+        return display.as_text(self._view)
 
     def _repr_html_(self) -> str:
-        return display.as_html(self._record)
+        return display.as_html(self._view)
 
     # Models
 
@@ -234,7 +235,7 @@ class Result:
         if is_spark_frame(df):
             from cerebro_spark.result import spark
 
-            series = trial in self._record.carrying
+            series = trial in self._view.carrying
             return scorer.trainer.finish(spark.measure(self._broadcast(df, trial), scorer, df, series))
         if isinstance(df, Dataset):
             chunks = frames.dataset_chunks(df, scorer.blueprint.sources)
@@ -267,7 +268,7 @@ class Result:
             AlreadyInStore: If `path` holds a saved result and `overwrite` is False, or holds a run of this id.
             ConfigurationError: If `path` is the store of the run, or a trial does not exist.
         """
-        saving.save_result(self._record, self._store, path, trials, overwrite)
+        saving.save_result(self._view, self._store, path, trials, overwrite)
 
     # The steps in between
 
@@ -289,32 +290,32 @@ class Result:
     def _chosen(self, trial_id: TrialId | None) -> TrialId:
         if trial_id is None:
             return self.best_trial.id
-        if trial_id not in self._record.trials:
-            raise ConfigurationError(f"run {self.run_id} has no trial {trial_id!r}: it has {list(self._record.trials)}")
+        if trial_id not in self._view.trials:
+            raise ConfigurationError(f"run {self.run_id} has no trial {trial_id!r}: it has {list(self._view.trials)}")
         return trial_id
 
     @cached_property
     def _recipe(self) -> Recipe:
-        if not self._record.recipe:
+        if not self._view.recipe:
             raise ConfigurationError(
                 f"run {self.run_id} has no functions beside its log, as simulated runs have none: there is no model"
             )
-        return recipes.read(self._store, self.run_id, self._record.recipe)
+        return recipes.read(self._store, self.run_id, self._view.recipe)
 
     def _blueprint(self, trial: TrialId) -> Blueprint:
-        checkpoint, best = self._record.best_checkpoint(trial), self._record.best_epoch(trial)
-        if checkpoint is None or best is None:
-            why = self._record.errors.get(trial, "no epoch of it was trained and evaluated yet")
+        best = self._view.best_epoch(trial)
+        if best is None or best.checkpoint is None:
+            why = self._view.errors.get(trial, "no epoch of it was trained and evaluated yet")
             raise CheckpointError(f"trial {trial} of run {self.run_id} has no model: {why}")
         recipe = self._recipe
         try:
-            data = self._store.read(paths.checkpoint(self.run_id, checkpoint))
+            data = self._store.read(paths.checkpoint(self.run_id, best.checkpoint))
         except NotFoundInStore as error:
             raise CheckpointError(
                 f"the model of trial {trial} is not in {self._store.url}: it was saved without it, or deleted; save the"
                 f" result with trials=[{trial!r}], or with all of them"
             ) from error
-        return make_blueprint(recipe, trial, best.epoch, best.params, (data, checkpoint.digest))
+        return make_blueprint(recipe, trial, best.epoch, best.params, (data, best.checkpoint.digest))
 
     def _scorer(self, trial: TrialId) -> Scorer:
         if trial not in self._scorers:

@@ -16,9 +16,10 @@ from typing import Any
 from cerebro_spark._version import __version__
 from cerebro_spark.errors import AlreadyInStore, ConfigurationError, EventLogError, NotFoundInStore
 from cerebro_spark.eventlog import EventLog
-from cerebro_spark.result.record import Record
+from cerebro_spark.run_view import RunView
 from cerebro_spark.store import open_store, paths
 from cerebro_spark.store.base import Store
+from cerebro_spark.turns import Turn
 from cerebro_spark.types import Checkpoint, TrialId
 
 _FORMAT = "cerebro-spark result"
@@ -26,7 +27,7 @@ _VERSION = 1
 
 
 def save_result(
-    record: Record,
+    view: RunView,
     source: Store,
     path: str | os.PathLike[str] | Store,
     trials: Iterable[TrialId] | None,
@@ -36,14 +37,14 @@ def save_result(
     target = open_store(path)
     if target.url == source.url:
         raise ConfigurationError(f"{target.url} is the store of the run itself: save the result somewhere else")
-    chosen = _best_checkpoints(record, trials)
-    _make_room(target, record.run, overwrite)
+    chosen = _best_checkpoints(view, trials)
+    _make_room(target, view.run, overwrite)
     try:
-        _copy(record, source, target, chosen)
+        _copy(view, source, target, chosen)
     except BaseException:
         # Only the first error matters; nothing of this run was there before.
         with suppress(Exception):
-            target.delete(paths.run_folder(record.run))
+            target.delete(paths.run_folder(view.run))
         raise
 
 
@@ -63,15 +64,26 @@ def _make_room(target: Store, run: str, overwrite: bool) -> None:
         target.delete(paths.run_folder(old))
 
 
-def _copy(record: Record, source: Store, target: Store, chosen: Iterable[Checkpoint]) -> None:
-    run = record.run
-    EventLog(target, run).append(record.events)
+def _copy(view: RunView, source: Store, target: Store, chosen: Iterable[Checkpoint]) -> None:
+    run = view.run
+    EventLog(target, run).append(*_turns(view, source))
     names = [paths.checkpoint(run, checkpoint) for checkpoint in chosen]
-    for name in [paths.functions(run), *names] if record.recipe else names:
+    for name in [paths.functions(run), *names] if view.recipe else names:
         with source.reader(name) as file, target.writer(name) as copy:
             shutil.copyfileobj(file, copy, 1 << 20)
     about = {"format": _FORMAT, "version": _VERSION, "run": run, "by": __version__, "models": names}
     target.write(paths.result(run), json.dumps(about, indent=1).encode())
+
+
+def _turns(view: RunView, source: Store) -> list[Turn]:
+    """The log as far as the view has seen it. What was read once never changes, so it can be read again."""
+    turns, seen = [], 0
+    for turn in EventLog(source, view.run).turns():
+        if seen == view.events:
+            break
+        turns.append(turn)
+        seen += len(turn.events)
+    return turns
 
 
 def open_saved(path: str | os.PathLike[str] | Store) -> tuple[Store, str]:
@@ -104,10 +116,10 @@ def _list_saved(store: Store) -> list[str]:
     return [run for run in paths.run_ids(names) if paths.result(run) in names]
 
 
-def _best_checkpoints(record: Record, trials: Iterable[TrialId] | None) -> list[Checkpoint]:
-    wanted = list(record.trials if trials is None else trials)
-    unknown = [trial for trial in wanted if trial not in record.trials]
+def _best_checkpoints(view: RunView, trials: Iterable[TrialId] | None) -> list[Checkpoint]:
+    wanted = list(view.trials if trials is None else trials)
+    unknown = [trial for trial in wanted if trial not in view.trials]
     if unknown:
-        raise ConfigurationError(f"run {record.run} has no trial {unknown[0]!r}: it has {list(record.trials)}")
-    found = [record.best_checkpoint(trial) for trial in wanted]
-    return [checkpoint for checkpoint in found if checkpoint is not None]
+        raise ConfigurationError(f"run {view.run} has no trial {unknown[0]!r}: it has {list(view.trials)}")
+    best = [view.best_epoch(trial) for trial in wanted]
+    return [epoch.checkpoint for epoch in best if epoch is not None and epoch.checkpoint is not None]

@@ -1,4 +1,4 @@
-"""A run as pandas tables, and the trial that came out best. It shows what the record holds, no more."""
+"""A run as pandas tables, and the trial that came out best. It shows what a view of the run holds, no more."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from cerebro_spark.errors import CerebroError, ConfigurationError, TrialFailed
-from cerebro_spark.result.record import Record, UnitRow
+from cerebro_spark.run_view import RunView
+from cerebro_spark.timeline import UnitRow
 from cerebro_spark.types import TrialId
 
 _TRIAL_COLUMNS = ("trial", "status", "epoch", "epochs")
@@ -36,60 +37,60 @@ class BestTrial:
     epoch: int
 
 
-def best_trial(record: Record) -> BestTrial:
+def best_trial(view: RunView) -> BestTrial:
     """The best trial that did not fail; an error that says why there is none otherwise."""
-    first = next(iter(record.ranked()), None)
-    if first is None or (record.status(first) != "failed" and record.best_epoch(first) is None):
+    first = next(iter(view.ranked()), None)
+    if first is None or (view.status(first) != "failed" and view.best_epoch(first) is None):
         raise CerebroError(
-            f"run {record.run} has no best trial yet: none of its {len(record.trials)} trials has an epoch that was"
+            f"run {view.run} has no best trial yet: none of its {len(view.trials)} trials has an epoch that was"
             " trained and evaluated; let it go on (cs.resume)"
         )
-    if record.status(first) == "failed":
-        raise _all_failed(record)
-    best = record.best_epoch(first)
+    if view.status(first) == "failed":
+        raise _all_failed(view)
+    best = view.best_epoch(first)
     assert best is not None
-    objective = record.objective
+    objective = view.objective
     if objective is not None and objective.metric not in best.metrics:
         raise ConfigurationError(
-            f"no trial of run {record.run} measured {objective.metric!r}, so none is the best: measured were"
+            f"no trial of run {view.run} measured {objective.metric!r}, so none is the best: measured were"
             f" {sorted(best.metrics)}; search with one of these as `metric`"
         )
     return BestTrial(first, dict(best.params), dict(best.metrics), best.epoch)
 
 
-def trials_table(record: Record) -> pd.DataFrame:
+def trials_table(view: RunView) -> pd.DataFrame:
     """A row a trial, best first: what became of it, the metrics of its best epoch, its params as `param_...`."""
     rows = []
-    for trial in record.ranked():
-        best = record.best_epoch(trial)
-        params = record.trials[trial].params if best is None else best.params
+    for trial in view.ranked():
+        best = view.best_epoch(trial)
+        params = view.trials[trial].params if best is None else best.params
         rows.append(
             {
                 "trial": trial,
-                "status": record.status(trial),
+                "status": view.status(trial),
                 "epoch": None if best is None else best.epoch,
-                "epochs": sum(1 for key in record.epochs if key[0] == trial),
+                "epochs": view.trials[trial].epochs,
                 **_shown({} if best is None else best.metrics),
                 **{f"param_{name}": value for name, value in params.items()},
-                "error": record.errors.get(trial),
+                "error": view.errors.get(trial),
             }
         )
-    metrics = _metric_names(record)
+    metrics = _metric_names(view)
     names = list(dict.fromkeys(name for row in rows for name in row if name.startswith("param_")))
     return _table(rows, [*_TRIAL_COLUMNS, *metrics, *names, "error"]).astype({"epoch": "Int64"})
 
 
-def history_table(record: Record) -> pd.DataFrame:
+def history_table(view: RunView) -> pd.DataFrame:
     """A row an (trial, epoch) in the order of trials and epochs; `seconds` is when it was known, from the start."""
-    order = {trial: index for index, trial in enumerate(record.trials)}
-    rows = sorted(record.epochs.values(), key=lambda row: (order[row.trial], row.epoch))
+    order = {trial: index for index, trial in enumerate(view.trials)}
+    rows = sorted(view.epochs.values(), key=lambda row: (order[row.trial], row.epoch))
     plain = [{"trial": row.trial, "epoch": row.epoch, "seconds": row.at, **_shown(row.metrics)} for row in rows]
-    return _table(plain, ["trial", "epoch", "seconds", *_metric_names(record)])
+    return _table(plain, ["trial", "epoch", "seconds", *_metric_names(view)])
 
 
-def units_table(record: Record) -> pd.DataFrame:
+def units_table(view: RunView) -> pd.DataFrame:
     """A row a unit in the order of their ends: who ran it when, and its loss. Times count from the run's start."""
-    return _table(record.units, list(UnitRow._fields))
+    return _table(view.units, list(UnitRow._fields))
 
 
 def _table(rows: Sequence[Any], columns: list[str]) -> pd.DataFrame:
@@ -102,10 +103,10 @@ def _table(rows: Sequence[Any], columns: list[str]) -> pd.DataFrame:
     return table
 
 
-def _metric_names(record: Record) -> list[str]:
+def _metric_names(view: RunView) -> list[str]:
     """The columns of metrics: the objective first, then the others as they were first reported."""
-    names = dict.fromkeys(name for row in record.epochs.values() for name in row.metrics)
-    first = [record.objective.metric] if record.objective and record.objective.metric in names else []
+    names = dict.fromkeys(name for row in view.epochs.values() for name in row.metrics)
+    first = [view.objective.metric] if view.objective and view.objective.metric in names else []
     return list(_shown(dict.fromkeys([*first, *names], 0.0)))
 
 
@@ -115,12 +116,12 @@ def _shown(metrics: Mapping[str, float]) -> dict[str, float]:
     return {f"metric_{name}" if name in taken else name: value for name, value in metrics.items()}
 
 
-def _all_failed(record: Record) -> TrialFailed:
-    trial, error = next(iter(record.errors.items()))
-    params = dict(record.trials[trial].params)
-    kept = [each for each in record.trials if record.best_epoch(each) is not None]
+def _all_failed(view: RunView) -> TrialFailed:
+    trial, error = next(iter(view.errors.items()))
+    params = dict(view.trials[trial].params)
+    kept = [each for each in view.trials if view.best_epoch(each) is not None]
     hint = f"; what trial {kept[0]} learnt before is in result.model({kept[0]!r})" if kept else ""
     return TrialFailed(
-        f"all {len(record.trials)} trials of run {record.run} failed, so none is the best{hint}. The first was {trial}"
+        f"all {len(view.trials)} trials of run {view.run} failed, so none is the best{hint}. The first was {trial}"
         f" with params {params!r}:\n{error}"
     )

@@ -27,7 +27,7 @@ from cerebro_spark.tune.options import ModelFn, TrainingOptions
 from cerebro_spark.tune.past_runs import replay as replay_run
 from cerebro_spark.tune.signatures import explained
 from cerebro_spark.tune.spaces.space import Space
-from cerebro_spark.tune.tracking import Tracking
+from cerebro_spark.tune.trackers.base import Tracking
 from cerebro_spark.tune.training import Training, default_backend, open_result
 from cerebro_spark.types import Objective
 

@@ -11,7 +11,7 @@ from cerebro_spark.backend.job import Framework
 from cerebro_spark.data.input.columns import ColumnNames
 from cerebro_spark.store.base import Store
 from cerebro_spark.trainer.resources import Resources
-from cerebro_spark.tune.tracking import Tracker
+from cerebro_spark.tune.trackers.base import Tracker
 
 ModelFn = Callable[[Any], Any]
 

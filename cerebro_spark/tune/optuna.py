@@ -24,7 +24,7 @@ from cerebro_spark.tune.objective import objective_for
 from cerebro_spark.tune.options import ModelFn, TrainingOptions
 from cerebro_spark.tune.plugins.led import Absent, LedSearch, LedTraining, TrialProgress
 from cerebro_spark.tune.signatures import completed_from, refusing_unknown
-from cerebro_spark.tune.tracking import Tracker
+from cerebro_spark.tune.trackers.base import Tracker
 from cerebro_spark.types import Objective, Report, TrialId
 
 try:

@@ -9,7 +9,7 @@ from cerebro_spark.backend.base import Backend
 from cerebro_spark.result import Result
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.opening import open_store
-from cerebro_spark.tune.tracking import Tracker, Tracking
+from cerebro_spark.tune.trackers.base import Tracker, Tracking
 from cerebro_spark.tune.training import default_backend, open_result
 
 

@@ -7,14 +7,15 @@ what is done to it then does not depend on how fast it is.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
+from observing import each_event
 from small_search import torch_model_fn
 
 from cerebro_spark import runs
 from cerebro_spark.backend.local import LocalBackend
 from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.engine import Observer
 from cerebro_spark.events import Event, UnitFinished
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.search import FixedSearch
@@ -36,9 +37,10 @@ class Stop(Exception):
     pass
 
 
-def stopping_after(units: int, error: BaseException) -> Callable[[Event], None]:
+def stopping_after(units: int, error: BaseException) -> Observer:
     seen: list[Event] = []
 
+    @each_event
     def observe(event: Event) -> None:
         seen.append(event)
         if isinstance(event, UnitFinished) and sum(isinstance(e, UnitFinished) for e in seen) == units:
@@ -47,14 +49,16 @@ def stopping_after(units: int, error: BaseException) -> Callable[[Event], None]:
     return observe
 
 
+@each_event
 def say(event: Event) -> None:
     if isinstance(event, UnitFinished):
         print(event.unit, flush=True)
 
 
-def pausing_after(units: int) -> Callable[[Event], None]:
+def pausing_after(units: int) -> Observer:
     seen: list[Event] = []
 
+    @each_event
     def observe(event: Event) -> None:
         if isinstance(event, UnitFinished):
             seen.append(event)

@@ -20,6 +20,7 @@ from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import Event, WorkerLost
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.streams import StagedBlob
+from cerebro_spark.turns import Turn, events_of
 
 
 class Killed(BaseException):
@@ -201,7 +202,7 @@ class Driver:
         with contextlib.suppress(EventLogError):
             for _ in range(count):
                 fresh = [self._event() for _ in range(chance.choice([1, 1, 2]))]
-                self.log.append(fresh)
+                self.log.append(Turn(fresh))
                 self.acknowledged += fresh
 
     def _event(self) -> Event:
@@ -217,7 +218,7 @@ class Driver:
         with contextlib.suppress(EventLogError):
             self.seen = list(self.log.read()) if way != 0 else []
             if way != 1:
-                self.seen += self.log.claim()
+                self.seen += events_of(self.log.claim())
             self.turns(chance.randrange(1, 8), chance)
 
 
@@ -260,7 +261,7 @@ def judged(store: Store, run: str, drivers: list[Driver], views: list[list[Event
     able = [driver for driver in drivers if driver.log.is_mine()]
     assert len(able) <= 1, "two drivers may go on"
     last = EventLog(store, run)
-    last.append([WorkerLost(0.0, "last")])
+    last.append(Turn([WorkerLost(0.0, "last")]))
     assert list(EventLog(store, run).read()) == [*final, WorkerLost(0.0, "last")]
     assert not [driver for driver in drivers if driver.log.is_mine()]
     return final

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from observing import each_event
 
 from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World
 from cerebro_spark.cli import main
@@ -128,6 +129,7 @@ def make_run(store: LocalStore, run: str, stop_after: int | None = None) -> None
     search = FixedSearch([{"lr": 1.0}, {"lr": 2.0}], epochs=2)
     seen: list[Event] = []
 
+    @each_event
     def stop(event: Event) -> None:
         seen.append(event)
         if sum(isinstance(event, UnitFinished) for event in seen) == stop_after:
@@ -215,6 +217,20 @@ def test_a_run_that_one_may_not_read_hides_no_other(tmp_path: Path) -> None:
 
 def test_runs_of_an_empty_store(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run(capsys, "runs", str(tmp_path)) == (0, f"no runs in {LocalStore(tmp_path).url} yet\n", "")
+
+
+def test_show_says_what_each_worker_of_a_run_that_is_not_over_does(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    make_run(LocalStore(tmp_path), "cut", stop_after=3)
+    make_run(LocalStore(tmp_path), "whole")
+    code, out, _ = run(capsys, "show", str(tmp_path), "cut")
+    assert code == 0
+    clock = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC"
+    head, worker = out.splitlines()[-2:]
+    assert re.fullmatch(rf"Workers when the log was last written at {clock}:", head)
+    assert re.fullmatch(rf"  w0 on w0: t\d/\d/\S+( \(eval\))?, since {clock}", worker)
+    assert "Workers" not in run(capsys, "show", str(tmp_path), "whole")[1]
 
 
 def test_show_prints_the_trials_and_draws_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from cerebro_spark.events import (
 from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.search import FixedSearch
 from cerebro_spark.store.local import LocalStore
+from cerebro_spark.turns import Turn
 from cerebro_spark.types import Objective, Partition, Unit
 
 
@@ -80,7 +81,7 @@ def test_cut_at_every_event_the_run_resumes_and_no_finished_unit_runs_again(tmp_
     assert len(events) > 60
     for cut in range(1, len(events) + 1):
         store = LocalStore(tmp_path / f"cut{cut}")
-        EventLog(store, "log").append(events[:cut])
+        EventLog(store, "log").append(Turn(events[:cut]))
         search = Promoting()
         resumed = engine(store, search, SimulatedBackend(workers(3), WORLD, seed=cut))
         resumed.resume()
@@ -98,7 +99,7 @@ def test_cut_at_every_event_the_rest_of_the_log_leads_to_the_same_end(tmp_path: 
     end = made.scheduler.snapshot()
     for cut in range(0, len(events), 7):
         store = LocalStore(tmp_path / f"cut{cut}")
-        EventLog(store, "log").append(events[:cut])
+        EventLog(store, "log").append(Turn(events[:cut]))
         half = MopScheduler(SETTINGS)
         for event in [*EventLog(store, "log").read(), *events[cut:]]:
             half.handle(event)
@@ -193,7 +194,7 @@ def test_a_resumed_run_waits_for_its_workers_before_it_loads_anything(
     Engine(Promoting(), settings, SimulatedBackend(spec, WORLD), whole).run()
     events = list(whole.read())
     log = EventLog(LocalStore(tmp_path / "cut"), "log")
-    log.append(events[: max(1, int(len(events) * share))])
+    log.append(Turn(events[: max(1, int(len(events) * share))]))
     backend = Faulty([SimulatedWorker(f"w{i}", joins_at=float(i)) for i in range(after)])
     search = Promoting()
     made = Engine(search, settings, backend, log)
@@ -217,7 +218,7 @@ def test_a_resumed_run_begins_without_those_who_never_come(tmp_path: Path) -> No
     engine(store, Promoting()).run()
     events = list(EventLog(store, "log").read())
     cut = LocalStore(tmp_path / "cut")
-    EventLog(cut, "log").append(events[: len(events) // 2])
+    EventLog(cut, "log").append(Turn(events[: len(events) // 2]))
     backend = Patient(workers(1), WORLD)
     backend.num_workers += 1
     search = Promoting()

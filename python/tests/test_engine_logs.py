@@ -16,11 +16,13 @@ from cerebro_spark.engine import Engine
 from cerebro_spark.errors import CerebroError, EventLogError, RunStalled
 from cerebro_spark.eventlog import DiscardingLog, EventLog
 from cerebro_spark.events import Event, RunStarted, Settings, TrialStopped, UnitFailed, UnitFinished, WorkAdded
+from cerebro_spark.outcomes import view_of
 from cerebro_spark.replays import RunScript
-from cerebro_spark.result.record import replay
+from cerebro_spark.run_view import RunView
 from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.search import Done, FixedSearch, Search, Wait
 from cerebro_spark.store.local import LocalStore
+from cerebro_spark.turns import Turn
 from cerebro_spark.types import Partition, Report, Unit, Work
 
 PARTITIONS = (*(Partition(f"p{i}") for i in range(4)), Partition("v0", "validation"))
@@ -42,17 +44,22 @@ def logged(folder: Path, search: Search, on: SimulatedBackend | None = None) -> 
 def resumed(folder: Path, events: list[Event], search: Search, settings: Settings = SETTINGS) -> list[Event]:
     """The log of a run that goes on from these events."""
     log = EventLog(LocalStore(folder), "r1")
-    log.append(events)
+    log.append(Turn(events))
     again = EventLog(LocalStore(folder), "r1")
     Engine(search, settings, backend(), again).resume()
     return list(again.read())
+
+
+def old_view(events: list[Event]) -> RunView:
+    """What a log without outcomes says, read through a scheduler."""
+    return view_of([Turn(events)])
 
 
 def grid() -> FixedSearch:
     return FixedSearch([{"cost": 1.0 + i} for i in range(4)], 2)
 
 
-@pytest.mark.parametrize("read", [RunScript.from_events, replay])
+@pytest.mark.parametrize("read", [RunScript.from_events, old_view])
 def test_a_log_that_another_scheduler_wrote_is_refused_and_not_misread(
     read: Callable[[list[Event]], Any], tmp_path: Path
 ) -> None:
@@ -147,7 +154,7 @@ def test_answers_to_answers_are_taken_in_the_order_of_the_run(tmp_path: Path) ->
 def test_half_a_character_in_an_error_does_not_stop_the_log(tmp_path: Path) -> None:
     log = EventLog(LocalStore(tmp_path), "r1")
     event = UnitFailed(1.0, "w0", Unit("t0", 1, "p0"), 1, "no file '\udc80x', caf\u00e9")
-    log.append([event])
+    log.append(Turn([event]))
     assert list(EventLog(LocalStore(tmp_path), "r1").read()) == [event]
 
 
@@ -173,7 +180,7 @@ def test_a_log_with_any_part_of_any_event_exchanged_is_read_or_refused_in_words(
         if event in whole[:place] or type(event) in {type(earlier) for earlier in whole[:place]}:
             continue
         for number, strange in enumerate(strangers(json.loads(encode(event)))):
-            reader: Callable[[list[Event]], Any] = [replay, RunScript.from_events, again][number % 3]
+            reader: Callable[[list[Event]], Any] = [old_view, RunScript.from_events, again][number % 3]
             try:
                 reader([*whole[:place], decode(json.dumps(strange)), *whole[place + 1 :]])
             except CerebroError:

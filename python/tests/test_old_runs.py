@@ -11,10 +11,10 @@ from plain_loop import logged
 import cerebro_spark as cs
 from cerebro_spark import recipe as recipes
 from cerebro_spark.events import UnitFinished
-from cerebro_spark.search import Done, Wait, Work
+from cerebro_spark.search import Done, Wait
 from cerebro_spark.store import references
 from cerebro_spark.store.local import LocalStore
-from cerebro_spark.types import Report
+from cerebro_spark.types import Report, Work
 
 ARCHIVE = Path(__file__).parent / "old_runs" / "store.tar.gz"
 

@@ -32,8 +32,8 @@ def test_every_partition_has_its_copies_on_different_workers(count: int, speeds:
 
 
 @given(st.integers(1, 40), st.integers(1, 8), st.integers(1, 3))
-def test_equal_workers_hold_equally_many(count: int, workers: int, replicas: int) -> None:
-    workers = [WorkerProfile(f"w{i}") for i in range(workers)]
+def test_equal_workers_hold_equally_many(count: int, size: int, replicas: int) -> None:
+    workers = [WorkerProfile(f"w{i}") for i in range(size)]
     counted = loads(place(partitions(count), workers, replicas), workers).values()
     assert max(counted) - min(counted) <= 1
 
@@ -59,20 +59,20 @@ def test_shares(total: int, speeds: list[float], expected: list[int]) -> None:
 
 @given(st.data())
 def test_what_is_held_stays_where_it_is_when_nobody_came_or_went(data: st.DataObject) -> None:
-    count, workers, replicas = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 5)), data.draw(st.integers(1, 3))
-    workers = [WorkerProfile(f"w{i}") for i in range(workers)]
+    count, size, replicas = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 5)), data.draw(st.integers(1, 3))
+    workers = [WorkerProfile(f"w{i}") for i in range(size)]
     placed = place(partitions(count), workers, replicas)
     again = place(partitions(count), workers, replicas, placed)
     assert {p: set(h) for p, h in again.items()} == {p: set(h) for p, h in placed.items()}
 
 
 @given(st.integers(2, 8), st.integers(1, 3), st.integers(0, 7))
-def test_only_what_a_lost_worker_held_moves(workers: int, each: int, lost: int) -> None:
-    workers = [WorkerProfile(f"w{i}") for i in range(workers)]
-    before = place(partitions(workers * each), workers)
-    gone = f"w{lost % workers}"
+def test_only_what_a_lost_worker_held_moves(size: int, each: int, lost: int) -> None:
+    workers = [WorkerProfile(f"w{i}") for i in range(size)]
+    before = place(partitions(size * each), workers)
+    gone = f"w{lost % size}"
     left = [profile for profile in workers if profile.worker != gone]
-    after = place(partitions(workers * each), left, 1, before)
+    after = place(partitions(size * each), left, 1, before)
     moved = [p for p in before if after[p] != before[p]]
     assert moved == [p for p, holders in before.items() if holders == (gone,)]
 

@@ -1,4 +1,4 @@
-"""Progress: the counts are those of the scheduler, whatever happens on the way; what is said names who and where."""
+"""Progress: the counts add up, whatever happens on the way; what is said names worker, host and trial."""
 
 from __future__ import annotations
 
@@ -30,8 +30,11 @@ from cerebro_spark.events import (
     WorkerJoined,
     WorkerLost,
 )
-from cerebro_spark.progress import Best, Progress, Tally, describe, in_notebook
+from cerebro_spark.outcomes import with_outcomes
+from cerebro_spark.progress import Progress, describe, in_notebook
+from cerebro_spark.run_view import Counts, RunView
 from cerebro_spark.search import FixedSearch
+from cerebro_spark.turns import Turn, events_of
 from cerebro_spark.types import Checkpoint, Metrics, Objective, Partition, Unit, Work
 
 SETTINGS = Settings(
@@ -45,11 +48,20 @@ OPENING: list[Event] = [
 ]
 
 
-def tally_of(events: list[Event]) -> Tally:
-    tally = Tally()
-    for event in events:
-        tally.add(event)
-    return tally
+def turns_of(events: list[Event]) -> list[Turn]:
+    """What an engine would have made of these events, a turn each."""
+    return with_outcomes([Turn([event]) for event in events])
+
+
+def view_of(events: list[Event]) -> RunView:
+    view = RunView()
+    for turn in turns_of(events):
+        view.apply(turn)
+    return view
+
+
+def counts_of(events: list[Event]) -> Counts:
+    return view_of(events).counts()
 
 
 def finished(partition: str, attempt: int, step: int, loss: float = 1.0) -> UnitFinished:
@@ -59,39 +71,46 @@ def finished(partition: str, attempt: int, step: int, loss: float = 1.0) -> Unit
     return UnitFinished(2.0, "w0", Unit("t0", 1, partition, kind), attempt, 1.0, checkpoint, metrics)
 
 
+REST: list[Event] = [
+    finished("p0", 1, 1),
+    PartitionLoaded(2.0, "w0", "p1"),
+    finished("p1", 2, 2),
+    PartitionLoaded(2.0, "w0", "v0"),
+    finished("v0", 3, 0, loss=0.25),
+]
+
+
 def test_before_the_start_there_is_nothing() -> None:
-    tally = tally_of([WorkerJoined(0.0, "w0")])
-    assert (tally.units, tally.total, tally.running, tally.done, tally.failed, tally.workers) == (0, 0, 0, 0, 0, 0)
+    assert RunView().counts() == Counts(0, 0, 0, 0, 0, 0, 0, 0)
+    assert RunView().best() is None
 
 
 def test_counts_follow_the_events() -> None:
-    tally = tally_of(OPENING)
-    assert (tally.units, tally.total, tally.running, tally.workers) == (0, 3, 1, 1)
-    tally.add(finished("p0", 1, 1))
-    assert (tally.units, tally.epochs) == (1, 0)
-    tally.add(PartitionLoaded(2.0, "w0", "p1"))
-    tally.add(finished("p1", 2, 2))
-    tally.add(PartitionLoaded(2.0, "w0", "v0"))
-    assert (tally.units, tally.epochs, tally.done) == (2, 0, 0)
-    reports = tally.add(finished("v0", 3, 0, loss=0.25))
-    assert [(r.trial, r.epoch) for r in reports] == [("t0", 1)]
-    assert (tally.units, tally.total, tally.epochs, tally.running, tally.done) == (3, 3, 1, 0, 1)
-    assert tally.best == Best("t0", 1, 0.25)
-    assert describe(tally) == "0 running, 1 done | 1/1 epochs | 1 worker | best val_loss 0.25 (t0)"
+    assert counts_of(OPENING) == Counts(units=0, all_units=3, all_epochs=1, running=1, workers=1)
+    assert counts_of([*OPENING, *REST[:1]]) == Counts(units=1, all_units=3, all_epochs=1, running=1, workers=1)
+    assert counts_of([*OPENING, *REST[:4]]) == Counts(units=2, all_units=3, all_epochs=1, running=1, workers=1)
+    view = view_of([*OPENING, *REST])
+    assert view.counts() == Counts(units=3, all_units=3, epochs=1, all_epochs=1, done=1, workers=1)
+    best = view.best()
+    assert best is not None
+    assert (best.trial, best.epoch, best.metrics["val_loss"]) == ("t0", 1, 0.25)
+    assert describe(view) == "0 running, 1 done | 1/1 epochs | 1 worker | best val_loss 0.25 (t0)"
 
 
 def test_a_promotion_makes_the_total_grow_and_a_stop_makes_it_shrink() -> None:
-    tally = tally_of([*OPENING, WorkAdded(2.0, Work("t0", {"lr": 0.1}, 4)), WorkAdded(2.0, Work("t1", {}, 2))])
-    assert (tally.total, tally.asked_epochs, tally.running) == (18, 6, 2)
-    tally.add(TrialStopped(3.0, "t1"))
-    assert (tally.total, tally.running, tally.done) == (12, 1, 1)
+    more: list[Event] = [WorkAdded(2.0, Work("t0", {"lr": 0.1}, 4)), WorkAdded(2.0, Work("t1", {}, 2))]
+    assert counts_of([*OPENING, *more]) == Counts(all_units=18, all_epochs=6, running=2, workers=1)
+    stopped = counts_of([*OPENING, *more, TrialStopped(3.0, "t1")])
+    assert (stopped.all_units, stopped.running, stopped.done) == (12, 1, 1)
 
 
 def test_a_failed_trial_and_its_reason_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    failure = UnitFailed(3.0, "w0", Unit("t0", 1, "p0"), 1, "RuntimeError: no such layer")
     with caplog.at_level(logging.WARNING, "cerebro_spark"), Progress(show=False) as progress:
-        for event in [*OPENING, UnitFailed(3.0, "w0", Unit("t0", 1, "p0"), 1, "RuntimeError: no such layer")]:
-            progress(event)
-    assert (progress.tally.failed, progress.tally.running, progress.tally.total) == (1, 0, 0)
+        for turn in turns_of([*OPENING, failure]):
+            progress(turn)
+    counts = progress.view.counts()
+    assert (counts.failed, counts.running, counts.all_units) == (1, 0, 0)
     said = [record.getMessage() for record in caplog.records]
     assert said == [
         "trial t0: t0/1/p0 failed on worker w0 on node7: RuntimeError: no such layer",
@@ -99,11 +118,16 @@ def test_a_failed_trial_and_its_reason_are_told(caplog: pytest.LogCaptureFixture
     ]
 
 
-def test_a_lost_worker_and_what_it_had_are_told(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("together", [False, True], ids=["a turn each", "one turn"])
+def test_a_lost_worker_and_what_it_had_are_told(caplog: pytest.LogCaptureFixture, together: bool) -> None:
+    lost: list[Event] = [PartitionLost(2.0, "w0", "p1", "disk on fire"), WorkerLost(3.0, "w0", "it hung up")]
+    turns = turns_of([*OPENING, *lost])
+    if together:
+        turns = [Turn(events_of(turns), [outcome for turn in turns for outcome in turn.outcomes])]
     with caplog.at_level(logging.WARNING, "cerebro_spark"), Progress(show=False) as progress:
-        for event in [*OPENING, PartitionLost(2.0, "w0", "p1", "disk on fire"), WorkerLost(3.0, "w0", "it hung up")]:
-            progress(event)
-    assert progress.tally.workers == 0
+        for turn in turns:
+            progress(turn)
+    assert progress.view.counts().workers == 0
     assert [record.getMessage() for record in caplog.records] == [
         "partition p1 could not be loaded by worker w0 on node7: disk on fire",
         "worker w0 on node7 is lost while it had t0/1/p0: it hung up",
@@ -127,25 +151,29 @@ def test_whatever_happens_the_counts_add_up(
     )
     backend = SimulatedBackend([SimulatedWorker(f"w{i}") for i in range(workers)], world, seed)
     fixed = Settings(SETTINGS.partitions, workers, queue_ahead=1, objective=SETTINGS.objective)
-    tally = Tally()
+    view = RunView()
 
-    def watch(event: Event) -> None:
-        tally.add(event)
-        assert tally.units <= tally.total
-        assert min(tally.running, tally.done, tally.failed) >= 0
+    def watch(turn: Turn) -> None:
+        for step in turn.split():
+            view.apply(step)
+            counts = view.counts()
+            assert counts.units <= counts.all_units
+            assert min(counts) >= 0
 
     engine = Engine(
         FixedSearch([{"cost": 1.0 + i} for i in range(trials)], epochs), fixed, backend, DiscardingLog(), "r", [watch]
     )
     engine.run()
     failed = sum(trial.status == "failed" for trial in engine.scheduler.state.trials.values())
-    assert (tally.failed, tally.running, tally.done) == (failed, 0, trials - failed)
-    assert tally.units == tally.total
+    counts = view.counts()
+    assert (counts.failed, counts.running, counts.done) == (failed, 0, trials - failed)
+    assert counts.units == counts.all_units
     if not failed:
-        assert tally.total == trials * epochs * 3
-        assert tally.epochs == tally.asked_epochs == trials * epochs
-        assert tally.best is not None
-        assert tally.best.epoch == epochs, "the simulated loss is lower with each epoch"
+        assert counts.all_units == trials * epochs * 3
+        assert counts.epochs == counts.all_epochs == trials * epochs
+        best = view.best()
+        assert best is not None
+        assert best.epoch == epochs, "the simulated loss is lower with each epoch"
 
 
 class Terminal(io.StringIO):
@@ -154,21 +182,15 @@ class Terminal(io.StringIO):
 
 
 def shown(file: io.StringIO, show: bool | None, earlier: list[Event] = [], more: list[Event] = OPENING) -> str:  # noqa: B006
-    with Progress(show, earlier, file) as progress:
-        for event in more:
-            progress(event)
+    turns = turns_of([*earlier, *more])
+    with Progress(show, turns[: len(earlier)], file) as progress:
+        for turn in turns[len(earlier) :]:
+            progress(turn)
     return file.getvalue()
 
 
 def test_the_bar_shows_units_trials_epochs_workers_and_the_best() -> None:
-    rest: list[Event] = [
-        finished("p0", 1, 1),
-        PartitionLoaded(2.0, "w0", "p1"),
-        finished("p1", 2, 2),
-        PartitionLoaded(2.0, "w0", "v0"),
-        finished("v0", 3, 0, loss=0.25),
-    ]
-    last = shown(io.StringIO(), True, more=[*OPENING, *rest]).split("\r")[-1]
+    last = shown(io.StringIO(), True, more=[*OPENING, *REST]).split("\r")[-1]
     assert re.search(
         r"^r1: 100%.* 3/3 .*units/s, 0 running, 1 done \| 1/1 epochs \| 1 worker \| best val_loss 0.25", last
     )
@@ -199,8 +221,8 @@ def test_a_notebook_without_widgets_gets_a_text_bar_and_no_warning(
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     assert in_notebook()
     with Progress() as progress:
-        for event in OPENING:
-            progress(event)
+        for turn in turns_of(OPENING):
+            progress(turn)
     assert "1 running" in capsys.readouterr().err
 
 
@@ -210,8 +232,9 @@ def test_nothing_is_printed_by_default() -> None:
         "import cerebro_spark, logging\n"
         "from cerebro_spark.progress import Progress\n"
         "from cerebro_spark.events import *\n"
+        "from cerebro_spark.turns import *\n"
         "progress = Progress(False)\n"
-        "progress(WorkerLost(0.0, 'w0', 'gone'))\n"
+        "progress(Turn([WorkerLost(0.0, 'w0', 'gone')], [Outcome()]))\n"
         "logging.getLogger('cerebro_spark.backend.wired').error('something')\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

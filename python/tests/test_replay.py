@@ -32,6 +32,7 @@ from cerebro_spark.events import (
 from cerebro_spark.replays import ReplayChecker, ReplaySearch, RunScript
 from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.search import FixedSearch, Search
+from cerebro_spark.turns import Turn
 from cerebro_spark.types import Checkpoint, Objective, Partition, Report, Work
 
 EXAMPLES = int(os.environ.get("CEREBRO_REPLAY_EXAMPLES", "150"))
@@ -177,10 +178,9 @@ def test_a_replay_whose_driver_died_goes_on() -> None:
     _, whole = run(pickle.loads(search), settings, WildBackend(3, Trouble(), 5, set()))
     for cut in range(1, len(whole), 17):
         log = ListedLog()
-        log.append(whole[:cut])
+        log.append(Turn(whole[:cut]))
         checker = ReplayChecker(script)
-        for event in whole[:cut]:
-            checker(event)
+        checker(Turn(whole[:cut]))
         backend = WildBackend(2, Trouble(), 6, set())
         audited(Engine(pickle.loads(search), settings, backend, log, "r1", [checker])).resume()
         checker.finish()
@@ -260,11 +260,11 @@ def test_a_trial_that_failed_ends_with_its_error_after_the_units_that_counted() 
 
 def test_what_happens_to_a_replay_must_be_what_happened() -> None:
     checker = ReplayChecker(RunScript.from_events(small_run(threads=2)))
-    checker(WorkerJoined(0.0, "w0", threads=2))
+    checker(Turn([WorkerJoined(0.0, "w0", threads=2)]))
     with pytest.raises(ReplayDiverged, match="w1 computes with 4 threads, run r1 did with 2"):
-        checker(WorkerJoined(0.0, "w1", threads=4))
+        checker(Turn([WorkerJoined(0.0, "w1", threads=4)]))
     with pytest.raises(ReplayDiverged, match="t0 was stopped by hand"):
-        checker(TrialStopped(0.0, "t0"))
+        checker(Turn([TrialStopped(0.0, "t0")]))
 
 
 def test_a_run_whose_workers_had_other_threads_cannot_be_replayed() -> None:

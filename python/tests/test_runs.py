@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from observing import each_event
 from plain_loop import judged, logged
 from small_driver import Stop, small_recipe, stopping_after
 from small_search import small_dataset
@@ -208,6 +209,7 @@ def test_a_run_that_was_stopped_goes_on_with_any_number_of_workers(
 def test_a_run_whose_driver_died_while_it_waited_for_workers_goes_on_with_fewer(
     template: Dataset, tmp_path: Path
 ) -> None:
+    @each_event
     def stop(event: Event) -> None:
         if isinstance(event, WorkerJoined):
             raise Stop

@@ -20,6 +20,7 @@ from cerebro_spark.errors import EventLogError
 from cerebro_spark.events import Event, UnitFinished
 from cerebro_spark.store import paths
 from cerebro_spark.store.local import LocalStore
+from cerebro_spark.turns import Turn
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,11 @@ class Paused:
         self.there = threading.Event()
         self.go = threading.Event()
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, turn: Turn) -> None:
+        for event in turn.events:
+            self._see(event)
+
+    def _see(self, event: Event) -> None:
         if isinstance(event, UnitFinished):
             self.there.set()
             assert self.go.wait(60)

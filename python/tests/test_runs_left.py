@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from observing import each_event
 from plain_loop import judged, logged
 from small_driver import small_recipe
 from small_search import small_dataset
@@ -29,6 +30,7 @@ from cerebro_spark.events import (
 )
 from cerebro_spark.store import paths
 from cerebro_spark.store.local import LocalStore
+from cerebro_spark.turns import Turn
 from cerebro_spark.types import Partition
 
 
@@ -88,6 +90,7 @@ def test_a_driver_that_takes_over_deletes_what_its_predecessor_left_before_it_or
     store.notes.clear()
     swept: list[list[str]] = []
 
+    @each_event
     def look(event: Event) -> None:
         if not swept:
             store.wait_until_deleted([*given_up, *orphans])
@@ -111,7 +114,7 @@ def test_a_run_that_came_to_its_end_is_rid_of_what_its_driver_left(template: Dat
 def test_a_checkpoint_that_was_written_and_never_logged_is_gone_at_the_end(template: Dataset, tmp_path: Path) -> None:
     """Its worker was given up, and spoke up when the search was over: nobody listened any more."""
     store = LocalStore(tmp_path)
-    late = [lambda event: write(store, ORPHANS) if isinstance(event, RunStarted) else None]
+    late = [each_event(lambda event: write(store, ORPHANS) if isinstance(event, RunStarted) else None)]
     runs.execute(small_recipe(template, 1), store, simulated(), "r1", late)
     assert checkpoints(store) == []
 
@@ -160,7 +163,7 @@ class Raced(SimulatedBackend):
 
     def start(self, partitions: Sequence[Partition], at: float = 0.0) -> None:
         super().start(partitions, at)
-        self._log.append([WorkerLost(at, "nobody")])
+        self._log.append(Turn([WorkerLost(at, "nobody")]))
 
 
 def test_a_driver_that_lives_loses_no_checkpoint_to_one_that_believes_it_dead(

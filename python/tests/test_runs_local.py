@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from observing import each_event
 from plain_loop import check_run, judged, logged
 from small_driver import CONFIGURATIONS, EPOCHS, SEED, Stop, small_recipe, stopping_after
 from small_search import small_dataset, torch_model_fn
 
 from cerebro_spark import runs
 from cerebro_spark.backend.local import LocalBackend
+from cerebro_spark.engine import Observer
 from cerebro_spark.errors import BackendError, StoreUnavailable
 from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import (
@@ -152,9 +154,10 @@ class Outage:
         self._away.rename(self._folder)
 
 
-def outage_after(units: int, outage: Outage, seconds: float | None) -> Callable[[Event], None]:
+def outage_after(units: int, outage: Outage, seconds: float | None) -> Observer:
     count = 0
 
+    @each_event
     def observe(event: Event) -> None:
         nonlocal count
         count += isinstance(event, UnitFinished)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from observing import each_event
 
 from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World
 from cerebro_spark.engine import Engine
@@ -14,7 +15,7 @@ from cerebro_spark.eventlog import DiscardingLog
 from cerebro_spark.events import Event, PartitionLoaded, Settings
 from cerebro_spark.search import FixedSearch
 from cerebro_spark.simulation import CNN_COSTS, Scenario, simulate
-from cerebro_spark.types import Partition
+from cerebro_spark.types import Partition, Unit
 
 scenarios = st.builds(
     Scenario,
@@ -36,8 +37,8 @@ scenarios = st.builds(
 @settings(deadline=None)
 @given(scenarios, st.integers(0, 99))
 def test_every_unit_is_done_once_and_no_bound_is_beaten(scenario: Scenario, seed: int) -> None:
-    outcome = simulate(scenario, seed, keep_bars=True)
-    units = [bar.unit for bar in outcome.timeline.bars]
+    outcome = simulate(scenario, seed, keep_units=True)
+    units = [Unit(*row[:4]) for row in outcome.timeline.units]
     expected = scenario.trials * scenario.epochs * (scenario.columns + scenario.validation)
     assert len(units) == len(set(units)) == expected
     assert outcome.ratio >= 1 - 1e-9
@@ -47,15 +48,15 @@ def test_every_unit_is_done_once_and_no_bound_is_beaten(scenario: Scenario, seed
 @settings(max_examples=15, deadline=None)
 @given(scenarios, st.integers(0, 9))
 def test_the_same_seed_gives_the_same_run(scenario: Scenario, seed: int) -> None:
-    one, two = simulate(scenario, seed, keep_bars=True), simulate(scenario, seed, keep_bars=True)
-    assert one.timeline.bars == two.timeline.bars
+    one, two = simulate(scenario, seed, keep_units=True), simulate(scenario, seed, keep_units=True)
+    assert one.timeline.units == two.timeline.units
     assert one.traffic == two.traffic
 
 
 def test_unit_times_do_not_depend_on_who_schedules_them() -> None:
     def total(policy: str) -> float:
-        outcome = simulate(Scenario(trials=6, workers=3, jitter=0.2, policy=policy), keep_bars=True)
-        return sum(bar.end - bar.start for bar in outcome.timeline.bars)
+        outcome = simulate(Scenario(trials=6, workers=3, jitter=0.2, policy=policy), keep_units=True)
+        return sum(bar.end - bar.start for bar in outcome.timeline.units)
 
     assert total("random") == pytest.approx(total("hopper"))
 
@@ -86,8 +87,8 @@ def test_with_replicas_a_loss_is_made_good_by_the_others() -> None:
 
 
 def test_a_partition_without_a_holder_is_loaded_by_another_worker() -> None:
-    outcome = simulate(Scenario(trials=4, workers=3, epochs=3, deaths={1: ((5.0, float("inf")),)}), keep_bars=True)
-    orphan = [bar for bar in outcome.timeline.bars if bar.unit.partition == "p1" and bar.start > 6]
+    outcome = simulate(Scenario(trials=4, workers=3, epochs=3, deaths={1: ((5.0, float("inf")),)}), keep_units=True)
+    orphan = [bar for bar in outcome.timeline.units if bar.partition == "p1" and bar.start > 6]
     assert orphan
     assert {bar.worker for bar in orphan} <= {"w0", "w2"}
 
@@ -96,6 +97,7 @@ def test_a_partition_without_a_holder_is_loaded_by_another_worker() -> None:
 def test_faster_workers_come_to_hold_more_partitions(known: bool) -> None:
     loads: dict[str, int] = {}
 
+    @each_event
     def count(event: Event) -> None:
         if isinstance(event, PartitionLoaded):
             loads[event.worker] = loads.get(event.worker, 0) + 1
@@ -145,8 +147,8 @@ def test_more_replicas_do_not_make_a_run_slower(trials: int, replicas: int) -> N
 
 
 def test_evaluation_reports_every_epoch() -> None:
-    outcome = simulate(Scenario(trials=3, workers=2, epochs=2, validation=2), keep_bars=True)
-    evaluated = [bar.unit for bar in outcome.timeline.bars if bar.unit.kind == "eval"]
+    outcome = simulate(Scenario(trials=3, workers=2, epochs=2, validation=2), keep_units=True)
+    evaluated = [Unit(*row[:4]) for row in outcome.timeline.units if row.kind == "eval"]
     assert len(evaluated) == 3 * 2 * 2
 
 
@@ -159,7 +161,7 @@ def test_impossible_worlds_are_refused(world: World) -> None:
 
 
 def test_utilisation_counts_only_what_was_finished() -> None:
-    outcome = simulate(Scenario(trials=8, workers=4, epochs=3, failure_rate=0.1), seed=3, keep_bars=True)
-    finished = sum(bar.end - bar.start for bar in outcome.timeline.bars)
+    outcome = simulate(Scenario(trials=8, workers=4, epochs=3, failure_rate=0.1), seed=3, keep_units=True)
+    finished = sum(bar.end - bar.start for bar in outcome.timeline.units)
     assert outcome.units_rerun > 0
     assert outcome.timeline.busy == pytest.approx(finished)

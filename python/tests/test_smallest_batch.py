@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from observing import each_event
 from plain_loop import logged
 from small_search import FEATURES, small_dataset
 
@@ -78,6 +79,7 @@ def test_batch_norm_trains_whatever_is_left_over(tmp_path: Path) -> None:
 def test_old_runs_are_resumed_and_repeated_by_their_own_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = small_dataset(tmp_path, ROWS, partitions=1)
 
+    @each_event
     def stop(event: Event) -> None:
         if isinstance(event, UnitFinished):
             raise KeyboardInterrupt

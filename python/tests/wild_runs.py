@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from cerebro_spark.events import (
     WorkerJoined,
 )
 from cerebro_spark.search import Done, Search, Wait
+from cerebro_spark.turns import Turn, events_of
 from cerebro_spark.types import Checkpoint, Metrics, Report, Work
 
 
@@ -28,13 +29,20 @@ class ListedLog(DiscardingLog):
     """A log in memory."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.written: list[Turn] = []
 
-    def append(self, events: Sequence[Event]) -> None:
-        self.events += events
+    def append(self, *turns: Turn) -> None:
+        self.written += turns
+
+    @property
+    def events(self) -> list[Event]:
+        return events_of(self.written)
 
     def read(self) -> Iterator[Event]:
         return iter(self.events)
+
+    def turns(self) -> Iterator[Turn]:
+        return iter(self.written)
 
 
 class WildSearch(Search):

@@ -15,15 +15,16 @@ from cerebro_spark import runs
 from cerebro_spark.checks import check_at_least
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.errors import ConfigurationError, EventLogError
-from cerebro_spark.events import Event, RunStarted
+from cerebro_spark.events import RunStarted
 from cerebro_spark.recipe import check_functions
 from cerebro_spark.result import Result
 from cerebro_spark.search import Done, Search, Wait
 from cerebro_spark.store.opening import open_store
 from cerebro_spark.tune.objective import value_of
 from cerebro_spark.tune.options import ModelFn, TrainingOptions
-from cerebro_spark.tune.tracking import Tracking
+from cerebro_spark.tune.trackers.base import Tracking
 from cerebro_spark.tune.training import Training, default_backend, open_result
+from cerebro_spark.turns import Turn
 from cerebro_spark.types import Objective, Report, TrialId, Work
 
 
@@ -181,9 +182,10 @@ class LedTraining:
     def lead(self, search: LedSearch, dataset: Dataset, progress: bool | None = None) -> None:
         """Train what `search` asks for, until it has no more. `search.run_id` is set as soon as the run has begun."""
 
-        def note(event: Event) -> None:
-            if isinstance(event, RunStarted):
-                search.run_id = event.run
+        def note(turn: Turn) -> None:
+            for event in turn.events:
+                if isinstance(event, RunStarted):
+                    search.run_id = event.run
 
         recipe = self._training.recipe(self._absent, dataset, self.store, self.backend)
         with Tracking(self._trackers, self.objective) as tracking:

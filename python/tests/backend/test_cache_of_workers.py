@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from observing import each_event
 from small_driver import small_recipe
 from small_search import small_dataset
 
@@ -30,6 +31,7 @@ def test_the_cache_is_gone_when_a_run_has_ended(tmp_path: Path, memory: Path) ->
     dataset = small_dataset(tmp_path, rows=80)
     held: list[int] = []
 
+    @each_event
     def look(event: Event) -> None:
         if isinstance(event, UnitFinished):
             held.append(len(list(memory.glob("*/entry.json"))))

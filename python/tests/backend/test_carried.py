@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from observing import each_event
 from plain_loop import logged
 from small_search import FEATURES, small_dataset
 
@@ -137,6 +138,7 @@ def recipe_of(dataset: Dataset) -> Recipe:
 def stopping_after(units: int) -> Any:
     seen: list[Event] = []
 
+    @each_event
     def observe(event: Event) -> None:
         if isinstance(event, UnitFinished):
             seen.append(event)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from drivers import started_driver
+from observing import each_event
 from small_search import small_dataset, torch_model_fn
 from sparks import CLUSTER, SparkHouse
 
@@ -141,7 +142,7 @@ def test_dynamic_allocation_runs_plain_tasks(dynamic: Any, tmp_path: Path, caplo
     settings = Settings(there.dataset.partitions, 2, queue_ahead=1, objective=Objective("val_loss", "min"))
     joined: list[Event] = []
     search = FixedSearch([{"lr": 0.01}, {"lr": 0.02}], epochs=1)
-    Engine(search, settings, backend, EventLog(there.store, "r1"), observers=[joined.append]).run()
+    Engine(search, settings, backend, EventLog(there.store, "r1"), observers=[each_event(joined.append)]).run()
     assert {event.worker for event in joined if isinstance(event, WorkerJoined)} == {"w0", "w1"}
 
 

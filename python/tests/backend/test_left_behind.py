@@ -40,6 +40,7 @@ from cerebro_spark.store import paths
 from cerebro_spark.store.local import LocalStore
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.torch.trainer import TorchTrainer
+from cerebro_spark.turns import Turn
 from cerebro_spark.types import Checkpoint, Objective, Unit
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -80,7 +81,11 @@ class StoppingAtADeletion:
         self._scheduler: MopScheduler | None = None
         self.given_up: list[Checkpoint] = []
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, turn: Turn) -> None:
+        for event in turn.events:
+            self._see(event)
+
+    def _see(self, event: Event) -> None:
         if isinstance(event, RunStarted):
             self._scheduler = MopScheduler(event.settings)
         assert self._scheduler is not None

@@ -23,6 +23,7 @@ from cerebro_spark.store import paths
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.checkpoints.arrays import read_array
 from cerebro_spark.trainer.checkpoints.reading import open_checkpoint
+from cerebro_spark.turns import Turn
 from cerebro_spark.types import Checkpoint, Objective, Report, Work
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -66,7 +67,11 @@ class Killer:
         self._units = 0
         self.lost: list[str] = []
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, turn: Turn) -> None:
+        for event in turn.events:
+            self._see(event)
+
+    def _see(self, event: Event) -> None:
         if isinstance(event, WorkerLost):
             self.lost.append(event.worker)
         elif isinstance(event, UnitFinished):

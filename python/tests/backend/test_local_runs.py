@@ -38,6 +38,7 @@ from cerebro_spark.search import Done, FixedSearch, Wait
 from cerebro_spark.store import paths
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.checkpoints.reading import open_checkpoint
+from cerebro_spark.turns import Turn
 from cerebro_spark.types import Objective, Report, Work
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -97,7 +98,11 @@ class Killer:
         self.lost: list[str] = []
         self.joined: list[str] = []
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, turn: Turn) -> None:
+        for event in turn.events:
+            self._see(event)
+
+    def _see(self, event: Event) -> None:
         if isinstance(event, WorkerJoined):
             self.joined.append(event.worker)
         elif isinstance(event, WorkerLost):
@@ -293,7 +298,11 @@ class Staffing:
         self._units = 0
         self.events: list[Event] = []
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, turn: Turn) -> None:
+        for event in turn.events:
+            self._see(event)
+
+    def _see(self, event: Event) -> None:
         self.events.append(event)
         if isinstance(event, UnitFinished):
             self._units += 1

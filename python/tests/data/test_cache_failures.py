@@ -26,7 +26,7 @@ def dataset(store: LocalStore) -> Dataset:
 
 
 def die_while_loading(dataset: Dataset, roots: dict[str, Any]) -> None:
-    cache_module.fill = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+    cache_module.fill = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[attr-defined]
     Cache(**roots).load(dataset, dataset.train[0])
 
 

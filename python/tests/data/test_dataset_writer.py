@@ -98,7 +98,8 @@ def test_only_old_writers_without_a_manifest_go(writers: list[tuple[str, float, 
     store = FsspecStore(f"memory://leftovers/{uuid.uuid4().hex}")
     made = prepare(numbered(4), store=store, features="x", label="y", partitions=1, name="template")
     text = store.read(manifest("template")).decode()
-    kept, gone = {*store.list(), f"datasets/a/{foreign}/train/x", "datasets/a/notes.txt"}, set()
+    kept = {*store.list(), f"datasets/a/{foreign}/train/x", "datasets/a/notes.txt"}
+    gone: set[str] = set()
     for id, days, finished in writers:
         token = new_token(time.time() - days * DAY)
         name = f"datasets/{id}/{token}/train/train-00000.parquet"

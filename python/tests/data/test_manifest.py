@@ -53,7 +53,11 @@ def test_a_name_that_leads_elsewhere_is_refused_with_its_value(
     store: LocalStore, dataset: Dataset, setter: Callable[[dict[str, Any], Any], None], value: Any
 ) -> None:
     rewrite(store, lambda manifest: setter(manifest, value))
-    for opened in (lambda: Dataset.open(store, "d"), lambda: open_dataset(f"{store.url}/datasets/d")):
+    openers: list[Callable[[], Dataset]] = [
+        lambda: Dataset.open(store, "d"),
+        lambda: open_dataset(f"{store.url}/datasets/d"),
+    ]
+    for opened in openers:
         with pytest.raises(DataError) as error:
             opened()
         assert repr(value) in str(error.value)

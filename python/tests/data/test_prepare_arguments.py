@@ -66,8 +66,8 @@ def test_numbers_of_numpy_are_numbers(store: LocalStore) -> None:
         features="x",
         label="y",
         validation=np.float32(0.25),
-        partitions=np.int64(2),
-        seed=np.int32(7),
+        partitions=np.int64(2),  # type: ignore[arg-type]
+        seed=np.int32(7),  # type: ignore[arg-type]
     )
     assert ([part.rows for part in dataset.train], [part.rows for part in dataset.validation]) == ([8, 7], [3, 2])
     assert Dataset.open(store) == dataset

@@ -24,7 +24,7 @@ OF_TUNE = {
     "spaces.space.Space",
     "hyperopt.CerebroTrials",
     "optuna.optimize",
-    "tracking.Tracker",
+    "trackers.Tracker",
 }
 
 

@@ -22,17 +22,14 @@ STILL_TO_COME = frozenset(
     f"cerebro_spark.{name}"
     for name in (
         "ASHA",
-        "CSVTracker",
         "GridSearch",
         "Hyperband",
         "LocalBackend",
-        "MLflowTracker",
         "PBT",
         "RandomSearch",
         "SimulatedBackend",
         "SparkBackend",
         "TPESearch",
-        "TensorBoardTracker",
         "backend.base.Backend",
         "backend.simulated.SimulatedWorker",
         "backend.simulated.World",
@@ -41,7 +38,6 @@ STILL_TO_COME = frozenset(
         "tune.hyperopt.CerebroTrials",
         "tune.optuna.optimize",
         "tune.spaces.space.Space",
-        "tune.tracking.Tracker",
     )
 )
 

@@ -22,6 +22,7 @@ from cerebro_spark.backend.spark import SparkBackend
 from cerebro_spark.backend.wire import Message
 from cerebro_spark.events import Action, Event, RunUnit, UnitFinished, WorkerJoined, WorkerLost
 from cerebro_spark.search import Done, Search, Wait, make_trial_ids
+from cerebro_spark.turns import Turn
 from cerebro_spark.types import Report, Unit, Work
 
 Kind = Literal["worker", "task", "executor", "stall", "return"]
@@ -116,7 +117,11 @@ class Chaos:
 
     # -- what the run does; called by the engine's thread and by the hub's
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, turn: Turn) -> None:
+        for event in turn.events:
+            self._see(event)
+
+    def _see(self, event: Event) -> None:
         with self._news:
             if isinstance(event, UnitFinished):
                 self._units += 1

@@ -24,6 +24,7 @@ from cerebro_spark.events import Event, UnitFinished, WorkerLost
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.hdfs import HdfsStore
+from cerebro_spark.turns import Turn
 
 pytestmark = [pytest.mark.jvm, pytest.mark.hadoop, pytest.mark.slow, pytest.mark.timeout(400)]
 A, B, C = HOSTS = ["127.0.0.2", "127.0.0.3", "127.0.0.4"]
@@ -128,7 +129,11 @@ class Outage:
         self._standalone, self._hadoop, self._host, self._after = standalone, hadoop, host, after
         self._units = 0
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, turn: Turn) -> None:
+        for event in turn.events:
+            self._see(event)
+
+    def _see(self, event: Event) -> None:
         self._units += isinstance(event, UnitFinished)
         if self._units == self._after and isinstance(event, UnitFinished):
             self._hadoop.datanodes[HOSTS.index(self._host)].kill()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from observing import each_event
 from plain_loops import Course, train_plainly
 from safetensors.numpy import load
 from trial_models import CONFIGURATIONS, FEATURES, MODEL_FNS
@@ -20,6 +21,7 @@ from cerebro_spark.backend.base import Backend
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.loading.arrays import load_arrays
 from cerebro_spark.data.shuffling import row_order
+from cerebro_spark.engine import Observer
 from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import Event, RunStarted, TellSearch, UnitFinished, WorkerJoined
 from cerebro_spark.recipe import Recipe
@@ -69,12 +71,13 @@ def run_to_end(
     dataset: Dataset,
     store: Store,
     backend: Backend,
-    observers: Sequence[Callable[[Event], None]] = (),
+    observers: Sequence[Observer] = (),
     epochs: int = EPOCHS,
 ) -> Told:
     """Run all configurations, and tell what came of it."""
     weights: dict[str, dict[str, np.ndarray]] = {}
 
+    @each_event
     def keep(event: Event) -> None:
         """Later epochs make the checkpoint of this one needless; just now it is there."""
         if isinstance(event, UnitFinished) and event.checkpoint and event.checkpoint.step == len(dataset.train):

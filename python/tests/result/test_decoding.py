@@ -155,7 +155,7 @@ def test_a_lost_model_is_in_no_class(scale: Any) -> None:
 
 
 def test_told_probabilities_must_be_some() -> None:
-    two, many = (OutputDecoder(family, "probabilities", told=True) for family in ("binary", "multiclass"))  # type: ignore[arg-type]
+    two, many = (OutputDecoder(family, "probabilities", told=True) for family in ("binary", "multiclass"))
     two.decode(np.array([0.0, 1.0]))
     many.decode(np.array([[0.2, 0.8]]))
     with pytest.raises(DataError, match=r"it put out -1.5: say kind='binary_logits' if these are logits"):
@@ -166,7 +166,8 @@ def test_told_probabilities_must_be_some() -> None:
 
 def test_outputs_that_are_no_classes_stay_as_they_are() -> None:
     one = decode_outputs(None, {"out": np.array([1.5], "float32")})
-    assert (one["prediction"].dtype, one["prediction"].tolist()) == (np.float64, [1.5])
+    assert one["prediction"].dtype == np.float64
+    assert one["prediction"].tolist() == [1.5]
     several = decode_outputs(None, {"out": np.ones((2, 3), "float32")})
     assert several["prediction"].dtype == np.float32
     both = {"a": np.ones(2), "probability": np.ones((2, 2))}

@@ -15,7 +15,7 @@ from cerebro_spark.trainer.torch.model import TorchModel
 def with_torch(params: dict[str, Any]) -> Any:
     import torch
 
-    return TorchModel(torch.nn.Linear(1, 1), None, None)
+    return TorchModel(torch.nn.Linear(1, 1), None, torch.nn.MSELoss())
 
 
 def with_keras(params: dict[str, Any]) -> Any:

@@ -16,6 +16,7 @@ from trainer_data import Case, columns, feed
 
 from cerebro_spark.errors import CerebroError
 from cerebro_spark.trainer import Feed, Trainer
+from cerebro_spark.trainer.framework_trainer import FrameworkTrainer
 from cerebro_spark.types import Metrics, Unit
 
 cases: dict[str, Case] = {}
@@ -39,10 +40,10 @@ def start(framework: str) -> None:
     warnings.filterwarnings("ignore", "__array__ implementation doesn't accept a copy", DeprecationWarning, r"keras\b")
 
 
-_trainers: dict[str, Trainer] = {}
+_trainers: dict[str, FrameworkTrainer[Any]] = {}
 
 
-def trainer_of(case: str, fresh: bool = False, **resources: Any) -> Trainer:
+def trainer_of(case: str, fresh: bool = False, **resources: Any) -> FrameworkTrainer[Any]:
     """One trainer a case, kept, as a worker keeps its own for a whole run."""
     if fresh or case not in _trainers:
         chosen = cases[case]

@@ -18,7 +18,7 @@ from cerebro_spark.backend.local import LocalBackend
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.errors import BackendError, ConfigurationError, PreflightFailed
 from cerebro_spark.tune.hyperopt import CerebroTrials
-from cerebro_spark.tune.tracking import Tracker
+from cerebro_spark.tune.trackers import Tracker
 
 NEW, RUNNING, DONE, ERROR, CANCEL = range(5)
 SPACE = {"x": hp.uniform("x", -3, 3), "batch_size": 16}
@@ -157,7 +157,7 @@ from hyperopt import hp, rand
 from small_search import small_dataset, torch_model_fn
 from cerebro_spark.backend.local import LocalBackend
 from cerebro_spark.tune.hyperopt import CerebroTrials
-from cerebro_spark.tune.tracking import Tracker
+from cerebro_spark.tune.trackers import Tracker
 
 class Telling(Tracker):
     def epoch(self, trial, params, epoch, metrics):

@@ -18,6 +18,7 @@ from cerebro_spark.events import Action, Event, RunUnit, Settings, UnitFailed, U
 from cerebro_spark.search import Search
 from cerebro_spark.store.local import LocalStore
 from cerebro_spark.tune.algorithms.pbt import PBTAlgorithm
+from cerebro_spark.turns import Turn
 from cerebro_spark.types import Metrics, Partition
 
 PARTITIONS = (*(Partition(f"p{i}") for i in range(3)), Partition("v0", "validation"), Partition("v1", "validation"))
@@ -113,7 +114,7 @@ def test_cut_anywhere_it_resumes_with_the_same_answers(tmp_path: Path, name: str
     events = list(EventLog(whole, "log").read())
     for cut in range(1, len(events) + 1, max(1, len(events) // 12)):
         store = LocalStore(tmp_path / f"cut{cut}")
-        EventLog(store, "log").append(events[:cut])
+        EventLog(store, "log").append(Turn(events[:cut]))
         resumed = engine(store, wrapped(name, LOSS, 5, **stop))
         resumed.resume()
         assert resumed.scheduler.finished

@@ -23,10 +23,9 @@ from cerebro_spark import hp
 from cerebro_spark.backend.local import LocalBackend
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.result import Result, load_result
-from cerebro_spark.tune.courier import Courier
 from cerebro_spark.tune.searches import GridSearch
-from cerebro_spark.tune.trackers import CSVTracker, MLflowTracker, TensorBoardTracker
-from cerebro_spark.tune.tracking import Tracker
+from cerebro_spark.tune.trackers import CSVTracker, MLflowTracker, TensorBoardTracker, Tracker
+from cerebro_spark.tune.trackers.call_queue import CallQueue
 from cerebro_spark.types import Objective
 
 pytestmark = pytest.mark.timeout(120)
@@ -334,27 +333,27 @@ def test_a_csv_file_that_cannot_be_written_stops_nobody(
     assert [record.message.startswith("CSVTracker failed") for record in caplog.records].count(True) == 1
 
 
-def test_a_courier_says_once_what_went_wrong_and_then_does_nothing_more() -> None:
+def test_a_queue_of_calls_says_once_what_went_wrong_and_then_does_nothing_more() -> None:
     done: list[int] = []
-    courier = Courier("test")
-    courier.send(lambda: done.append(1))
-    courier.send(lambda: done.append(1 // 0))
-    courier.send(lambda: done.append(2))
+    calls = CallQueue("test")
+    calls.put(lambda: done.append(1))
+    calls.put(lambda: done.append(1 // 0))
+    calls.put(lambda: done.append(2))
     with pytest.raises(ZeroDivisionError):
-        courier.wait(30)
-    courier.send(lambda: done.append(3))
-    courier.wait(30)
-    courier.close(30)
-    courier._thread.join(30)
+        calls.wait(30)
+    calls.put(lambda: done.append(3))
+    calls.wait(30)
+    calls.close(30)
+    calls._thread.join(30)
     assert done == [1]
-    assert not courier._thread.is_alive()
+    assert not calls._thread.is_alive()
 
 
-def test_a_courier_on_an_endless_errand_is_not_waited_for() -> None:
-    courier, never = Courier("test"), threading.Event()
-    courier.send(lambda: never.wait(60) and None)
+def test_an_endless_call_is_not_waited_for() -> None:
+    calls, never = CallQueue("test"), threading.Event()
+    calls.put(lambda: never.wait(60) and None)
     with pytest.raises(TimeoutError, match=r"not all was done after 0\.01 s"):
-        courier.wait(0.01)
+        calls.wait(0.01)
     never.set()
-    courier._thread.join(30)
-    assert not courier._thread.is_alive()
+    calls._thread.join(30)
+    assert not calls._thread.is_alive()

@@ -17,12 +17,16 @@ from cerebro_spark.engine import Engine
 from cerebro_spark.errors import CerebroError, ConfigurationError, EventLogError, NotFoundInStore, TrialFailed
 from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import Event, RunStarted, Settings, UnitFailed, UnitFinished, WorkAdded, WorkerJoined
+from cerebro_spark.outcomes import view_of
 from cerebro_spark.result import Result, load_result
-from cerebro_spark.result.record import Record, read_record, replay
+from cerebro_spark.result.listing import listed, read_view
 from cerebro_spark.result.tables import best_trial, history_table, trials_table, units_table
+from cerebro_spark.run_view import RunView
 from cerebro_spark.search import FixedSearch
 from cerebro_spark.store.local import LocalStore
-from cerebro_spark.types import Checkpoint, Metrics, Objective, Partition, Unit, Work
+from cerebro_spark.store.opening import open_store
+from cerebro_spark.turns import Turn
+from cerebro_spark.types import Checkpoint, Metrics, Objective, Partition, Unit, UnitKind, Work
 
 PARTITIONS = (*(Partition(f"p{i}", rows=10) for i in range(3)), Partition("v0", "validation", rows=10))
 
@@ -48,17 +52,20 @@ def test_units_that_count_are_each_there_once_whoever_dies(
 ) -> None:
     world = World(cost=unit_cost, failure_rate=failure_rate, repair_seconds=2.0, late_results=late)
     store, engine = simulated(tmp_path_factory.mktemp("run"), world, seed=seed)
-    record = read_record(store, "r1")
-    assert record.scheduler.snapshot() == engine.scheduler.snapshot()
-    found = [(unit.trial, unit.epoch, unit.partition, unit.kind) for unit in record.units]
+    view = read_view(store, "r1")
+    assert view.finished
+    assert {trial: shown.units for trial, shown in view.trials.items()} == {
+        trial: record.finished for trial, record in engine.scheduler.state.trials.items()
+    }
+    found = [(unit.trial, unit.epoch, unit.partition, unit.kind) for unit in view.units]
     train = [(f"t{t}", e, f"p{p}", "train") for t in range(3) for e in (1, 2) for p in range(3)]
     evaluations = [(f"t{t}", e, "v0", "eval") for t in range(3) for e in (1, 2)]
     assert sorted(found) == sorted(train + evaluations)
-    assert {record.status(trial) for trial in record.trials} == {"finished"}
-    table = units_table(record)
+    assert {view.status(trial) for trial in view.trials} == {"finished"}
+    table = units_table(view)
     assert ((table["end"] - table["start"] - table["seconds"]).abs() < 1e-9).all()
     assert set(table["host"]) <= {"h0", "h1"}
-    history = history_table(record)
+    history = history_table(view)
     assert list(zip(history["trial"], history["epoch"], strict=True)) == [
         (f"t{t}", e) for t in range(3) for e in (1, 2)
     ]
@@ -74,11 +81,11 @@ def whole_run(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
 @given(cut=st.integers(1, 60))
 def test_a_run_cut_anywhere_gives_what_was_there(whole_run: list[Event], cut: int) -> None:
     events = whole_run
-    record = replay(events[:cut])
-    assert len(trials_table(record)) == len({e.work.trial for e in events[:cut] if isinstance(e, WorkAdded)})
-    assert len(record.units) == sum(isinstance(e, UnitFinished) for e in events[:cut])
+    view = view_of([Turn(events[:cut])])
+    assert len(trials_table(view)) == len({e.work.trial for e in events[:cut] if isinstance(e, WorkAdded)})
+    assert len(view.units) == sum(isinstance(e, UnitFinished) for e in events[:cut])
     over = cut >= len(events)
-    assert over or {record.status(trial) for trial in record.trials} <= {"running", "paused", "finished"}
+    assert over or {view.status(trial) for trial in view.trials} <= {"running", "paused", "finished"}
 
 
 # A run told by hand: one worker, one partition, so that every number is known.
@@ -100,7 +107,8 @@ class Story:
         self.events.append(WorkAdded(0.0, Work(trial, params, epochs)))
 
     def epoch(self, trial: str, epoch: int, value: float, name: str = "loss") -> None:
-        for partition, kind in (("p0", "train"), ("v0", "eval")):
+        kinds: tuple[tuple[str, UnitKind], ...] = (("p0", "train"), ("v0", "eval"))
+        for partition, kind in kinds:
             unit = self.assigned()
             assert unit == Unit(trial, epoch, partition, kind)
             written = Checkpoint(trial, epoch, 1, self.attempt) if kind == "train" else None
@@ -116,12 +124,13 @@ class Story:
 
     def assigned(self) -> Unit:
         """What the worker is at."""
-        (self.attempt, given) = next(iter(self.record.scheduler.state.assignments.items()))
+        given = self.view.workers["w0"].queue[0]
+        self.attempt = given.attempt
         return given.unit
 
     @property
-    def record(self) -> Record:
-        return replay(self.events)
+    def view(self) -> RunView:
+        return view_of([Turn(self.events)])
 
 
 @pytest.mark.parametrize(("mode", "endless"), [("max", math.inf), ("min", -math.inf)])
@@ -132,9 +141,9 @@ def test_what_is_not_finite_is_never_the_best(mode: Any, endless: float) -> None
         story.epoch("a", epoch, value, "sharpe")
     story.ask("b", 1)
     story.epoch("b", 1, endless, "sharpe")
-    assert best_trial(story.record).id == "a"
-    assert best_trial(story.record).epoch == 1
-    assert story.record.ranked() == ["a", "b"]
+    assert best_trial(story.view).id == "a"
+    assert best_trial(story.view).epoch == 1
+    assert story.view.ranked() == ["a", "b"]
 
 
 def test_the_best_epoch_counts_with_its_own_params_and_metrics() -> None:
@@ -144,12 +153,12 @@ def test_the_best_epoch_counts_with_its_own_params_and_metrics() -> None:
     story.epoch("t0", 2, 0.9)
     story.ask("t0", 3, lr=0.7)
     story.epoch("t0", 3, 0.8)
-    best = best_trial(story.record)
+    best = best_trial(story.view)
     assert (best.id, best.epoch, best.params) == ("t0", 1, {"lr": 0.1})
     assert best.metrics == {"loss": 0.5, "val_loss": 0.5}
     story.ask("t0", 4, lr=0.7)
     story.epoch("t0", 4, 0.1)
-    assert (best_trial(story.record).epoch, best_trial(story.record).params) == (4, {"lr": 0.7})
+    assert (best_trial(story.view).epoch, best_trial(story.view).params) == (4, {"lr": 0.7})
 
 
 def test_trials_are_listed_best_first_and_failed_ones_last_with_their_error() -> None:
@@ -161,13 +170,13 @@ def test_trials_are_listed_best_first_and_failed_ones_last_with_their_error() ->
     story.epoch("d", 1, 0.99, "auc")
     story.fail("d", "Traceback\nValueError: boom")
     story.ask("e", 1, lr=0.2)
-    table = trials_table(story.record)
+    table = trials_table(story.view)
     assert table["trial"].tolist() == ["c", "a", "b", "e", "d"]
     assert table["status"].tolist() == ["paused", "paused", "paused", "running", "failed"]
     assert list(table.columns[:5]) == ["trial", "status", "epoch", "epochs", "val_auc"]
     assert table["error"].tolist() == [None] * 4 + ["Traceback\nValueError: boom"]
     assert table["epoch"].isna().tolist() == [False, False, False, True, False]
-    assert best_trial(story.record).id == "c"
+    assert best_trial(story.view).id == "c"
 
 
 def test_none_stays_none_beside_text() -> None:
@@ -176,7 +185,7 @@ def test_none_stays_none_beside_text() -> None:
     story.ask("a", 1, optimizer="adam")
     story.ask("b", 1, optimizer=None)
     story.ask("c", 1, lr=0.1)
-    shown = trials_table(story.record)["param_optimizer"].tolist()
+    shown = trials_table(story.view)["param_optimizer"].tolist()
     assert shown[:2] == ["adam", None]
     assert math.isnan(shown[2])
 
@@ -187,16 +196,16 @@ def test_a_run_in_which_all_trials_failed_says_why() -> None:
     story.epoch("t0", 1, 0.5)
     story.fail("t0", "Traceback\nRuntimeError: no such layer")
     with pytest.raises(TrialFailed, match=r"all 1 trials of run r1 failed(.|\n)*model\('t0'\)(.|\n)*no such layer"):
-        best_trial(story.record)
+        best_trial(story.view)
 
 
 def test_a_run_without_an_epoch_has_no_best_trial_yet() -> None:
     story = Story()
     with pytest.raises(CerebroError, match="no best trial yet"):
-        best_trial(story.record)
+        best_trial(story.view)
     story.ask("t0", 2, lr=0.1)
     with pytest.raises(CerebroError, match="no best trial yet"):
-        best_trial(story.record)
+        best_trial(story.view)
 
 
 def test_a_metric_that_nobody_measured_is_named_beside_those_that_were() -> None:
@@ -204,7 +213,7 @@ def test_a_metric_that_nobody_measured_is_named_beside_those_that_were() -> None
     story.ask("t0", 1, lr=0.1)
     story.epoch("t0", 1, 0.5)
     with pytest.raises(ConfigurationError, match=r"'val_f1'.*\['loss', 'val_loss'\]"):
-        best_trial(story.record)
+        best_trial(story.view)
 
 
 @pytest.mark.parametrize("name", ["error", "epoch", "seconds"])
@@ -212,14 +221,14 @@ def test_a_metric_with_the_name_of_a_column_keeps_out_of_its_way(name: str) -> N
     story = Story()
     story.ask("t0", 1, lr=0.1)
     story.epoch("t0", 1, 0.5, name)
-    for table in (trials_table(story.record), history_table(story.record)):
+    for table in (trials_table(story.view), history_table(story.view)):
         assert table.columns.is_unique
         assert table[f"metric_{name}"].tolist() == [0.5]
 
 
 def test_a_log_that_is_none_and_a_run_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(EventLogError, match="must begin with the start"):
-        replay([WorkerJoined(0.0, "w0")])
+        view_of([Turn([WorkerJoined(0.0, "w0")])])
     store, _ = simulated(tmp_path, World(cost=unit_cost))
     with pytest.raises(NotFoundInStore, match=r"no run 'r2': it has \['r1'\]"):
         Result(store, "r2")
@@ -254,12 +263,23 @@ def test_a_chart_shows_every_trial_and_epoch(tmp_path: Path) -> None:
     assert (tmp_path / "all.png").stat().st_size > 10_000
 
 
+def test_where_a_store_knows_no_times_the_log_says_when_a_run_began() -> None:
+    store = open_store("memory://listed-runs")
+    backend = SimulatedBackend([SimulatedWorker("w0")], World(cost=unit_cost))
+    log, clock = EventLog(store, "mine"), iter(range(1_800_000_000, 1_900_000_000, 60))
+    Engine(
+        FixedSearch([{"lr": 0.1}], 1), Settings(PARTITIONS, 1), backend, log, "mine", clock=lambda: float(next(clock))
+    ).run()
+    (line,) = listed(store)
+    assert (line.run, line.when, line.state) == ("mine", "2027-01-15 08:00", "finished")
+
+
 def test_a_copied_run_reads_the_same_but_is_no_saved_result(tmp_path: Path) -> None:
     store, _ = simulated(tmp_path / "run", World(cost=unit_cost))
     result = Result(store, "r1")
     assert pickle.loads(pickle.dumps(result)).trials.equals(result.trials)
     copy = LocalStore(tmp_path / "copy")
-    EventLog(copy, "r1").append(list(EventLog(store, "r1").read()))
+    EventLog(copy, "r1").append(*EventLog(store, "r1").turns())
     assert Result(copy, "r1").trials.equals(result.trials)
     with pytest.raises(NotFoundInStore, match="holds no saved result"):
         load_result(copy)
@@ -273,15 +293,15 @@ def test_tables_in_terminals_and_notebooks_say_the_same_and_escape_names() -> No
     story.epoch("t0", 1, 0.5)
     story.ask("t1", 1, note="b")
     story.fail("t1", "Traceback (most recent call last):\n  ...\nValueError: <b>boom</b>")
-    text, page = as_text(story.record), as_html(story.record)
+    text, page = as_text(story.view), as_html(story.view)
     assert "Best: trial t0 at epoch 1, val_loss 0.5" in text
     assert "ValueError: <b>boom</b>" in text
     assert "<script>" not in page
     assert "<b>boom" not in page
     assert "&lt;script&gt;" in page
     assert "&lt;b&gt;boom" in page
-    assert "no trials yet" in as_text(Story().record)
-    assert "no best trial yet" in as_html(Story().record)
+    assert "no trials yet" in as_text(Story().view)
+    assert "no best trial yet" in as_html(Story().view)
 
 
 def test_long_tables_are_cut_and_say_so() -> None:
@@ -291,7 +311,7 @@ def test_long_tables_are_cut_and_say_so() -> None:
     for number in range(25):
         story.ask(f"t{number:02d}", 1, lr=0.1)
         story.epoch(f"t{number:02d}", 1, float(number))
-    for shown in (as_text(story.record), as_html(story.record)):
+    for shown in (as_text(story.view), as_html(story.view)):
         assert "t19" in shown
         assert "t20" not in shown
         assert "5 more" in shown

@@ -1,0 +1,339 @@
+"""What a run looks like from outside, from its turns alone: trials, epochs, units, workers, counts. PURE.
+
+No I/O, no clock, no thread, no scheduler: `apply` is the only mutator, and live runs and logs go through it alike. What
+counted and how trials stand is decided by the scheduler and said by the outcomes; nothing of that is decided here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from cerebro_spark.events import (
+    Event,
+    PartitionLoaded,
+    PartitionLost,
+    RunStarted,
+    SearchEnded,
+    Settings,
+    UnitFailed,
+    UnitFinished,
+    WorkAdded,
+    WorkerJoined,
+    WorkerLost,
+)
+from cerebro_spark.timeline import Timeline, UnitRow
+from cerebro_spark.turns import LoadOrder, Outcome, TrialState, TrialStatus, Turn, UnitOrder
+from cerebro_spark.types import Checkpoint, Objective, Report, TrialId, Unit, WorkerId
+
+
+class EpochRow(NamedTuple):
+    """An epoch of a trial that was trained and evaluated, the params it was trained with, and what it left."""
+
+    trial: TrialId
+    epoch: int
+    at: float
+    metrics: Mapping[str, float]
+    params: Mapping[str, Any]
+    checkpoint: Checkpoint | None = None
+
+
+class TrialView(NamedTuple):
+    """A trial: its params now, how far it is to go, how far it is.
+
+    `number` counts trials from 0, `units` those units of it that are done, `epochs` the epochs that were reported;
+    `last` is the latest of these, `best` the best one, if there is any.
+    """
+
+    id: TrialId
+    number: int
+    params: Mapping[str, Any]
+    status: TrialStatus = "training"
+    until: int = 0
+    units: int = 0
+    epochs: int = 0
+    last: int = 0
+    best: EpochRow | None = None
+
+
+class AssignedUnit(NamedTuple):
+    """A unit that a worker has to do, and the params with which it trains."""
+
+    attempt: int
+    unit: Unit
+    params: Mapping[str, Any]
+
+
+class WorkerView(NamedTuple):
+    """A worker: the first unit of `queue` is the one that it runs; without any it may be `loading` partitions.
+
+    It does what it does since `since`, in seconds of the run, which was at `since_clock` by the wall clock, in seconds
+    since 1970, where that is known.
+    """
+
+    id: WorkerId
+    host: str = ""
+    up: bool = True
+    queue: tuple[AssignedUnit, ...] = ()
+    loading: tuple[str, ...] = ()
+    since: float = 0.0
+    since_clock: float | None = None
+
+    @property
+    def unit(self) -> Unit | None:
+        """The unit that it runs now."""
+        return self.queue[0].unit if self.queue else None
+
+    @property
+    def activity(self) -> str:
+        """What it does now, in words.
+
+        >>> WorkerView("w0", queue=(AssignedUnit(1, Unit("t0", 1, "p0"), {}),)).activity, WorkerView("w1").activity
+        ('t0/1/p0', 'idle')
+        """
+        if not self.up:
+            return "gone"
+        if self.queue:
+            return str(self.queue[0].unit)
+        return f"loading {', '.join(self.loading)}" if self.loading else "idle"
+
+
+class Counts(NamedTuple):
+    """How much of a run is done, and how much was asked for so far: that grows when a search asks for more.
+
+    Of a trial that failed or was stopped only those units are asked for that it did. Trials that are `done` have
+    nothing left to do; a search may still let them go on.
+    """
+
+    units: int = 0
+    all_units: int = 0
+    epochs: int = 0
+    all_epochs: int = 0
+    running: int = 0
+    done: int = 0
+    failed: int = 0
+    workers: int = 0
+
+
+@dataclass(slots=True)
+class RunView:
+    """A run so far. Its rows never change, they are replaced: what was read of it stays as it was read.
+
+    Attributes:
+        run: The id of the run; "" before its start.
+        recipe: The digest of what the run is made from; "" if it has none.
+        settings: What the run was started with; None before its start.
+        trials: The trials, in the order in which they were asked for.
+        epochs: The reported epochs by (trial, epoch), in the order of their reports.
+        workers: All workers that ever came.
+        timeline: The units that count, and when workers were there.
+        errors: The first error of each trial that had one.
+        carrying: The trials with a metric that can only be updated, row after row.
+        events: How many events it has taken in.
+        now: When the last of them happened, in seconds of the run.
+        wall_clock: When the last turn was logged, in seconds since 1970; None where that is not known.
+        started: The same of the first turn of which it is known.
+        search_ended: Whether the search will ask for no more.
+        finished: Whether the run is over.
+
+    >>> from cerebro_spark.types import Partition, Work
+    >>> start = RunStarted(0.0, "r1", Settings((Partition("p0"),), workers=1))
+    >>> view = RunView()
+    >>> view.apply(Turn([start, WorkAdded(0.0, Work("t0", {}, 3))], [Outcome(), Outcome()], wall_clock=1.8e9))
+    >>> view.apply(Turn([WorkerJoined(5.0, "w3")], [Outcome(loads=(LoadOrder("w3", "p0"),))], wall_clock=1.8e9 + 5))
+    >>> view.workers["w3"].activity, view.workers["w3"].since_clock
+    ('loading p0', 1800000005.0)
+    """
+
+    run: str = ""
+    recipe: str = ""
+    settings: Settings | None = None
+    trials: dict[TrialId, TrialView] = field(default_factory=dict)
+    epochs: dict[tuple[TrialId, int], EpochRow] = field(default_factory=dict)
+    workers: dict[WorkerId, WorkerView] = field(default_factory=dict)
+    timeline: Timeline = field(default_factory=Timeline)
+    errors: dict[TrialId, str] = field(default_factory=dict)
+    carrying: set[TrialId] = field(default_factory=set)
+    events: int = 0
+    now: float = 0.0
+    wall_clock: float | None = None
+    started: float | None = None
+    search_ended: bool = False
+    finished: bool = False
+    _works: dict[TrialId, list[Mapping[str, Any]]] = field(default_factory=dict)
+    """The params of all Works of a trial; they take effect one after another."""
+    _trained: dict[tuple[TrialId, int], Mapping[str, Any]] = field(default_factory=dict)
+    """The params of the last training unit of an epoch that was not reported yet."""
+
+    def apply(self, turn: Turn) -> None:
+        """Take in one more turn of the run.
+
+        Args:
+            turn: The next turn, with its outcomes. How events are spread over turns does not matter.
+        """
+        self.wall_clock = turn.wall_clock
+        self.started = turn.wall_clock if self.started is None else self.started
+        for event, outcome in turn:
+            self.events += 1
+            self.now = max(self.now, event.at)
+            if outcome.counted:
+                self.timeline.add(event)
+                self._take_event(event)
+            self._take_outcome(outcome)
+
+    # -- what can be asked
+
+    @property
+    def objective(self) -> Objective | None:
+        """By what epochs are compared."""
+        return self.settings.objective if self.settings else None
+
+    @property
+    def units(self) -> list[UnitRow]:
+        """The units that count, in the order of their ends."""
+        return self.timeline.units
+
+    def status(self, trial: TrialId) -> str:
+        """ "finished", "failed" or "stopped"; in a run that is not over also "running" or "paused"."""
+        found = self.trials[trial].status
+        if found == "training":
+            return "running"
+        return "finished" if found == "paused" and self.search_ended else found
+
+    def best_epoch(self, trial: TrialId) -> EpochRow | None:
+        """The trial's best epoch, or None if it has none yet."""
+        return self.trials[trial].best
+
+    def ranked(self) -> list[TrialId]:
+        """The trials, best first: by their best epoch, then those without one, and last of all those that failed."""
+        return sorted(self.trials, key=self._rank)
+
+    def best(self) -> EpochRow | None:
+        """The best epoch of the trial that ranks first; None if it has none, or all trials failed."""
+        first = min(self.trials, key=self._rank, default=None)
+        return None if first is None or self.trials[first].status == "failed" else self.trials[first].best
+
+    def counts(self) -> Counts:
+        """How much is done, and how much was asked for."""
+        trials = self.trials.values()
+        per_epoch = len(self.settings.partitions) if self.settings else 0
+        failed = sum(trial.status == "failed" for trial in trials)
+        done = sum(t.status == "stopped" or (t.status != "failed" and t.last >= t.until) for t in trials)
+        return Counts(
+            units=sum(trial.units for trial in trials),
+            all_units=sum(t.units if t.status in ("failed", "stopped") else t.until * per_epoch for t in trials),
+            epochs=len(self.epochs),
+            all_epochs=sum(trial.until for trial in trials),
+            running=len(trials) - failed - done,
+            done=done,
+            failed=failed,
+            workers=sum(worker.up for worker in self.workers.values()),
+        )
+
+    def _rank(self, trial: TrialId) -> tuple[bool, bool, bool, float, int]:
+        shown, objective = self.trials[trial], self.objective
+        best = shown.best
+        value = best.metrics.get(objective.metric, math.nan) if best and objective else math.nan
+        none = not math.isfinite(value)
+        signed = 0.0 if none else -value if objective and objective.mode == "max" else value
+        return shown.status == "failed", best is None, none, signed, shown.number
+
+    # -- what an event says itself
+
+    def _take_event(self, event: Event) -> None:
+        match event:
+            case UnitFinished():
+                self._finish_unit(event)
+            case UnitFailed():
+                self._end_unit(event.worker, event.attempt)
+            case WorkAdded():
+                self._add_work(event)
+            case WorkerJoined():
+                self.workers.setdefault(event.worker, WorkerView(event.worker, up=False))
+                self._set_worker(event.worker, host=event.host, up=True, queue=(), loading=())
+            case WorkerLost() if event.worker in self.workers:
+                self._set_worker(event.worker, up=False, queue=(), loading=())
+            case PartitionLoaded() | PartitionLost() if event.worker in self.workers:
+                left = tuple(name for name in self.workers[event.worker].loading if name != event.partition)
+                self._set_worker(event.worker, loading=left)
+            case RunStarted():
+                self.run, self.recipe, self.settings = event.run, event.recipe, event.settings
+            case SearchEnded():
+                self.search_ended = True
+
+    def _add_work(self, event: WorkAdded) -> None:
+        work = event.work
+        self._works.setdefault(work.trial, []).append(work.params)
+        if work.trial not in self.trials:
+            self.trials[work.trial] = TrialView(work.trial, len(self.trials), work.params, until=work.until_epoch)
+
+    def _finish_unit(self, event: UnitFinished) -> None:
+        params = self._end_unit(event.worker, event.attempt)
+        trial, unit = self.trials[event.unit.trial], event.unit
+        self.trials[unit.trial] = trial._replace(units=trial.units + 1)
+        if event.metrics.carries:
+            self.carrying.add(unit.trial)
+        if unit.kind == "train":
+            # Those of the last unit of an epoch stand: params change between epochs only.
+            self._trained[unit.trial, unit.epoch] = params
+
+    def _end_unit(self, worker: WorkerId, attempt: int) -> Mapping[str, Any]:
+        """A unit is no longer to be done; returns with which params it ran."""
+        queue = self.workers[worker].queue
+        (gone,) = (assigned for assigned in queue if assigned.attempt == attempt)
+        self._set_worker(worker, queue=tuple(assigned for assigned in queue if assigned is not gone))
+        return gone.params
+
+    # -- what the scheduler made of it
+
+    def _take_outcome(self, outcome: Outcome) -> None:
+        for report in outcome.reports:
+            self._take_report(report)
+        for state in outcome.trials:
+            self._set_trial(state)
+        for order in outcome.orders:
+            self._assign(order)
+        for load in outcome.loads:
+            self._start_load(load)
+        for worker in outcome.retired:
+            self._set_worker(worker, up=False, queue=(), loading=())
+        self.finished = self.finished or outcome.finished
+
+    def _set_trial(self, state: TrialState) -> None:
+        name, status, until, works, best = state
+        params = self._works[name][max(works, 1) - 1]
+        row = None if best is None else self.epochs[name, best]
+        self.trials[name] = self.trials[name]._replace(params=params, status=status, until=until, best=row)
+
+    def _assign(self, order: UnitOrder) -> None:
+        assigned = AssignedUnit(order.attempt, order.unit, self.trials[order.unit.trial].params)
+        self._set_worker(order.worker, queue=(*self.workers[order.worker].queue, assigned))
+
+    def _start_load(self, load: LoadOrder) -> None:
+        loading = self.workers[load.worker].loading
+        self._set_worker(load.worker, loading=tuple(dict.fromkeys([*loading, load.partition])))
+
+    def _take_report(self, report: Report) -> None:
+        if report.error is not None:
+            self.errors.setdefault(report.trial, report.error)
+            return
+        key, trial = (report.trial, report.epoch), self.trials[report.trial]
+        self.epochs[key] = EpochRow(*key, report.at, report.metrics, self._trained.pop(key), report.checkpoint)
+        last = max(trial.last, report.epoch)
+        self.trials[report.trial] = trial._replace(epochs=trial.epochs + 1, last=last)
+
+    def _set_worker(self, name: WorkerId, **news: Any) -> None:
+        """Replace the row of a worker; if it does something else now, it does so from now on."""
+        before = self.workers[name]
+        after = before._replace(**news)
+        if _activity_key(after) != _activity_key(before):
+            after = after._replace(since=self.now, since_clock=self.wall_clock)
+        self.workers[name] = after
+
+
+def _activity_key(worker: WorkerView) -> tuple[bool, int | None, bool]:
+    """What makes one activity another."""
+    queue = worker.queue
+    return worker.up, queue[0].attempt if queue else None, not queue and bool(worker.loading)
