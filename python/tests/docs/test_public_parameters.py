@@ -33,7 +33,6 @@ STILL_TO_COME = frozenset(
         "backend.base.Backend",
         "backend.simulated.SimulatedWorker",
         "backend.simulated.World",
-        "resume",
         "tune.estimator.ModelSearch",
         "tune.hyperopt.CerebroTrials",
         "tune.optuna.optimize",
