@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cerebro_spark._version import __version__
 
-# Nothing is said unless a program asks for it: `logging.basicConfig()` is enough.
+# Nothing is logged unless the program asks for it; `logging.basicConfig()` is enough.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 _HOMES = {
@@ -36,7 +36,8 @@ _HOMES = {
     "open_dataset": "cerebro_spark.data.foreign",
     "open_store": "cerebro_spark.store.opening",
     "prepare": "cerebro_spark.data.prepare",
-    "resume": "cerebro_spark.tune.estimator",
+    "replay": "cerebro_spark.tune.past_runs",
+    "resume": "cerebro_spark.tune.past_runs",
 }
 _MODULES = {"hp": "cerebro_spark.tune.hp"}
 
@@ -55,7 +56,8 @@ if TYPE_CHECKING:
     from cerebro_spark.trainer.resources import Resources as Resources
     from cerebro_spark.trainer.torch.model import TorchModel as TorchModel
     from cerebro_spark.tune import hp as hp
-    from cerebro_spark.tune.estimator import resume as resume
+    from cerebro_spark.tune.past_runs import replay as replay
+    from cerebro_spark.tune.past_runs import resume as resume
     from cerebro_spark.tune.searches import ASHA as ASHA
     from cerebro_spark.tune.searches import PBT as PBT
     from cerebro_spark.tune.searches import GridSearch as GridSearch

@@ -1,7 +1,7 @@
 """Which worker holds which partitions, and what moves when workers come and go. PURE: values in, values out.
 
 It keeps the load even (a worker twice as fast may hold twice as many partitions), then each partition near its blocks,
-then what is held where it is: as few loads as that takes, and none when nobody came or went.
+then what is held where it is: as few loads as that takes, and none if no worker came or went.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from cerebro_spark.types import Partition, PartitionId, WorkerId
 
 Holders = dict[PartitionId, tuple[WorkerId, ...]]
-_Move = tuple[PartitionId, WorkerId, WorkerId]  # what, from whom, to whom
+_Move = tuple[PartitionId, WorkerId, WorkerId]  # what, from which worker, to which
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerProfile:
-    """A worker, as far as placement cares."""
+    """What placement knows of a worker. `speed` is relative to other workers."""
 
     worker: WorkerId
     host: str = ""
@@ -32,7 +32,7 @@ def place(
     replicas: int = 1,
     current: Mapping[PartitionId, Collection[WorkerId]] | None = None,
 ) -> Holders:
-    """Say who shall hold each partition: `replicas` workers, or all of them where there are fewer.
+    """Return which workers are to hold each partition: `replicas` of them, or all where there are fewer.
 
     `current` is what is held now; it is kept unless a worker holds more than its share and another less, or a partition
     that lacks a holder can be near its blocks only if another one near its own makes room. With as many copies as
@@ -54,9 +54,9 @@ def place(
 
 
 def share_out(total: int, speeds: Sequence[float], at_most: int | None = None) -> list[int]:
-    """Deal `total` equal pieces of work so that the last worker to finish finishes as early as possible.
+    """Return how many of `total` equal pieces of work each worker gets, so that all are done as early as possible.
 
-    Every worker gets one piece first, while they last: a worker without a partition would be of no use at all.
+    Every worker gets one piece first, while they last: a worker without a partition would be of no use.
 
     >>> share_out(8, [1.0, 3.0])
     [2, 6]
@@ -105,11 +105,11 @@ def _fill(
 
 
 class _Nearness:
-    """Puts partitions on workers of hosts with their blocks, by augmenting paths: whoever is in the way moves on.
+    """Puts partitions on workers of hosts with their blocks, by augmenting paths: what is in the way moves on.
 
     What is held already moves too, if it finds another host with its blocks: two loads from a near disk instead of one
-    over the network, and all units near their blocks afterwards. Among workers of one speed it does not matter who has
-    one partition more than others: where a share is one more, it goes to whom the blocks favour.
+    over the network, and all units near their blocks afterwards. Among workers of one speed it does not matter which
+    of them has one partition more: it is one near the blocks.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ def _deal(
     count: Mapping[WorkerId, int],
     held: Mapping[PartitionId, Sequence[WorkerId]],
 ) -> Iterator[tuple[PartitionId, WorkerId]]:
-    """Yield holders for partitions, the workers with most room first; each further copy begins one worker further on."""
+    """Yield holders for partitions, workers with most room first; each further copy begins one worker further on."""
     first = (wanted - 1) % len(workers)
     table = [*workers[first:], *workers[:first]]
 

@@ -70,7 +70,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a scenario with one seed."""
+    """What a scenario came to with one seed. Seconds are virtual, except for `scheduling_seconds`."""
 
     makespan: float
     lower_bound: float
@@ -151,8 +151,8 @@ def compute_lower_bound(
 ) -> float:
     """No schedule can be shorter than the busiest worker or the longest trial, with the unit times as they came out.
 
-    Who is busiest depends on who holds what. With one holder a partition, and nobody ever away, it is as if partitions
-    were shared out as well as can be. With replicas it is the average worker; and where workers die, time counts only
+    Which worker is busiest depends on which partitions it holds. With one holder a partition and no worker away, the
+    bound is that of the best placement. With replicas it is the average worker. Where workers die, time counts only
     while they live.
     """
     train = _unit_work(scenario, costs, seed, "train")
@@ -185,7 +185,7 @@ def _busiest(
 
 
 def check_scenario(scenario: Scenario) -> None:
-    """Raise ConfigurationError for a scenario that cannot be."""
+    """Raise ConfigurationError for a scenario that makes no sense."""
     least = {"trials": 1, "workers": 1, "columns": 1, "epochs": 1, "replicas": 1, "validation": 0, "model_bytes": 0}
     for name, minimum in least.items():
         value = getattr(scenario, name)

@@ -11,9 +11,9 @@ import cloudpickle
 from cerebro_spark.backend.child import Child
 from cerebro_spark.backend.hand import Hand
 from cerebro_spark.backend.job import Job
-from cerebro_spark.backend.limits import check_whole
 from cerebro_spark.backend.wired import WiredBackend
 from cerebro_spark.backend.worker import Posting
+from cerebro_spark.checks import check_whole
 from cerebro_spark.errors import BackendError
 from cerebro_spark.types import WorkerId
 

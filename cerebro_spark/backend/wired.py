@@ -22,7 +22,6 @@ from cerebro_spark.backend.hand import Hand, see_off
 from cerebro_spark.backend.hub import Hub
 from cerebro_spark.backend.janitor import Janitor
 from cerebro_spark.backend.job import Job
-from cerebro_spark.backend.limits import check_seconds, check_whole
 from cerebro_spark.backend.messages import fact, order
 from cerebro_spark.backend.rehearsals import Rehearsals
 from cerebro_spark.backend.returns import Returns
@@ -30,6 +29,7 @@ from cerebro_spark.backend.speech import Said
 from cerebro_spark.backend.succession import Succession
 from cerebro_spark.backend.wire import Message, WireError
 from cerebro_spark.backend.worker import Posting, packed
+from cerebro_spark.checks import check_seconds, check_whole
 from cerebro_spark.errors import BackendError
 from cerebro_spark.events import (
     Action,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cerebro_spark import gantt
+from cerebro_spark.checks import is_number
 from cerebro_spark.errors import CerebroError, ConfigurationError
 from cerebro_spark.result.record import Record
 
@@ -101,8 +102,8 @@ class _Scale:
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
-        self._numbers = all(_is_number(value) for value in values)
-        finite = [float(value) for value in values if _is_number(value) and abs(value) < float("inf")]
+        self._numbers = all(is_number(value) and value == value for value in values)
+        finite = [float(value) for value in values if is_number(value) and abs(value) < float("inf")]
         self._low, self._high = min(finite, default=0.0), max(finite, default=1.0)
         self._names = list(dict.fromkeys(map(repr, values)))
 
@@ -121,10 +122,6 @@ class _Scale:
             return [(0.0, f"{self._low:.4g}"), (1.0, f"{self._high:.4g}")] if self._high > self._low else []
         last = max(1, len(self._names) - 1)
         return [(index / last, name[:20]) for index, name in enumerate(self._names[:_MOST_TICKS])]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value == value
 
 
 def _metric(record: Record) -> str:

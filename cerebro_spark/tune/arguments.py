@@ -1,20 +1,19 @@
-"""What users say to a search, checked as they say it: functions, names, counts. It never calls any of them."""
+"""Checks of a search's arguments, as soon as they are given: functions, counts, objects. It never calls a function."""
 
 from __future__ import annotations
 
-import difflib
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from cerebro_spark.backend.base import Backend
-from cerebro_spark.backend.limits import check_seconds
+from cerebro_spark.checks import check_at_least, check_seconds
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.result.reading import check_kind
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.feed import batch_size_of
 from cerebro_spark.trainer.resources import Resources
-from cerebro_spark.tune.algorithms.base import at_least
+from cerebro_spark.tune.options import TrainingOptions
 from cerebro_spark.tune.spaces.space import Space
 
 _CALLS = {
@@ -23,20 +22,6 @@ _CALLS = {
     "train_fn": ("model", "batches", "params"),
     "eval_fn": ("model", "batches", "params"),
 }
-
-
-def check_names(search: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Raise ConfigurationError for an argument that a search does not have.
-
-    >>> check_names("GridSearch", ["seeds"], ["seed", "space"])
-    Traceback (most recent call last):
-    cerebro_spark.errors.ConfigurationError: GridSearch has no argument 'seeds': did you mean 'seed'?
-    """
-    for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, sorted(known), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(known))}"
-            raise ConfigurationError(f"{search} has no argument {name!r}: {hint}")
 
 
 def check_functions_fit(hooks: Hooks) -> None:
@@ -63,31 +48,35 @@ def check_functions_fit(hooks: Hooks) -> None:
             _check_call(name, function, arguments)
 
 
-def check_options(options: Mapping[str, Any]) -> None:
+def check_options(options: TrainingOptions) -> None:
     """Raise ConfigurationError for an option that can never be right, whatever the data and the backend."""
-    at_least("replicas", options.get("replicas", 1), 1)
-    at_least("seed", options.get("seed", 0), 0)
-    for name in ("partitions", "max_concurrent", "max_kills"):
-        if options.get(name) is not None:
-            at_least(name, options[name], 1)
-    if options.get("unit_timeout") is not None:
-        check_seconds("unit_timeout", options["unit_timeout"])
-    backend, resources, trackers = (options.get(name) for name in ("backend", "resources", "trackers"))
+    check_at_least("replicas", options.replicas, 1)
+    check_at_least("seed", options.seed, 0)
+    for name in ("partitions", "max_kills"):
+        if getattr(options, name) is not None:
+            check_at_least(name, getattr(options, name), 1)
+    if options.unit_timeout is not None:
+        check_seconds("unit_timeout", options.unit_timeout)
+    check_backend(options.backend)
+    if options.resources is not None and not isinstance(options.resources, Resources):
+        raise ConfigurationError(
+            f"`resources` is {options.resources!r}, but must be cs.Resources: write cs.Resources(threads=2), for"
+            " example"
+        )
+    if isinstance(options.trackers, str) or not isinstance(options.trackers, Iterable):
+        raise ConfigurationError(
+            f"`trackers` is {options.trackers!r}, but must be a list of trackers: write [cs.CSVTracker('run.csv')], for"
+            " example"
+        )
+    check_kind(options.kind)
+
+
+def check_backend(backend: object) -> None:
+    """Raise ConfigurationError for what is neither a backend nor None."""
     if backend is not None and not isinstance(backend, Backend):
         raise ConfigurationError(
             f"`backend` is a {type(backend).__name__}, but must be a cs.SparkBackend(spark) or a cs.LocalBackend()"
         )
-    if resources is not None and not isinstance(resources, Resources):
-        raise ConfigurationError(
-            f"`resources` is {resources!r}, but must be cs.Resources: write cs.Resources(threads=2), for example"
-        )
-    if trackers is not None and (isinstance(trackers, str) or not isinstance(trackers, Iterable)):
-        raise ConfigurationError(
-            f"`trackers` is {trackers!r}, but must be a list of trackers: write [cs.CSVTracker('run.csv')], for example"
-        )
-    check_kind(options.get("kind"))
-    if options.get("progress") not in (None, True, False):
-        raise ConfigurationError(f"`progress` is {options['progress']!r}, but must be True, False or None")
 
 
 def check_batch_sizes(space: Space) -> None:
@@ -112,7 +101,7 @@ def _check_call(name: str, function: Callable[..., Any], arguments: tuple[str, .
     try:
         signature = inspect.signature(function)
     except ValueError:
-        return  # some that are written in C do not tell
+        return  # some functions that are written in C have no signature to check
     try:
         signature.bind(*arguments)
     except TypeError as error:

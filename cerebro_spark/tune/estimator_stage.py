@@ -1,15 +1,14 @@
-"""A search as a stage of a Spark ML pipeline: its params, and how it is saved before it was fitted. It needs pyspark.
+"""A search as a stage of a Spark ML pipeline: its params, and how it is saved before it is fitted. It needs pyspark.
 
-What is saved are the arguments of the search, pickled, with the user's functions: who may write that folder may run
-code where it is loaded. Of a store only the address goes with it, never what opens it; backend and trackers stay
-behind.
+The arguments of the search are saved as a pickle, with the user's functions: loading it runs code, so the folder must
+be trusted. Of a store only the address is saved, never its credentials; backend and trackers are not saved.
 """
 
 from __future__ import annotations
 
 import hashlib
-import inspect
 import logging
+from dataclasses import fields
 from typing import Any, TypeVar
 
 import cloudpickle
@@ -21,11 +20,12 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable
 from cerebro_spark.errors import ConfigurationError, EventLogError
 from cerebro_spark.recipe import check_functions
 from cerebro_spark.store import moved, open_store
+from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.tune.address import address_of
 
 _log = logging.getLogger("cerebro_spark")
 _FOLDER, _ARGUMENTS, _DIGEST = "search", "arguments.pickle", "argumentsDigest"
-_LEFT_BEHIND = ("backend", "trackers")
+_NOT_SAVED = ("backend", "trackers")
 Self = TypeVar("Self", bound="OutputColumns")
 
 
@@ -34,7 +34,7 @@ class OutputColumns(HasPredictionCol, HasProbabilityCol, HasRawPredictionCol):
 
     @property
     def params(self) -> list[Param[Any]]:
-        """Said, and not looked for as Spark does, who would work out every table of a result on the way."""
+        """The params, listed. Spark would look for them in all attributes, and compute every table of a result."""
         return [self.predictionCol, self.probabilityCol, self.rawPredictionCol]
 
     def setPredictionCol(self: Self, value: str) -> Self:
@@ -53,7 +53,7 @@ class OutputColumns(HasPredictionCol, HasProbabilityCol, HasRawPredictionCol):
         return self
 
     def _with_params(self: Self, params: Any) -> Self:
-        """A copy with other values; params of other stages, of which Spark hands over all, change nothing."""
+        """Return a copy with other values. Spark passes the params of all stages; those of others change nothing."""
         odd = [name for name in params if not isinstance(name, Param)] if isinstance(params, dict) else [params]
         if odd:
             raise ConfigurationError(
@@ -64,22 +64,22 @@ class OutputColumns(HasPredictionCol, HasProbabilityCol, HasRawPredictionCol):
 
 
 class SearchStage(Estimator[Any], OutputColumns, MLWritable, MLReadable[Any]):
-    """What a search has of Spark ML beside `fit`."""
+    """The parts of Spark ML that a search has beside `fit`."""
 
     def _handed_over(self, result: Any) -> Any:
-        """A model has the uid and the params of who fitted it, so that both answer to the same param maps."""
+        """Return the result with the uid and the params of this search, so that the same param maps fit both."""
         result._resetUid(self.uid)
         return self._copyValues(result)
 
     def write(self) -> MLWriter:
-        return _Writer(self)
+        return _SearchWriter(self)
 
     @classmethod
     def read(cls) -> MLReader[Any]:
-        return _Reader(cls)
+        return _SearchReader(cls)
 
 
-class _Writer(MLWriter):
+class _SearchWriter(MLWriter):
     def __init__(self, search: Any) -> None:
         super().__init__()
         self._search = search
@@ -91,7 +91,7 @@ class _Writer(MLWriter):
         open_store(f"{qualified(path, self.sc)}/{_FOLDER}").write(_ARGUMENTS, data)
 
 
-class _Reader(MLReader[Any]):
+class _SearchReader(MLReader[Any]):
     def __init__(self, kind: type[Any]) -> None:
         super().__init__()
         self._kind = kind
@@ -104,13 +104,13 @@ class _Reader(MLReader[Any]):
                 f"{_FOLDER}/{_ARGUMENTS} in {path} is not what was saved with this search: its digest differs from the"
                 " one in the metadata; save it again"
             )
-        search = _made(self._kind, data)
+        search = _make_search(self._kind, data)
         search._resetUid(metadata["uid"])
         DefaultParamsReader.getAndSetParams(search, metadata)
         return search
 
 
-def _made(kind: type[Any], data: bytes) -> Any:
+def _make_search(kind: type[Any], data: bytes) -> Any:
     try:
         given = moved.loads(data)
     except Exception as error:
@@ -122,25 +122,22 @@ def _made(kind: type[Any], data: bytes) -> Any:
 
 
 def arguments_of(search: Any) -> dict[str, Any]:
-    """What makes another search like this one. Raises ConfigurationError for what cannot be kept."""
-    check_functions(search.hooks)
-    options = {name: value for name, value in search._options.items() if name not in _LEFT_BEHIND}
-    validation = options.get("validation")
+    """Return the arguments to make such a search again. Raises ConfigurationError if one of them cannot be saved."""
+    given = {field.name: getattr(search, field.name) for field in fields(search) if field.name not in _NOT_SAVED}
+    check_functions(Hooks(search.model_fn, search.input_fn, search.train_fn, search.eval_fn))
+    validation = search.validation
     if validation is not None and not isinstance(validation, bool | int | float | str):
         raise ConfigurationError(
             f"`validation` is a {type(validation).__name__}, which is data and not saved with a search: give a share"
             " such as 0.2, or the name of a boolean column"
         )
-    if search._options.get("trackers"):
+    if search.trackers:
         _log.warning("the search is saved without its trackers: give them again to one that is loaded")
-    own = set(inspect.signature(type(search).__init__).parameters)
-    own -= {"self", "options", "model_fn", "space", "store", "metric"}
-    said = {"model_fn": search.hooks.model_fn, "space": search.space, "metric": search.objective.metric}
-    return {**said, "store": address_of(search._store), **options, **{name: getattr(search, name) for name in own}}
+    return {**given, "store": address_of(search.store)}
 
 
 def qualified(path: str, context: Any) -> str:
-    """The path with its scheme: what has none lies where Spark's default file system is, as for Spark's own models."""
+    """Return the path with its scheme. Without one it is in Spark's default file system, as for Spark's own models."""
     place = context._jvm.org.apache.hadoop.fs.Path(path)
     url = place.getFileSystem(context._jsc.hadoopConfiguration()).makeQualified(place).toString()
     return str(url).replace("file:/", "file:///", 1) if not str(url).startswith("file://") else str(url)

@@ -19,7 +19,7 @@ _COPY = "result"
 class FittedSearch(Result, Model, OutputColumns, MLWritable, MLReadable[Any]):
     """A Result that is a `pyspark.ml.Model`, so that it can be the last stage of a `PipelineModel`.
 
-    What the pipeline saves is a whole copy of the result: it loads in another process, long after the run is gone.
+    The pipeline saves a whole copy of the result: it loads in another process, also when the run was deleted.
     """
 
     def __init__(self, store: Store | str, run_id: str) -> None:
@@ -37,7 +37,7 @@ class FittedSearch(Result, Model, OutputColumns, MLWritable, MLReadable[Any]):
         return OutputColumns._with_params(self, params)
 
     def copy(self, extra: Any = None) -> FittedSearch:
-        """The same result with params of its own; models that were built are shared."""
+        """Return the same result with params of its own; models that were built are shared."""
         that = object.__new__(type(self))
         vars(that).update(vars(self))
         that._paramMap, that._defaultParamMap = {}, {}
@@ -48,21 +48,21 @@ class FittedSearch(Result, Model, OutputColumns, MLWritable, MLReadable[Any]):
         return _again, (type(self), self._store, self.run_id, self.uid, given)
 
     def write(self) -> MLWriter:
-        return _Writer(self)
+        return _ResultWriter(self)
 
     @classmethod
     def read(cls) -> MLReader[Any]:
-        return _Reader()
+        return _ResultReader()
 
 
 def _again(kind: type[FittedSearch], store: Store, run_id: str, uid: str, given: Mapping[str, Any]) -> FittedSearch:
-    """A pickled result, read from its store again."""
+    """Return a pickled result, read from its store again."""
     result = kind(store, run_id)
     result._resetUid(uid)
     return result._set(**given)
 
 
-class _Writer(MLWriter):
+class _ResultWriter(MLWriter):
     def __init__(self, result: FittedSearch) -> None:
         super().__init__()
         self._result = result
@@ -72,7 +72,7 @@ class _Writer(MLWriter):
         self._result.save(f"{qualified(path, self.sc)}/{_COPY}")
 
 
-class _Reader(MLReader[Any]):
+class _ResultReader(MLReader[Any]):
     def load(self, path: str) -> FittedSearch:
         metadata = DefaultParamsReader.loadMetadata(path, self.sc)
         plain = load_result(f"{qualified(path, self.sc)}/{_COPY}")

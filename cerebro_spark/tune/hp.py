@@ -1,7 +1,7 @@
-"""The words a space is written in: `from cerebro_spark import hp`. They only note what was said; the space judges it.
+"""The hyperparameters of a search space: `from cerebro_spark import hp`. Arguments are checked when a search gets them.
 
-Bounds are the values themselves, never exponents. A plain value in a space is a constant; a plain list is refused,
-since it may be meant as `choice([...])`: one that is a constant is the only option of a choice, `choice([[64, 32]])`.
+Bounds are the values themselves, never exponents. A plain value in a space is a constant. A plain list is refused,
+because it may be meant as `choice([...])`; write a list that is a constant as `choice([[64, 32]])`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,19 @@ __all__ = ["choice", "loguniform", "normal", "qloguniform", "quniform", "randint
 
 
 def choice(options: Sequence[Any]) -> Choice:
-    """One of these options. An option may be a dict or a list with hyperparameters of its own.
+    """One of several options, each as likely as the others.
 
-    >>> space = {"optimizer": choice([{"name": "adam"}, {"name": "sgd", "momentum": uniform(0.5, 0.99)}])}
-    >>> len(space["optimizer"].options)
-    2
+    Args:
+        options: The values to choose from, at least one. An option may be a dict or a list with hyperparameters of its
+            own; these are drawn only when the option is chosen.
+
+    Returns:
+        A hyperparameter for a search space.
+
+    Examples:
+        >>> space = {"optimizer": choice([{"name": "adam"}, {"name": "sgd", "momentum": uniform(0.5, 0.99)}])}
+        >>> len(space["optimizer"].options)
+        2
     """
     if isinstance(options, str | bytes | Mapping | Set) or not isinstance(options, Iterable):
         return Choice(options)  # type: ignore[arg-type]
@@ -38,10 +46,18 @@ def choice(options: Sequence[Any]) -> Choice:
 
 
 def uniform(low: Value, high: Value) -> Uniform:
-    """Any number between `low` and `high`.
+    """Any number between `low` and `high`, each as likely as the others.
 
-    >>> print(uniform(0, 0.5))
-    hp.uniform(0, 0.5)
+    Args:
+        low: The smallest value.
+        high: The largest value, above `low`.
+
+    Returns:
+        A hyperparameter for a search space. It draws floats.
+
+    Examples:
+        >>> print(uniform(0, 0.5))
+        hp.uniform(0, 0.5)
     """
     return Uniform(_plain(low), _plain(high))
 
@@ -49,45 +65,87 @@ def uniform(low: Value, high: Value) -> Uniform:
 def loguniform(low: Value, high: Value) -> LogUniform:
     """Any number between `low` and `high`, each order of magnitude as likely as the others.
 
-    >>> print(loguniform(1e-5, 1e-1))
-    hp.loguniform(1e-05, 0.1)
+    Args:
+        low: The smallest value itself, not its exponent or logarithm; above 0.
+        high: The largest value itself, above `low`.
+
+    Returns:
+        A hyperparameter for a search space. It draws floats.
+
+    Examples:
+        >>> print(loguniform(1e-5, 1e-1))
+        hp.loguniform(1e-05, 0.1)
     """
     return LogUniform(_plain(low), _plain(high))
 
 
 def quniform(low: Value, high: Value, q: Value) -> QUniform:
-    """One of the multiples of `q` from `low` to `high`, both included; whole numbers where `q` is one.
+    """One of the multiples of `q` between `low` and `high`, each as likely as the others.
 
-    >>> steps = quniform(0.1, 0.5, 0.1)
-    >>> [steps.level(number) for number in range(steps.levels())]
-    [0.1, 0.2, 0.3, 0.4, 0.5]
+    Args:
+        low: The smallest value, included if it is a multiple of `q`.
+        high: The largest value, included if it is a multiple of `q`; above `low`.
+        q: The step between two values, above 0.
+
+    Returns:
+        A hyperparameter for a search space. It draws ints if `q` is a whole number, floats otherwise.
+
+    Examples:
+        >>> steps = quniform(0.1, 0.5, 0.1)
+        >>> [steps.level(number) for number in range(steps.levels())]
+        [0.1, 0.2, 0.3, 0.4, 0.5]
     """
     return QUniform(_plain(low), _plain(high), _plain(q))
 
 
 def qloguniform(low: Value, high: Value, q: Value) -> QLogUniform:
-    """One of the multiples of `q` from `low` to `high`, each order of magnitude as likely as the others.
+    """One of the multiples of `q` between `low` and `high`, each order of magnitude as likely as the others.
 
-    >>> qloguniform(16, 1024, 16).snap(100)
-    96
+    Args:
+        low: The smallest value itself, not its exponent or logarithm; above 0.
+        high: The largest value itself, above `low`.
+        q: The step between two values, above 0.
+
+    Returns:
+        A hyperparameter for a search space. It draws ints if `q` is a whole number, floats otherwise.
+
+    Examples:
+        >>> qloguniform(16, 1024, 16).snap(100)
+        96
     """
     return QLogUniform(_plain(low), _plain(high), _plain(q))
 
 
 def randint(low: int, high: int) -> RandInt:
-    """A whole number from `low` up to, but not including, `high`, as Python's ranges have it.
+    """A whole number from `low` up to, but not including, `high`, as in Python's `range`.
 
-    >>> randint(2, 5).levels()
-    3
+    Args:
+        low: The smallest value.
+        high: One more than the largest value; above `low`.
+
+    Returns:
+        A hyperparameter for a search space. It draws ints.
+
+    Examples:
+        >>> randint(2, 5).levels()
+        3
     """
     return RandInt(_plain(low), _plain(high))
 
 
 def normal(mu: Value, sigma: Value) -> Normal:
-    """Any number, spread around `mu` with the standard deviation `sigma`.
+    """A number from the normal distribution.
 
-    >>> print(normal(0.0, 1.0))
-    hp.normal(0.0, 1.0)
+    Args:
+        mu: The mean.
+        sigma: The standard deviation, above 0.
+
+    Returns:
+        A hyperparameter for a search space. It draws floats, without bounds.
+
+    Examples:
+        >>> print(normal(0.0, 1.0))
+        hp.normal(0.0, 1.0)
     """
     return Normal(_plain(mu), _plain(sigma))
 

@@ -1,7 +1,7 @@
 """Hyperopt as the leader of a run: `hyperopt.fmin(model_fn, space, ..., trials=CerebroTrials(...))`.
 
-`fmin` hands over to `CerebroTrials.fmin`, which asks hyperopt's algorithms itself, one trial at a time. It never polls
-and starts no thread: what ends the run ends `fmin`.
+`fmin` calls `CerebroTrials.fmin`, which asks Hyperopt's algorithms itself, one trial at a time. It never polls and
+starts no thread: what ends the run ends `fmin`.
 """
 
 from __future__ import annotations
@@ -10,39 +10,36 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple, Unpack
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
 
-from cerebro_spark.backend.base import Backend
+from cerebro_spark.checks import check_at_least
 from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.data.partitioning.spec import is_spark
+from cerebro_spark.data.input.base import is_spark_frame
 from cerebro_spark.errors import CerebroError, ConfigurationError, PreflightFailed
 from cerebro_spark.result import Result
 from cerebro_spark.store import moved
-from cerebro_spark.store.base import Store
 from cerebro_spark.store.opening import open_store
 from cerebro_spark.tune.address import address_of
-from cerebro_spark.tune.algorithms.base import at_least
-from cerebro_spark.tune.arguments import check_options
-from cerebro_spark.tune.estimator import ModelFn, Options, fitted
+from cerebro_spark.tune.arguments import check_backend
+from cerebro_spark.tune.options import ModelFn, TrainingOptions, copy_options
 from cerebro_spark.tune.plugins.hyperopt_search import NO_MODEL, FminSearch, Limits, checked_point, hyperopt, is_bare
-from cerebro_spark.tune.plugins.led import Absent, LedTraining, check_led_names
+from cerebro_spark.tune.plugins.led import Absent, LedTraining
+from cerebro_spark.tune.signatures import explained
 from cerebro_spark.tune.spaces.bare import Bare
+from cerebro_spark.tune.training import open_result
 
 _log = logging.getLogger("cerebro_spark")
 _ABSENT = Absent("hyperopt.fmin", "another fmin with the same CerebroTrials goes on where it stopped")
-_INSTEAD = {
-    "max_concurrent": "fmin(..., max_queue_len=8)",
-    "time_budget": "fmin(..., timeout=600)",
-    "patience": "fmin(..., early_stop_fn=hyperopt.early_stop.no_progress_loss(10))",
-    "target": "fmin(..., loss_threshold=0.1)",
-    "progress": "fmin(..., show_progressbar=False)",
-}
-_OWN = ("store", "data", "metric", "epochs", "points_to_evaluate")
 _FOR_FMIN = {
+    "max_concurrent": "hyperopt.fmin(..., max_queue_len=8)",
+    "time_budget": "hyperopt.fmin(..., timeout=600)",
+    "patience": "hyperopt.fmin(..., early_stop_fn=hyperopt.early_stop.no_progress_loss(10))",
+    "target": "hyperopt.fmin(..., loss_threshold=0.1)",
+    "progress": "hyperopt.fmin(..., show_progressbar=False)",
     "model_fn": "hyperopt.fmin(model_fn, ...)",
     "fn": "hyperopt.fmin(fn, ...)",
     **{
@@ -52,31 +49,44 @@ _FOR_FMIN = {
     },
 }
 _FUNCTIONS = ("input_fn", "train_fn", "eval_fn")
+# How a pickle names the options, and what earlier versions called other attributes.
+_OPTIONS = "_made"
+_FORMER = {"_data": "data", "_epochs": "epochs"}
 _A_MODEL = (
     "With CerebroTrials the function that fmin is given builds a model from its params and returns it (a compiled Keras"
     " model or a cs.TorchModel); it does not return a loss, which is measured for it by `metric`"
 )
 
 
-class CerebroTrials(hyperopt.Trials):  # type: ignore[misc]
+@explained(_FOR_FMIN)
+@dataclass(kw_only=True, eq=False, repr=False)
+class CerebroTrials(TrainingOptions, hyperopt.Trials):  # type: ignore[misc]
     """Hyperopt's trials, trained by Model Hopper Parallelism: each evaluation is a trial of `epochs` epochs.
 
-    `fmin` is given `model_fn` as its function. The loss of a trial is its best value of `metric` ("max" metrics are
-    negated), and its result holds the metrics of that epoch, its params, trial and run. A trial that fails is done with
-    status "fail"; the others go on. `max_queue_len` of fmin is how many trials are under way at a time: fewer than
-    workers let some stand idle. With `timeout`, `loss_threshold` or `early_stop_fn` trials that are under way at the
-    end are cancelled after the epoch they are in.
+    `fmin` is given `model_fn` as its function. The loss of a trial is its best value of `metric`, negated if the mode
+    is "max"; its result holds the metrics of that epoch, its params, trial and run. A trial that fails has the status
+    "fail", and the others go on. `max_queue_len` of fmin is how many trials are trained at a time; with fewer than
+    workers, some workers are idle. With `timeout`, `loss_threshold` or `early_stop_fn`, trials that are being trained
+    at the end are cancelled after their present epoch.
 
-    `points_to_evaluate`, as dicts from label to value (of a choice: the index), come first and count as evaluations.
-    Every call of `fmin` is a run of its own; one on the same trials goes on with what they know, on the same data.
-    Other options are those of the searches, such as `partitions`, `seed`, `trackers` and `resources`.
+    Each call of `fmin` is a run of its own. Another call with the same trials continues with what they know, on the
+    same data.
 
-    A space may be a dict, or whatever else hyperopt takes: of `hp.uniform("lr", 0, 1)` alone, or of a list, `model_fn`
-    and the other functions get the value itself, as with plain trials. Tables and logs, which go by names, call it
-    "value"; a `batch_size` is looked for in dicts only.
+    A space may be a dict, or whatever else Hyperopt accepts: of `hp.uniform("lr", 0, 1)` alone, or of a list,
+    `model_fn` and the other functions get the value itself, as with plain trials. Tables and logs call it "value"; a
+    `batch_size` is looked for in dicts only.
 
-    Trials can be pickled, without their backend and trackers, and with the address of the store alone: results can be
-    read at once, and after `trials.backend = cs.SparkBackend(spark)` another `fmin` goes on.
+    Trials can be pickled, without their backend and trackers, and with the address of the store alone. Results can be
+    read at once, and after `trials.backend = cs.SparkBackend(spark)` another `fmin` continues.
+
+    Args:
+        data: A DataFrame (of Spark or pandas), a dict of arrays, or a Dataset from `cs.prepare` or `cs.open_dataset`.
+        epochs: How many epochs each trial is trained for.
+        points_to_evaluate: Configurations to begin with, as dicts from label to value (of a choice: the index). They
+            count as evaluations. Default: none.
+
+    Raises:
+        ConfigurationError: An argument is unknown, or can never be right. Nothing has been started then.
 
     >>> from cerebro_spark.backend.local import LocalBackend
     >>> trials = CerebroTrials(
@@ -87,62 +97,49 @@ class CerebroTrials(hyperopt.Trials):  # type: ignore[misc]
     ([], [])
     """
 
-    def __init__(
-        self,
-        *,
-        store: Store | str,
-        data: Any,
-        metric: str,
-        epochs: int,
-        points_to_evaluate: Sequence[Mapping[str, Any]] | None = None,
-        **options: Unpack[Options],
-    ) -> None:
-        super().__init__()
-        check_led_names("CerebroTrials", options, _OWN, _FOR_FMIN)
-        at_least("epochs", epochs, 1)
-        self._made: dict[str, Any] = {"store": store, "metric": metric, **options}
-        # Everything but the function is known now, so what is wrong with it is said now.
-        known = {**self._made, "framework": "torch"}
-        training = LedTraining(_unknown, _ABSENT, _INSTEAD, **known)
-        training.check(data)
-        self._made["backend"] = training.backend
-        self._data = data
-        self._epochs = epochs
-        self._points = [dict(point) for point in points_to_evaluate or ()]
+    data: Any
+    epochs: int
+    points_to_evaluate: Sequence[Mapping[str, Any]] | None = None
+
+    def __post_init__(self) -> None:
+        hyperopt.Trials.__init__(self)
+        check_at_least("epochs", self.epochs, 1)
+        # All arguments but the function are known now, so their mistakes are reported now.
+        training = LedTraining(_unknown, copy_options(self, framework="torch"), _ABSENT)
+        training.check_data(self.data)
+        self.backend = training.backend
+        self._points = [dict(point) for point in self.points_to_evaluate or ()]
         self.run_ids: list[str] = []
 
     @property
     def result(self) -> Result:
         """The Result of the last run: tables, models, predictions."""
         if not self.run_ids:
-            raise CerebroError("there is no result yet: hand these trials to hyperopt.fmin first")
-        result: Result = fitted(open_store(self._made["store"]), self.run_ids[-1])
-        return result
+            raise CerebroError("there is no result yet: pass these trials to hyperopt.fmin first")
+        return open_result(open_store(self.store), self.run_ids[-1])
 
-    @property
-    def backend(self) -> Backend | None:
-        """Where units run; None in trials that were unpickled, until they are given one."""
-        backend: Backend | None = self._made.get("backend")
-        return backend
-
-    @backend.setter
-    def backend(self, backend: Backend) -> None:
-        check_options({"backend": backend})
-        self._made["backend"] = backend
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Check a backend when it is assigned: trials that were unpickled need a new one."""
+        if name == "backend":
+            check_backend(value)
+        super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
-        made = {name: value for name, value in self._made.items() if name not in ("backend", "trackers")}
-        made["store"] = address_of(made["store"])
-        if self._made.get("trackers"):
+        names = {field.name for field in fields(TrainingOptions)} - {"backend", "trackers"}
+        options = {name: getattr(self, name) for name in names} | {"store": address_of(self.store)}
+        if self.trackers:
             _log.warning("CerebroTrials are pickled without their trackers")
-        # The user's functions may be such as only cloudpickle knows.
-        return {**vars(self), "_made": cloudpickle.dumps(made), "_data": _without_store(self._data)}
+        others = {name: value for name, value in vars(self).items() if name not in {*names, "backend", "trackers"}}
+        # Only cloudpickle can pickle functions of a notebook, or lambdas.
+        return {**others, _OPTIONS: cloudpickle.dumps(options), "data": _without_store(self.data)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._made = moved.loads(state["_made"])
-        if isinstance(self._data, _Lodged):
-            self._data = replace(self._data.dataset, store=open_store(self._data.address))
+        known = {field.name for field in fields(TrainingOptions)}
+        options = {name: value for name, value in moved.loads(state[_OPTIONS]).items() if name in known}
+        own = {_FORMER.get(name, name): value for name, value in state.items() if name != _OPTIONS}
+        self.__dict__.update(own | options | {"backend": None, "trackers": ()})
+        if isinstance(self.data, _Lodged):
+            self.data = replace(self.data.dataset, store=open_store(self.data.address))
 
     def fmin(
         self,
@@ -162,12 +159,35 @@ class CerebroTrials(hyperopt.Trials):  # type: ignore[misc]
         early_stop_fn: Callable[..., Any] | None = None,
         trials_save_file: str = "",
     ) -> Any:
-        """What `hyperopt.fmin(..., trials=self)` calls; its arguments mean what they mean there.
+        """Run Hyperopt's search; `hyperopt.fmin(..., trials=self)` calls this.
 
-        Failed trials never raise, so `catch_eval_exceptions` changes nothing.
+        Args:
+            fn: Called as `fn(params)` on a worker; builds a model and returns it: `model_fn` of the other searches.
+            space: A space of Hyperopt.
+            algo: What proposes configurations. Default: `hyperopt.tpe.suggest`.
+            max_evals: How many trials there may be in all. Default: no limit.
+            timeout: The seconds after which no further epoch begins. Default: no limit.
+            loss_threshold: The loss at which the search ends. Default: none.
+            max_queue_len: How many trials are trained at a time. Default: 1.
+            rstate: The source of random numbers. Default: a new one.
+            verbose: Whether to show progress. Default: False.
+            pass_expr_memo_ctrl: Must be false: models are built on workers, where there is no Hyperopt. Default: None.
+            catch_eval_exceptions: Ignored: a failed trial never raises. Default: False.
+            return_argmin: Whether to return the best point as Hyperopt's numbers, rather than as values of the space.
+                Default: True.
+            show_progressbar: Whether to show a bar, or a function that makes one. Default: True.
+            early_stop_fn: Called after each trial; ends the search when it returns True. Default: none.
+            trials_save_file: Must be empty: a run keeps its own log. Default: empty.
+
+        Returns:
+            The best point; None if there is none and `return_argmin` is False.
+
+        Raises:
+            ConfigurationError: An argument cannot be right; no worker was started then.
+            AllTrialsFailed: Every trial failed.
         """
         _check(pass_expr_memo_ctrl, trials_save_file, max_queue_len)
-        self._check_whole()
+        self._check_complete()
         hyperopt.base.validate_timeout(timeout)
         hyperopt.base.validate_loss_threshold(loss_threshold)
         domain = hyperopt.base.Domain(fn, space)
@@ -176,7 +196,7 @@ class CerebroTrials(hyperopt.Trials):  # type: ignore[misc]
         limits = Limits(sys.maxsize if max_evals is None else max_evals, timeout, loss_threshold, early_stop_fn)
         if len(self) >= limits.max_evals:
             return self._outcome(space, return_argmin)
-        self._data = training.dataset(self._data)  # prepared once
+        self.data = training.dataset(self.data)  # prepared once
         _warn_of_idle_workers(max_queue_len, min(training.backend.num_workers, limits.max_evals - len(self)))
         custom = callable(show_progressbar)
         bars = show_progressbar if custom else hyperopt.progress.no_progress_callback
@@ -189,21 +209,21 @@ class CerebroTrials(hyperopt.Trials):  # type: ignore[misc]
                 np.random.default_rng() if rstate is None else rstate,
                 limits,
                 training.objective,
-                self._epochs,
+                self.epochs,
                 max_queue_len,
                 bar,
             )
             self._lead(training, search, None if verbose and show_progressbar and not custom else False)
         return self._outcome(space, return_argmin)
 
-    def _check_whole(self) -> None:
-        """What a pickle does not keep must be there again."""
+    def _check_complete(self) -> None:
+        """Raise ConfigurationError if something is missing that a pickle does not keep."""
         if self.backend is None:
             raise ConfigurationError(
                 "these CerebroTrials were unpickled, and backends are not pickled: say trials.backend ="
                 " cs.SparkBackend(spark), or cs.LocalBackend(), and call fmin again"
             )
-        if self._data is None:
+        if self.data is None:
             raise ConfigurationError(
                 "these CerebroTrials were pickled before their `data`, a Spark DataFrame, was prepared, and it is not"
                 " pickled: make new ones, with data=cs.prepare(df, ...)"
@@ -211,18 +231,19 @@ class CerebroTrials(hyperopt.Trials):  # type: ignore[misc]
 
     def _training(self, fn: ModelFn, no_dict: bool) -> LedTraining:
         try:
-            training = LedTraining(fn, _ABSENT, _INSTEAD, **self._made)
+            training = LedTraining(fn, self, _ABSENT)
         except ConfigurationError as error:
             raise ConfigurationError(f"{error}. {_A_MODEL}") from error
         if not no_dict:
             return training
-        others = {name: Bare(self._made[name]) for name in _FUNCTIONS if self._made.get(name) is not None}
-        return LedTraining(Bare(fn), _ABSENT, _INSTEAD, **{**self._made, **others})
+        functions = {name: getattr(self, name) for name in _FUNCTIONS}
+        bare = {name: Bare(function) for name, function in functions.items() if function is not None}
+        return LedTraining(Bare(fn), copy_options(self, **bare), _ABSENT)
 
     def _lead(self, training: LedTraining, search: FminSearch, progress: bool | None) -> None:
-        """Run to the end, whichever that is; no document is left that anybody would wait for."""
+        """Run to the end, whichever it is. No document is left unfinished, so that Hyperopt waits for none."""
         try:
-            training.lead(search, self._data, progress)
+            training.lead(search, self.data, progress)
         except KeyboardInterrupt:
             search.leave(hyperopt.base.JOB_STATE_CANCEL, "interrupted")
             raise
@@ -232,16 +253,16 @@ class CerebroTrials(hyperopt.Trials):  # type: ignore[misc]
                 error.add_note(_A_MODEL)
             raise
         finally:
-            search.leave(hyperopt.base.JOB_STATE_CANCEL, "the search had come to its end")
+            search.leave(hyperopt.base.JOB_STATE_CANCEL, "the search had ended")
             if search.run_id:
                 self.run_ids.append(search.run_id)
 
     def _outcome(self, space: Any, return_argmin: bool) -> Any:
-        """What plain `fmin` returns."""
+        """Return what plain `fmin` returns."""
         if len(self) == 0:
             if return_argmin:
                 raise CerebroError(
-                    "no trial came to its end, so there is no best one: allow more time or evaluations, or say"
+                    "no trial was finished, so there is no best one: allow more time or evaluations, or say"
                     " return_argmin=False"
                 )
             return None
@@ -254,36 +275,35 @@ class CerebroTrials(hyperopt.Trials):  # type: ignore[misc]
 
 
 class _Lodged(NamedTuple):
-    """A data set as it is pickled: its store is an address."""
+    """A data set as it is pickled: with the address of its store in place of the store."""
 
     dataset: Dataset
     address: str
 
 
 def _without_store(data: Any) -> Any:
-    """Data as it is pickled; nothing of a Spark DataFrame, which lives in its session alone."""
+    """Return data as it is pickled; None for a Spark DataFrame, which exists in its session alone."""
     if isinstance(data, Dataset):
         no_store: Any = None
         return _Lodged(replace(data, store=no_store), address_of(data.store))
-    return None if is_spark(data) else data
+    return None if is_spark_frame(data) else data
 
 
 def _unknown(params: Any) -> Any:
-    raise AssertionError("fmin has not said yet how to build a model")
+    raise AssertionError("only fmin gives the function that builds a model")
 
 
 def _warn_of_idle_workers(max_queue_len: int, workers: int) -> None:
     if max_queue_len < workers:
         _log.warning(
-            "`max_queue_len` is %d, so of %d workers only as many have something to do at a time: give fmin a larger"
-            " one",
+            "`max_queue_len` is %d, so of %d workers only as many are busy at a time: give fmin a larger one",
             max_queue_len,
             workers,
         )
 
 
 def _check(pass_expr_memo_ctrl: bool | None, trials_save_file: str, max_queue_len: int) -> None:
-    at_least("max_queue_len", max_queue_len, 1)
+    check_at_least("max_queue_len", max_queue_len, 1)
     if pass_expr_memo_ctrl:
         raise ConfigurationError(
             "`pass_expr_memo_ctrl` is True, but models are built on workers, far from hyperopt: let the function take"
@@ -292,5 +312,5 @@ def _check(pass_expr_memo_ctrl: bool | None, trials_save_file: str, max_queue_le
     if trials_save_file:
         raise ConfigurationError(
             f"`trials_save_file` is {trials_save_file!r}, but a run keeps its own log in its store: leave it out, and"
-            " pickle the trials when fmin is over if they are to be kept"
+            " pickle the trials after fmin to keep them"
         )

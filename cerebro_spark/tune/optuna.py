@@ -1,6 +1,6 @@
-"""Optuna as the leader of a run: a Study is asked for trials and told what became of them. It keeps nothing itself.
+"""Optuna as the leader of a run: a study is asked for trials and told their outcome. It keeps nothing itself.
 
-Storage, samplers, pruners and the dashboard are the study's own and work as ever; only the training is ours.
+Storage, samplers, pruners and the dashboard are those of the study; only the training is done here.
 """
 
 from __future__ import annotations
@@ -9,16 +9,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from time import monotonic
-from typing import Any, Unpack
+from typing import Any
 
+from cerebro_spark.backend.base import Backend
+from cerebro_spark.backend.job import Framework
+from cerebro_spark.checks import check_at_least
+from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.input.columns import ColumnNames
 from cerebro_spark.errors import ConfigurationError, MissingDependency
 from cerebro_spark.result import Result
 from cerebro_spark.store.base import Store
-from cerebro_spark.tune.algorithms.base import at_least
-from cerebro_spark.tune.estimator import ModelFn, Options
+from cerebro_spark.trainer.resources import Resources
 from cerebro_spark.tune.objective import objective_for
-from cerebro_spark.tune.plugins.led import Absent, Course, LedSearch, LedTraining, check_led_names
-from cerebro_spark.types import Report, TrialId
+from cerebro_spark.tune.options import ModelFn, TrainingOptions
+from cerebro_spark.tune.plugins.led import Absent, LedSearch, LedTraining, TrialProgress
+from cerebro_spark.tune.signatures import completed_from, refusing_unknown
+from cerebro_spark.tune.tracking import Tracker
+from cerebro_spark.types import Objective, Report, TrialId
 
 try:
     import optuna
@@ -34,45 +41,78 @@ Define = Callable[[Any], Mapping[str, Any]]
 Callback = Callable[[optuna.Study, optuna.trial.FrozenTrial], None]
 
 _ABSENT = Absent("an Optuna study", "another optimize with the same study goes on where it stopped")
-_OWN = ("study", "model_fn", "space", "store", "data", "metric", "epochs", "n_trials", "timeout", "callbacks")
-_CALLED_OTHERWISE = {
+_ELSEWHERE = {
     "n_jobs": "optimize(..., max_concurrent=8)",
     "show_progress_bar": "optimize(..., progress=True)",
     "func": "optimize(study, model_fn, space, ...)",
-}
-_INSTEAD = {
     "time_budget": "optimize(..., timeout=600)",
     "patience": "a pruner of the study, such as optuna.pruners.PatientPruner",
     "target": "a pruner of the study, such as optuna.pruners.ThresholdPruner",
 }
 
 
+@refusing_unknown(_ELSEWHERE)
+@completed_from(TrainingOptions)
 def optimize(
     study: optuna.Study,
     model_fn: ModelFn,
     space: Define | Mapping[str, optuna.distributions.BaseDistribution],
     *,
-    store: Store | str,
     data: Any,
+    store: Store | str,
     metric: str,
     epochs: int,
     n_trials: int | None = None,
     timeout: float | None = None,
     callbacks: Iterable[Callback] | None = None,
-    **options: Unpack[Options],
+    max_concurrent: int | None = None,
+    progress: bool | None = None,
+    mode: str | None = None,
+    backend: Backend | None = None,
+    features: ColumnNames | None = None,
+    label: ColumnNames | None = None,
+    weight: str | None = None,
+    validation: Any = None,
+    partitions: int | None = None,
+    allow_nan: bool = False,
+    seed: int = 0,
+    input_fn: Callable[..., Any] | None = None,
+    train_fn: Callable[..., Any] | None = None,
+    eval_fn: Callable[..., Any] | None = None,
+    framework: Framework = "auto",
+    resources: Resources | None = None,
+    replicas: int = 1,
+    max_kills: int | None = None,
+    unit_timeout: float | None = None,
+    kind: str | None = None,
+    trackers: Sequence[Tracker] = (),
 ) -> Result:
-    """Train what a study proposes, tell it the outcome, and return the Result of the run.
+    """Train what an Optuna study proposes, and tell it the outcome.
 
-    `space(trial)` returns params, made with `trial.suggest_...`; or it is a dict of distributions by name. A trial's
-    value is its best one of `metric`; every epoch is reported (the first as step 0, as Optuna counts), and a trial that
-    the study's pruner gives up is pruned.
-    Failed trials are told as failed. After `timeout` seconds no trial is begun any more; those under way come to their
-    end. `max_concurrent` trials are under way at a time: as many as there are workers, if not given. Every trial of the
-    study has the user attributes `cerebro_run`, `cerebro_trial`, and the metrics of its best epoch.
+    The value of a trial is its best value of `metric`. Each epoch is reported, the first as step 0, and a trial that
+    the study's pruner gives up is pruned. Failed trials are told as failed. Each trial of the study has the user
+    attributes `cerebro_run`, `cerebro_trial`, and the metrics of its best epoch.
 
-    `callbacks` are called with the study and a trial whenever one has ended, whatever it ended with. `study.stop()`, in
-    one of them or in `space`, means what it means in `Study.optimize`: no trial is begun any more, and those under way
-    come to their end.
+    Args:
+        study: The study; storage, sampler and pruner are its own. It must have one objective.
+        model_fn: Called as `model_fn(params)`; returns a compiled Keras model or a `cs.TorchModel`.
+        space: Called as `space(trial)`; returns params, made with `trial.suggest_float` and the like. Or a dict from
+            names to distributions of Optuna.
+        data: A DataFrame (of Spark or pandas), a dict of arrays, or a Dataset from `cs.prepare` or `cs.open_dataset`.
+        epochs: How many epochs a trial is trained for, unless it is pruned.
+        n_trials: How many trials are begun. Default: no limit.
+        timeout: The seconds after which no trial is begun; those that are being trained are finished. Default: none.
+        callbacks: Each is called as `callback(study, trial)` whenever a trial has ended. After `study.stop()`, there or
+            in `space`, no trial is begun; those that are being trained are finished. Default: none.
+        max_concurrent: How many trials are trained at a time. Default: the number of workers.
+        progress: Whether to show a progress bar. Default: only where it can be seen, in a terminal or notebook.
+        mode: "min" or "max", which must agree with the direction of the study. Default: that direction.
+
+    Returns:
+        The result of the run.
+
+    Raises:
+        ConfigurationError: An argument is unknown, or does not fit the study or the data. No trial was begun then.
 
     >>> study = optuna.create_study(direction="maximize")
     >>> optimize(study, print, {}, store="/tmp/runs", data={}, metric="val_loss", epochs=2, n_trials=3)
@@ -81,27 +121,51 @@ def optimize(
     cerebro_spark.errors.ConfigurationError: the study would maximize 'val_loss', of which less is better: make it
     with direction='minimize', or say mode='max' if it is the other way round
     """
-    check_led_names("optimize", options, _OWN, _CALLED_OTHERWISE)
     called = _checked_callbacks(callbacks)
     _check(study, n_trials, timeout, bool(called))
-    chosen: Options = {**options, "mode": _mode(study, metric, options.get("mode"))}
-    at_once = chosen.pop("max_concurrent", None)
-    training = LedTraining(model_fn, _ABSENT, _INSTEAD, store, metric, **chosen)
-    at_once = training.backend.num_workers if at_once is None else at_once
-    at_least("max_concurrent", at_once, 1)
-    search = StudySearch(study, space, n_trials, timeout, training, epochs, at_once, called)
-    dataset = training.dataset(data)
+    options = TrainingOptions(
+        store=store,
+        metric=metric,
+        mode=_mode(study, metric, mode),
+        backend=backend,
+        features=features,
+        label=label,
+        weight=weight,
+        validation=validation,
+        partitions=partitions,
+        allow_nan=allow_nan,
+        seed=seed,
+        input_fn=input_fn,
+        train_fn=train_fn,
+        eval_fn=eval_fn,
+        framework=framework,
+        resources=resources,
+        replicas=replicas,
+        max_kills=max_kills,
+        unit_timeout=unit_timeout,
+        kind=kind,
+        trackers=trackers,
+    )
+    training = LedTraining(model_fn, options, _ABSENT)
+    at_once = training.backend.num_workers if max_concurrent is None else max_concurrent
+    check_at_least("max_concurrent", at_once, 1)
+    search = StudySearch(study, space, n_trials, timeout, training.objective, epochs, at_once, called)
+    return _lead(study, training, search, training.dataset(data), progress)
+
+
+def _lead(
+    study: optuna.Study, training: LedTraining, search: StudySearch, dataset: Dataset, progress: bool | None
+) -> Result:
     with _in_its_loop(study):
         try:
-            training.lead(search, dataset, options.get("progress"))
+            training.lead(search, dataset, progress)
         finally:
             search.leave()
-    result: Result = training.result(search.run_id)
-    return result
+    return training.result(search.run_id)
 
 
 class StudySearch(LedSearch):
-    """Asks a study, and tells it."""
+    """Asks a study for trials, and tells it their outcome."""
 
     def __init__(
         self,
@@ -109,12 +173,12 @@ class StudySearch(LedSearch):
         space: Define | Mapping[str, Any],
         n_trials: int | None,
         timeout: float | None,
-        training: LedTraining,
+        objective: Objective,
         epochs: int,
         at_once: int,
         callbacks: Sequence[Callback] = (),
     ) -> None:
-        super().__init__(training.objective, epochs, at_once, sliced=True)
+        super().__init__(objective, epochs, at_once, sliced=True)
         self._study, self._space, self._n_trials, self._timeout = study, space, n_trials, timeout
         self._began: float | None = None
         self._begun = 0
@@ -144,7 +208,7 @@ class StudySearch(LedSearch):
         return late or stopped or (self._n_trials is not None and self._begun >= self._n_trials)
 
     def _params(self, trial: optuna.Trial) -> Mapping[str, Any] | None:
-        """What is to be trained; None if the user's function would rather not."""
+        """Return the params of a trial; None if the user's function pruned it."""
         if not callable(self._space):
             return trial.params
         try:
@@ -159,33 +223,33 @@ class StudySearch(LedSearch):
             self._call_back(trial)
             return None
         except BaseException:
-            self._inform(trial, TrialState.FAIL)  # no callback hears of what is raised, nor does one in Optuna
+            self._inform(trial, TrialState.FAIL)  # as in Optuna, callbacks are not called for what is raised
             raise
         return params
 
-    def epoch(self, course: Course, report: Report, value: float) -> bool:
-        trial = self._trials[course.trial]
+    def epoch(self, progress: TrialProgress, report: Report, value: float) -> bool:
+        trial = self._trials[progress.trial]
         trial.report(value, report.epoch - 1)  # pruners count steps from zero
         if report.epoch < self.epochs and trial.should_prune():
-            self._tell(course, TrialState.PRUNED)
+            self._tell(progress, TrialState.PRUNED)
             return False
         return True
 
-    def finished(self, course: Course) -> None:
-        if course.best != course.best:
-            self.failed(course, f"{self.objective.metric} was no finite number in any of its epochs")
+    def finished(self, progress: TrialProgress) -> None:
+        if progress.best != progress.best:
+            self.failed(progress, f"{self.objective.metric} was no finite number in any of its epochs")
             return
-        self._tell(course, TrialState.COMPLETE)
+        self._tell(progress, TrialState.COMPLETE)
 
-    def failed(self, course: Course, error: str) -> None:
-        self._trials[course.trial].set_user_attr("error", error)
-        self._tell(course, TrialState.FAIL)
+    def failed(self, progress: TrialProgress, error: str) -> None:
+        self._trials[progress.trial].set_user_attr("error", error)
+        self._tell(progress, TrialState.FAIL)
 
-    def _tell(self, course: Course, state: TrialState) -> None:
-        trial = self._trials.pop(course.trial)
-        for name, value in {"cerebro_run": self.run_id, "cerebro_trial": course.trial, **course.metrics}.items():
+    def _tell(self, progress: TrialProgress, state: TrialState) -> None:
+        trial = self._trials.pop(progress.trial)
+        for name, value in {"cerebro_run": self.run_id, "cerebro_trial": progress.trial, **progress.metrics}.items():
             trial.set_user_attr(name, value)
-        self._inform(trial, state, course.best if state == TrialState.COMPLETE else None)
+        self._inform(trial, state, progress.best if state == TrialState.COMPLETE else None)
         self._call_back(trial)
 
     def _call_back(self, trial: optuna.Trial) -> None:
@@ -193,7 +257,7 @@ class StudySearch(LedSearch):
             callback(self._study, deepcopy(self._study.get_trials(deepcopy=False)[trial.number]))
 
     def _inform(self, trial: optuna.Trial, state: TrialState, value: float | None = None) -> None:
-        """Tell the study. A sampler that has nothing left to propose calls `Study.stop` then, which raises here."""
+        """Tell the study. A sampler that has nothing left to propose calls `Study.stop`, which raises here."""
         try:
             self._study.tell(trial, value, state)
         except RuntimeError:
@@ -202,7 +266,7 @@ class StudySearch(LedSearch):
             self._exhausted = True
 
     def leave(self) -> None:
-        """The run is over, perhaps before its time: the study waits for no trial any more."""
+        """Tell the study that the trials which were not finished have failed, so that it does not wait for them."""
         for trial in self._trials.values():
             self._inform(trial, TrialState.FAIL)
         self._trials = {}
@@ -210,10 +274,10 @@ class StudySearch(LedSearch):
 
 @contextmanager
 def _in_its_loop(study: optuna.Study) -> Iterator[None]:
-    """While the block lasts `study.stop()` is allowed in this thread, as it is where the study itself optimizes."""
+    """Allow `study.stop()` in this thread, as Optuna does while it optimizes a study itself."""
     inside = study._thread_local
     if inside.in_optimize_loop:
-        raise ConfigurationError("the study is being optimized already: wait until that has come to its end")
+        raise ConfigurationError("the study is being optimized already: wait until that has ended")
     study._stop_flag = False
     inside.in_optimize_loop = True
     try:
@@ -247,13 +311,13 @@ def _check(study: optuna.Study, n_trials: int | None, timeout: float | None, cal
             " stop the study"
         )
     if n_trials is not None:
-        at_least("n_trials", n_trials, 1)
+        check_at_least("n_trials", n_trials, 1)
     if timeout is not None and not timeout > 0:
         raise ConfigurationError(f"`timeout` is {timeout}, but must be above 0 seconds")
 
 
 def _mode(study: optuna.Study, metric: str, mode: str | None) -> str:
-    """The study's direction, unless what is said or known of the metric contradicts it."""
+    """Return the study's direction, unless it contradicts `mode`, or what is known of the metric."""
     direction, other = ("max", "min") if study.direction == StudyDirection.MAXIMIZE else ("min", "max")
     if (mode or _known(metric)) != other:
         return direction
@@ -268,4 +332,4 @@ def _known(metric: str) -> str | None:
     try:
         return objective_for(metric).mode
     except ConfigurationError:
-        return None  # not one of the usual metrics: the study knows
+        return None  # not a well-known metric: the study decides

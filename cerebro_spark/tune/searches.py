@@ -1,23 +1,30 @@
-"""The searches as users call them: a pure algorithm each, and what it needs to be told. They run nothing themselves."""
+"""The searches as users call them: a pure algorithm each, and its own arguments. They run nothing themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from cerebro_spark.store.base import Store
 from cerebro_spark.tune.algorithms.base import Algorithm
 from cerebro_spark.tune.algorithms.grid import GridAlgorithm
 from cerebro_spark.tune.algorithms.halving import ASHAAlgorithm, HyperbandAlgorithm
 from cerebro_spark.tune.algorithms.pbt import PBTAlgorithm
 from cerebro_spark.tune.algorithms.random import RandomAlgorithm
 from cerebro_spark.tune.algorithms.tpe import TPEAlgorithm, check_hyperopt
-from cerebro_spark.tune.estimator import ModelFn, ModelSearch, Options
-from cerebro_spark.tune.spaces.space import Space
+from cerebro_spark.tune.estimator import ModelSearch
+from cerebro_spark.tune.signatures import explained
 
 
+@explained()
+@dataclass(kw_only=True, eq=False, repr=False)
 class GridSearch(ModelSearch):
-    """Every configuration of a space of choices, each for `epochs` epochs.
+    """Train every configuration of a space of choices, each for the same number of epochs.
+
+    Args:
+        epochs: How many epochs each trial is trained for.
+
+    Raises:
+        ConfigurationError: An argument is unknown, or can never be right. Nothing has been started then.
 
     >>> def model_fn(params):
     ...     import keras
@@ -30,115 +37,130 @@ class GridSearch(ModelSearch):
     'min'
     """
 
-    def __init__(
-        self,
-        model_fn: ModelFn,
-        *,
-        space: Mapping[str, Any] | Space,
-        store: Store | str,
-        metric: str,
-        epochs: int,
-        **options: Unpack[Options],
-    ) -> None:
-        super().__init__(model_fn, space=space, store=store, metric=metric, **options)
-        self.epochs = epochs
-        self._check_algorithm()
+    epochs: int
 
     def _algorithm(self, max_concurrent: int | None, workers: int) -> Algorithm:
         return GridAlgorithm(self.space, self.objective, self.epochs, max_concurrent)
 
 
-class _DrawnSearch(ModelSearch):
-    """What searches share that draw so many trials, each for as many epochs."""
+@explained()
+@dataclass(kw_only=True, eq=False, repr=False)
+class RandomSearch(ModelSearch):
+    """Train configurations that are drawn from the space at random, each for the same number of epochs.
 
-    def __init__(
-        self,
-        model_fn: ModelFn,
-        *,
-        space: Mapping[str, Any] | Space,
-        store: Store | str,
-        metric: str,
-        epochs: int,
-        num_trials: int,
-        **options: Unpack[Options],
-    ) -> None:
-        super().__init__(model_fn, space=space, store=store, metric=metric, **options)
-        self.epochs = epochs
-        self.num_trials = num_trials
-        self._check_algorithm()
+    Args:
+        num_trials: How many configurations are drawn.
+        epochs: How many epochs each trial is trained for.
 
+    Raises:
+        ConfigurationError: An argument is unknown, or can never be right. Nothing has been started then.
 
-class RandomSearch(_DrawnSearch):
-    """`num_trials` configurations drawn from the space, each for `epochs` epochs."""
+    >>> from cerebro_spark import hp
+    >>> space = {"lr": hp.loguniform(1e-4, 1e-1), "batch_size": hp.choice([32, 64])}
+    >>> search = RandomSearch(
+    ...     lambda params: None, space=space, store="/tmp/runs", metric="val_auc", num_trials=20, epochs=3,
+    ...     framework="torch",
+    ... )
+    >>> search.num_trials, search.seed
+    (20, 0)
+    """
+
+    num_trials: int
+    epochs: int
 
     def _algorithm(self, max_concurrent: int | None, workers: int) -> Algorithm:
-        seed = self._options.get("seed", 0)
-        return RandomAlgorithm(self.space, self.objective, self.epochs, self.num_trials, seed, max_concurrent)
+        return RandomAlgorithm(self.space, self.objective, self.epochs, self.num_trials, self.seed, max_concurrent)
 
 
-class TPESearch(_DrawnSearch):
-    """`num_trials` configurations, each proposed by hyperopt's TPE from what is known by then.
+@explained()
+@dataclass(kw_only=True, eq=False, repr=False)
+class TPESearch(ModelSearch):
+    """Train configurations that Hyperopt's TPE proposes, each with what is known from the earlier ones.
 
-    By default twice as many trials as workers are under way: fewer learn more from each other, more keep workers busy.
+    Args:
+        num_trials: How many configurations are proposed.
+        epochs: How many epochs each trial is trained for.
+        max_concurrent: How many trials are trained at a time: fewer learn more from each other, more keep the workers
+            busy. Default: twice the number of workers.
+
+    Raises:
+        ConfigurationError: An argument is unknown, or can never be right. Nothing has been started then.
+        MissingDependency: Hyperopt is not installed.
+
+    >>> from cerebro_spark import hp
+    >>> search = TPESearch(
+    ...     lambda params: None, space={"lr": hp.loguniform(1e-4, 1e-1)}, store="/tmp/runs", metric="val_auc",
+    ...     num_trials=30, epochs=3, framework="torch",
+    ... )
+    >>> search.objective.mode
+    'max'
     """
+
+    num_trials: int
+    epochs: int
 
     def _algorithm(self, max_concurrent: int | None, workers: int) -> Algorithm:
         check_hyperopt()
-        seed = self._options.get("seed", 0)
         concurrent = max_concurrent or 2 * workers
-        return TPEAlgorithm(self.space, self.objective, self.epochs, self.num_trials, seed, concurrent)
+        return TPEAlgorithm(self.space, self.objective, self.epochs, self.num_trials, self.seed, concurrent)
 
 
+@explained()
+@dataclass(kw_only=True, eq=False, repr=False)
 class Hyperband(ModelSearch):
-    """Hyperband: brackets of many short and few long trials, `max_epochs` at most, a share of 1 / `eta` going on."""
+    """Hyperband: brackets of many short and few long trials, of which the best are trained on.
 
-    def __init__(
-        self,
-        model_fn: ModelFn,
-        *,
-        space: Mapping[str, Any] | Space,
-        store: Store | str,
-        metric: str,
-        max_epochs: int,
-        eta: int = 3,
-        **options: Unpack[Options],
-    ) -> None:
-        super().__init__(model_fn, space=space, store=store, metric=metric, **options)
-        self.max_epochs = max_epochs
-        self.eta = eta
-        self._check_algorithm()
+    Args:
+        max_epochs: How many epochs the best trials are trained for in all.
+        eta: One trial in `eta` goes on to the next rung, with `eta` times as many epochs. Default: 3.
 
-    def _algorithm(self, max_concurrent: int | None, workers: int) -> Algorithm:
-        seed = self._options.get("seed", 0)
-        return HyperbandAlgorithm(self.space, self.objective, self.max_epochs, self.eta, seed, max_concurrent)
+    Raises:
+        ConfigurationError: An argument is unknown, or can never be right. Nothing has been started then.
 
-
-class ASHA(ModelSearch):
-    """Asynchronous successive halving: `num_trials`, each promoted as soon as it is among the best 1 / `eta`.
-
-    `max_epochs` is the total that a trial gets over all rungs. By default twice as many trials as workers are under
-    way.
+    >>> from cerebro_spark import hp
+    >>> search = Hyperband(
+    ...     lambda params: None, space={"lr": hp.loguniform(1e-4, 1e-1)}, store="/tmp/runs", metric="val_auc",
+    ...     max_epochs=27, framework="torch",
+    ... )
+    >>> search.eta
+    3
     """
 
-    def __init__(
-        self,
-        model_fn: ModelFn,
-        *,
-        space: Mapping[str, Any] | Space,
-        store: Store | str,
-        metric: str,
-        num_trials: int,
-        max_epochs: int,
-        eta: int = 3,
-        min_epochs: int = 1,
-        **options: Unpack[Options],
-    ) -> None:
-        super().__init__(model_fn, space=space, store=store, metric=metric, **options)
-        self.num_trials = num_trials
-        self.max_epochs = max_epochs
-        self.eta = eta
-        self.min_epochs = min_epochs
-        self._check_algorithm()
+    max_epochs: int
+    eta: int = 3
+
+    def _algorithm(self, max_concurrent: int | None, workers: int) -> Algorithm:
+        return HyperbandAlgorithm(self.space, self.objective, self.max_epochs, self.eta, self.seed, max_concurrent)
+
+
+@explained()
+@dataclass(kw_only=True, eq=False, repr=False)
+class ASHA(ModelSearch):
+    """Asynchronous successive halving: a trial goes on as soon as it is among the best of its rung.
+
+    Args:
+        num_trials: How many configurations are drawn.
+        max_epochs: How many epochs a trial is trained for in all, if it passes every rung.
+        eta: The best one in `eta` of a rung goes on, with `eta` times as many epochs. Default: 3.
+        min_epochs: How many epochs every trial is trained for at least. Default: 1.
+        max_concurrent: How many trials are trained at a time. Default: twice the number of workers.
+
+    Raises:
+        ConfigurationError: An argument is unknown, or can never be right. Nothing has been started then.
+
+    >>> from cerebro_spark import hp
+    >>> search = ASHA(
+    ...     lambda params: None, space={"lr": hp.loguniform(1e-4, 1e-1)}, store="/tmp/runs", metric="val_auc",
+    ...     num_trials=50, max_epochs=27, framework="torch",
+    ... )
+    >>> search.eta, search.min_epochs
+    (3, 1)
+    """
+
+    num_trials: int
+    max_epochs: int
+    eta: int = 3
+    min_epochs: int = 1
 
     def _algorithm(self, max_concurrent: int | None, workers: int) -> Algorithm:
         return ASHAAlgorithm(
@@ -148,35 +170,41 @@ class ASHA(ModelSearch):
             self.max_epochs,
             self.eta,
             self.min_epochs,
-            self._options.get("seed", 0),
+            self.seed,
             max_concurrent or 2 * workers,
         )
 
 
+@explained()
+@dataclass(kw_only=True, eq=False, repr=False)
 class PBT(ModelSearch):
-    """Population based training: every `perturb_every` epochs the worst go on from the best, with other numbers."""
+    """Population-based training: the worst trials go on from the weights of the best, with changed hyperparameters.
 
-    def __init__(
-        self,
-        model_fn: ModelFn,
-        *,
-        space: Mapping[str, Any] | Space,
-        store: Store | str,
-        metric: str,
-        population: int,
-        epochs: int,
-        perturb_every: int = 1,
-        quantile: float = 0.25,
-        perturb: Sequence[str] | None = None,
-        **options: Unpack[Options],
-    ) -> None:
-        super().__init__(model_fn, space=space, store=store, metric=metric, **options)
-        self.population = population
-        self.epochs = epochs
-        self.perturb_every = perturb_every
-        self.quantile = quantile
-        self.perturb = perturb
-        self._check_algorithm()
+    Args:
+        population: How many trials are trained side by side; at least 2.
+        epochs: How many epochs each of them is trained for.
+        perturb_every: After how many epochs a trial is compared with the others. Default: 1.
+        quantile: The fraction of the population that counts as worst, and as best; above 0, at most 0.5. Default: 0.25.
+        perturb: The names of the hyperparameters that may change while a model is trained. Default: those that are not
+            whole numbers, names or dicts, which may shape the model.
+
+    Raises:
+        ConfigurationError: An argument is unknown, or can never be right. Nothing has been started then.
+
+    >>> from cerebro_spark import hp
+    >>> search = PBT(
+    ...     lambda params: None, space={"lr": hp.loguniform(1e-4, 1e-1)}, store="/tmp/runs", metric="val_auc",
+    ...     population=8, epochs=20, perturb_every=4, framework="torch",
+    ... )
+    >>> search.quantile
+    0.25
+    """
+
+    population: int
+    epochs: int
+    perturb_every: int = 1
+    quantile: float = 0.25
+    perturb: Sequence[str] | None = None
 
     def _algorithm(self, max_concurrent: int | None, workers: int) -> Algorithm:
         return PBTAlgorithm(
@@ -187,6 +215,6 @@ class PBT(ModelSearch):
             self.perturb_every,
             self.quantile,
             self.perturb,
-            self._options.get("seed", 0),
+            self.seed,
             max_concurrent,
         )

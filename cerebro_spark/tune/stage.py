@@ -1,4 +1,4 @@
-"""What a search is where pyspark is not installed: nobody's stage. `estimator_stage.py` has what it is where it is."""
+"""The base class of searches where pyspark is not installed; `estimator_stage.py` has the one for where it is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class PlainStage:
         return result
 
     def _with_params(self, params: Any) -> Any:
-        """This search with other params. Raises ConfigurationError: it has none."""
+        """Raise ConfigurationError: without pyspark a search has no params."""
         raise ConfigurationError(
             f"`params` is {params!r}, but a search has Spark's params only where pyspark is installed: make another"
             " search with other arguments"

@@ -16,7 +16,7 @@ from cerebro_spark.engine import Engine
 from cerebro_spark.errors import CerebroError, EventLogError, RunStalled
 from cerebro_spark.eventlog import DiscardingLog, EventLog
 from cerebro_spark.events import Event, RunStarted, Settings, TrialStopped, UnitFailed, UnitFinished, WorkAdded
-from cerebro_spark.replay import RunScript
+from cerebro_spark.replays import RunScript
 from cerebro_spark.result.record import replay
 from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.search import Done, FixedSearch, Search, Wait

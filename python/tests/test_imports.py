@@ -16,7 +16,8 @@ PACKAGE = ROOT / "cerebro_spark"
 # From the bottom up. A module may import its own layer's part (same name) and any layer below, never one above;
 # parts of one layer do not import each other.
 LAYERS = [
-    {"_version", "types", "errors"},
+    {"_version", "types", "errors", "user_modules"},
+    {"checks"},
     {"events", "search", "store", "trainer"},
     {"codec", "placement", "segments", "timeline"},
     {"scheduling", "data"},
@@ -24,7 +25,7 @@ LAYERS = [
     {"scheduler"},
     {"backend"},
     {"engine", "recipe"},
-    {"simulation", "replay", "progress"},
+    {"simulation", "replays", "progress"},
     {"runs"},
     {"result"},
     {"tune"},
@@ -32,7 +33,15 @@ LAYERS = [
     {"cli"},
 ]
 HOMES = {
-    "pyspark": {"backend.spark", "data.prepare", "result", "tune.estimator", "tune.fitted", "doctor.spark"},
+    "pyspark": {
+        "backend.spark",
+        "data.input.spark",
+        "result",
+        "tune.estimator",
+        "tune.fitted",
+        "tune.training",
+        "doctor.spark",
+    },
     "petastorm": {"data.formats.petastorm"},
     "tensorflow": {"trainer.keras"},
     "keras": {"trainer.keras"},

@@ -29,7 +29,7 @@ from cerebro_spark.events import (
     WorkAdded,
     WorkerJoined,
 )
-from cerebro_spark.replay import ReplayChecker, ReplaySearch, RunScript
+from cerebro_spark.replays import ReplayChecker, ReplaySearch, RunScript
 from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.search import FixedSearch, Search
 from cerebro_spark.types import Checkpoint, Objective, Partition, Report, Work

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.checks import check_at_least
 from cerebro_spark.search import Done, Search, Wait, make_trial_ids
 from cerebro_spark.tune.objective import value_of
 from cerebro_spark.tune.spaces.space import Point, Space
@@ -40,9 +40,9 @@ class Algorithm(Search):
     """
 
     def __init__(self, space: SpaceLike, objective: Objective, trials: int, seed: int, max_concurrent: int | None):
-        at_least("seed", seed, 0)
+        check_at_least("seed", seed, 0)
         if max_concurrent is not None:
-            at_least("max_concurrent", max_concurrent, 1)
+            check_at_least("max_concurrent", max_concurrent, 1)
         self.space = space if isinstance(space, Space) else Space(space)
         self.objective = objective
         self.max_concurrent = max_concurrent
@@ -133,19 +133,6 @@ class Algorithm(Search):
         if failed or trial not in self._gone:
             self._gone.add(trial)
             self._left(trial, failed)
-
-
-def at_least(name: str, value: int, least: int, why: str = "") -> None:
-    """Raise ConfigurationError for a count that is too small, or none.
-
-    >>> at_least("eta", 3, 2)
-    """
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigurationError(
-            f"`{name}` is {value!r}, but must be a whole number: an int, and this is a {type(value).__name__}"
-        )
-    if value < least:
-        raise ConfigurationError(f"`{name}` is {value}, but must be at least {least}" + (f": {why}" if why else ""))
 
 
 def packed(value: float) -> float | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cerebro_spark.tune.algorithms.base import Algorithm, SpaceLike, at_least
+from cerebro_spark.checks import check_at_least
+from cerebro_spark.tune.algorithms.base import Algorithm, SpaceLike
 from cerebro_spark.tune.spaces.space import Space
 from cerebro_spark.types import Objective, Work
 
@@ -17,7 +18,7 @@ class GridAlgorithm(Algorithm):
     """
 
     def __init__(self, space: SpaceLike, objective: Objective, epochs: int, max_concurrent: int | None = None) -> None:
-        at_least("epochs", epochs, 1)
+        check_at_least("epochs", epochs, 1)
         space = space if isinstance(space, Space) else Space(space)
         super().__init__(space, objective, space.size, seed=0, max_concurrent=max_concurrent)
         self._epochs = epochs

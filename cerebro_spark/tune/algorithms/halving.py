@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cerebro_spark.tune.algorithms.base import Algorithm, SpaceLike, at_least
+from cerebro_spark.checks import check_at_least
+from cerebro_spark.tune.algorithms.base import Algorithm, SpaceLike
 from cerebro_spark.types import Objective, TrialId, Work
 
 # ASHA promotes on what has been reported: with everything under way at once there would be nothing to go by.
@@ -20,9 +21,10 @@ def rungs(max_epochs: int, eta: int, min_epochs: int = 1) -> list[int]:
     >>> rungs(81, 3), rungs(100, 3, min_epochs=5)
     ([1, 3, 9, 27, 81], [11, 33, 100])
     """
-    at_least("min_epochs", min_epochs, 1)
-    at_least("max_epochs", max_epochs, min_epochs, "a trial trains for `min_epochs` at least" if min_epochs > 1 else "")
-    at_least("eta", eta, 2, "with 1 no trial is ever dropped")
+    check_at_least("min_epochs", min_epochs, 1)
+    why = "a trial is trained for `min_epochs` at least" if min_epochs > 1 else ""
+    check_at_least("max_epochs", max_epochs, min_epochs, why)
+    check_at_least("eta", eta, 2, "with 1 no trial is ever dropped")
     found = [max_epochs]
     divisor = eta
     while max_epochs // divisor >= min_epochs:
@@ -164,7 +166,7 @@ class ASHAAlgorithm(Algorithm):
         seed: int = 0,
         max_concurrent: int | None = None,
     ) -> None:
-        at_least("num_trials", num_trials, 1)
+        check_at_least("num_trials", num_trials, 1)
         self.rungs = rungs(max_epochs, eta, min_epochs)
         limit = _DEFAULT_CONCURRENT if max_concurrent is None else max_concurrent
         super().__init__(space, objective, num_trials, seed, limit)

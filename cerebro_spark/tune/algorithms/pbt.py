@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from cerebro_spark.checks import check_at_least
 from cerebro_spark.errors import ConfigurationError
-from cerebro_spark.tune.algorithms.base import Algorithm, SpaceLike, at_least
+from cerebro_spark.tune.algorithms.base import Algorithm, SpaceLike
 from cerebro_spark.tune.spaces.space import Point
 from cerebro_spark.types import Checkpoint, Objective, Report, TrialId, Work
 
@@ -66,9 +67,9 @@ class PBTAlgorithm(Algorithm):
         seed: int = 0,
         max_concurrent: int | None = None,
     ) -> None:
-        at_least("population", population, 2, "one member alone has nobody to learn from")
-        at_least("epochs", epochs, 1)
-        at_least("perturb_every", perturb_every, 1)
+        check_at_least("population", population, 2, "one member alone has nobody to learn from")
+        check_at_least("epochs", epochs, 1)
+        check_at_least("perturb_every", perturb_every, 1)
         if not isinstance(quantile, int | float) or not 0 < quantile <= 0.5:
             raise ConfigurationError(
                 f"`quantile` is {quantile!r}, but must be above 0 and at most 0.5: nobody is both among best and worst"

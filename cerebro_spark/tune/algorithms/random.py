@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cerebro_spark.tune.algorithms.base import Algorithm, SpaceLike, at_least
+from cerebro_spark.checks import check_at_least
+from cerebro_spark.tune.algorithms.base import Algorithm, SpaceLike
 from cerebro_spark.types import Objective, Work
 
 
@@ -24,8 +25,8 @@ class RandomAlgorithm(Algorithm):
         seed: int = 0,
         max_concurrent: int | None = None,
     ) -> None:
-        at_least("epochs", epochs, 1)
-        at_least("num_trials", num_trials, 1)
+        check_at_least("epochs", epochs, 1)
+        check_at_least("num_trials", num_trials, 1)
         super().__init__(space, objective, num_trials, seed, max_concurrent)
         self._epochs = epochs
         self._asked = 0

@@ -1,7 +1,7 @@
-"""Early stopping around any search: by patience, by a time budget, by a target. It reads no clock but the reports'.
+"""Early stopping around any search: by patience, a time budget or a target. It takes the time from the reports alone.
 
-A trial that is under way cannot be called back, so long orders are handed out an epoch at a time: ending a trial is
-then no more than not asking for it again.
+Work that was given out cannot be cancelled, so it is given out one epoch at a time: to end a trial, it is not asked for
+again.
 """
 
 from __future__ import annotations
@@ -9,24 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
+from cerebro_spark.checks import check_at_least, is_number
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.search import Done, Search, Wait
-from cerebro_spark.tune.algorithms.base import Algorithm, at_least
+from cerebro_spark.tune.algorithms.base import Algorithm
 from cerebro_spark.tune.objective import value_of
 from cerebro_spark.types import Objective, Report, TrialId, Work
 
 
-def _is_number(value: object) -> bool:
-    """NumPy's numbers are numbers; a bool is none, although Python counts with it."""
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
 @dataclass(slots=True)
-class _Order:
-    """What the search wants of a trial, and up to which epoch it has been asked for."""
+class _SlicedWork:
+    """The work that the search wants of a trial, and up to which epoch it has been given out."""
 
     params: Mapping[str, Any]
     until: int
@@ -34,8 +29,8 @@ class _Order:
 
 
 @dataclass(slots=True)
-class _Record:
-    """How a trial fares: its epochs so far, its best value, and for how many epochs there was no better one."""
+class _TrialScore:
+    """How good a trial is: its epochs so far, its best value, and for how many epochs there was no better one."""
 
     epochs: int = 0
     best: float = float("nan")
@@ -43,14 +38,17 @@ class _Record:
 
 
 class Stopping(Search):
-    """Ask what `search` asks, until there is a reason to stop.
+    """Ask what `search` asks, until there is a reason to stop. Without any limit, all work passes unchanged.
 
-    - `patience`: a trial ends after so many epochs in a row without a new best value of its own.
-    - `time_budget`: after so many seconds of the run nothing more is asked for; what is under way ends with its epoch.
-    - `target`: the same, as soon as any trial reaches this value.
-
-    With none of them every order passes as it is. `ahead` epochs may be under way beyond the one that is not reported
-    yet: 0 trains nothing in vain; 1 keeps workers busy during evaluations where trials are fewer than workers.
+    Args:
+        search: The algorithm.
+        objective: What counts as better.
+        patience: After how many epochs in a row without a new best value of its own a trial ends. Default: never.
+        time_budget: The seconds of the run after which nothing is asked for; the epochs that have begun are finished.
+            Default: no limit.
+        target: The value that ends the run in the same way, as soon as a trial reaches it. Default: none.
+        ahead: How many epochs are given out beyond the one that is not reported yet. With 0, the default, no epoch is
+            trained for nothing; with 1, workers stay busy during evaluations where there are fewer trials than workers.
 
     >>> from cerebro_spark.tune import hp
     >>> from cerebro_spark.tune.algorithms.grid import GridAlgorithm
@@ -73,22 +71,22 @@ class Stopping(Search):
         ahead: int = 0,
     ) -> None:
         if patience is not None:
-            at_least("patience", patience, 1)
-        if time_budget is not None and not (_is_number(time_budget) and time_budget > 0):
+            check_at_least("patience", patience, 1)
+        if time_budget is not None and not (is_number(time_budget) and time_budget > 0):
             raise ConfigurationError(
                 f"`time_budget` is {time_budget!r}, but must be above 0 seconds: a number, 3600 for an hour"
             )
-        if target is not None and not (_is_number(target) and math.isfinite(target)):
+        if target is not None and not (is_number(target) and math.isfinite(target)):
             raise ConfigurationError(
                 f"`target` is {target!r}, but must be a finite number: the value of the metric that is good enough"
             )
-        at_least("ahead", ahead, 0)
+        check_at_least("ahead", ahead, 0)
         self.search = search
         self._objective = objective
         self._patience, self._budget, self._target = patience, time_budget, target
         self._slice = None if patience is time_budget is target is None else 1 + ahead
-        self._orders: dict[TrialId, _Order] = {}
-        self._records: dict[TrialId, _Record] = {}
+        self._sliced_work: dict[TrialId, _SlicedWork] = {}
+        self._scores: dict[TrialId, _TrialScore] = {}
         self._due: list[TrialId] = []
         self.reason: str | None = None
 
@@ -97,11 +95,11 @@ class Stopping(Search):
             return Done()
         if self._due:
             trial = self._due.pop(0)
-            return self._sliced(trial, self._orders[trial])
+            return self._next_slice(trial, self._sliced_work[trial])
         answer = self.search.ask()
         if isinstance(answer, Work):
             return self._taken(answer)
-        unfinished = self._slice is not None and self._orders
+        unfinished = self._slice is not None and self._sliced_work
         return Wait() if isinstance(answer, Done) and unfinished else answer
 
     def tell(self, report: Report) -> None:
@@ -111,53 +109,58 @@ class Stopping(Search):
         if report.failed:
             self._drop(report.trial)
             return
-        record = self._noted(report, value)
-        if self._patience is None or record.stale < self._patience:
-            self._go_on(report.trial, record)
-        elif report.trial not in self._orders or record.epochs >= self._orders[report.trial].asked:
+        score = self._noted(report, value)
+        if self._patience is None or score.stale < self._patience:
+            self._go_on(report.trial, score)
+        elif report.trial not in self._sliced_work or score.epochs >= self._sliced_work[report.trial].asked:
             self._drop(report.trial)
             self.search.end(report.trial)
 
-    # -- orders and their slices
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        """Read pickles of earlier versions too, which have other names for two attributes."""
+        former = {"_orders": "_sliced_work", "_records": "_scores"}
+        self.__dict__.update({former.get(name, name): value for name, value in state.items()})
+
+    # -- work and its slices
 
     def _taken(self, work: Work) -> Work:
-        record = self._records.setdefault(work.trial, _Record())
+        score = self._scores.setdefault(work.trial, _TrialScore())
         if work.warm_start is not None:
-            # These are other weights: what the old ones reached is no measure for them.
-            record.best, record.stale = float("nan"), 0
-        order = _Order(work.params, work.until_epoch, record.epochs)
-        self._orders[work.trial] = order
-        return self._sliced(work.trial, order, work)
+            # These are other weights: values of the old ones say nothing about them.
+            score.best, score.stale = float("nan"), 0
+        sliced = _SlicedWork(work.params, work.until_epoch, score.epochs)
+        self._sliced_work[work.trial] = sliced
+        return self._next_slice(work.trial, sliced, work)
 
-    def _sliced(self, trial: TrialId, order: _Order, work: Work | None = None) -> Work:
-        epochs = self._records[trial].epochs
-        order.asked = order.until if self._slice is None else min(order.until, epochs + self._slice)
-        return Work(trial, order.params, order.asked, work.warm_start if work else None)
+    def _next_slice(self, trial: TrialId, sliced: _SlicedWork, work: Work | None = None) -> Work:
+        epochs = self._scores[trial].epochs
+        sliced.asked = sliced.until if self._slice is None else min(sliced.until, epochs + self._slice)
+        return Work(trial, sliced.params, sliced.asked, work.warm_start if work else None)
 
-    def _go_on(self, trial: TrialId, record: _Record) -> None:
-        order = self._orders.get(trial)
-        if order is None:
+    def _go_on(self, trial: TrialId, score: _TrialScore) -> None:
+        sliced = self._sliced_work.get(trial)
+        if sliced is None:
             return
-        if record.epochs >= order.until:
-            del self._orders[trial]
-        elif order.asked < min(order.until, record.epochs + (self._slice or 0)) and trial not in self._due:
+        if score.epochs >= sliced.until:
+            del self._sliced_work[trial]
+        elif sliced.asked < min(sliced.until, score.epochs + (self._slice or 0)) and trial not in self._due:
             self._due.append(trial)
 
     def _drop(self, trial: TrialId) -> None:
-        self._orders.pop(trial, None)
+        self._sliced_work.pop(trial, None)
         if trial in self._due:
             self._due.remove(trial)
 
     # -- reasons to stop
 
-    def _noted(self, report: Report, value: float) -> _Record:
-        record = self._records.setdefault(report.trial, _Record())
-        record.epochs += 1
-        if self._objective.better(value, than=record.best):
-            record.best, record.stale = value, 0
+    def _noted(self, report: Report, value: float) -> _TrialScore:
+        score = self._scores.setdefault(report.trial, _TrialScore())
+        score.epochs += 1
+        if self._objective.better(value, than=score.best):
+            score.best, score.stale = value, 0
         else:
-            record.stale += 1
-        return record
+            score.stale += 1
+        return score
 
     def _reason(self, report: Report, value: float) -> str | None:
         if self._target is not None and (value == self._target or self._objective.better(value, than=self._target)):

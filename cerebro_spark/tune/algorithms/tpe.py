@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from cerebro_spark.checks import check_at_least
 from cerebro_spark.errors import MissingDependency
-from cerebro_spark.tune.algorithms.base import Algorithm, SpaceLike, at_least, packed
+from cerebro_spark.tune.algorithms.base import Algorithm, SpaceLike, packed
 from cerebro_spark.tune.spaces.dimensions import Dimension, LogUniform, Normal, QLogUniform, Stepped, Uniform
 from cerebro_spark.tune.spaces.space import Point, Space
 from cerebro_spark.types import Objective, TrialId, Work
@@ -48,10 +49,10 @@ class TPEAlgorithm(Algorithm):
         max_concurrent: int | None = None,
         startup: int | None = None,
     ) -> None:
-        at_least("epochs", epochs, 1)
-        at_least("num_trials", num_trials, 1)
+        check_at_least("epochs", epochs, 1)
+        check_at_least("num_trials", num_trials, 1)
         if startup is not None:
-            at_least("startup", startup, 1, "the first trial cannot be learnt from anything")
+            check_at_least("startup", startup, 1, "the first trial cannot be learnt from anything")
         limit = _DEFAULT_CONCURRENT if max_concurrent is None else max_concurrent
         super().__init__(space, objective, num_trials, seed, limit)
         self.startup = max(1, min(_MOST_STARTUP, num_trials // 3)) if startup is None else startup

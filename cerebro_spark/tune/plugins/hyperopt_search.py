@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cerebro_spark.errors import ConfigurationError, MissingDependency
-from cerebro_spark.tune.plugins.led import Course, LedSearch
+from cerebro_spark.tune.plugins.led import LedSearch, TrialProgress
 from cerebro_spark.tune.spaces.bare import NAME, bare, named
 from cerebro_spark.types import Objective, TrialId
 
@@ -116,27 +116,27 @@ class FminSearch(LedSearch):
 
     # -- from reports to documents
 
-    def finished(self, course: Course) -> None:
-        if course.best != course.best:
-            self.failed(course, f"{self.objective.metric} was no finite number in any of its epochs")
+    def finished(self, progress: TrialProgress) -> None:
+        if progress.best != progress.best:
+            self.failed(progress, f"{self.objective.metric} was no finite number in any of its epochs")
             return
-        loss = course.best if self.objective.mode == "min" else -course.best
-        about = {"metrics": dict(course.metrics), "epoch": course.best_epoch}
-        self._done(course, {"status": base.STATUS_OK, "loss": loss, **about})
+        loss = progress.best if self.objective.mode == "min" else -progress.best
+        about = {"metrics": dict(progress.metrics), "epoch": progress.best_epoch}
+        self._done(progress, {"status": base.STATUS_OK, "loss": loss, **about})
 
-    def failed(self, course: Course, error: str) -> None:
+    def failed(self, progress: TrialProgress, error: str) -> None:
         if NO_MODEL in error:
             raise ConfigurationError(
-                f"the function that fmin was given returned no model, with params {dict(course.params)!r}. With"
+                f"the function that fmin was given returned no model, with params {dict(progress.params)!r}. With"
                 " CerebroTrials it builds a model and returns it; the loss is measured for it by `metric`, here"
                 f" {self.objective.metric!r}:\n{error}"
             )
-        self._done(course, {"status": base.STATUS_FAIL, "error": error})
+        self._done(progress, {"status": base.STATUS_FAIL, "error": error})
 
-    def _done(self, course: Course, result: dict[str, Any]) -> None:
-        document = self._documents.pop(course.trial)
+    def _done(self, progress: TrialProgress, result: dict[str, Any]) -> None:
+        document = self._documents.pop(progress.trial)
         self._pending.pop(document["tid"], None)
-        known = {"params": bare(course.params), "trial": course.trial, "run_id": self.run_id}
+        known = {"params": bare(progress.params), "trial": progress.trial, "run_id": self.run_id}
         document["result"] = {**result, **known}
         document["state"] = base.JOB_STATE_DONE
         document["refresh_time"] = coarse_utcnow()

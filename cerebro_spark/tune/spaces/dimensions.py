@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from cerebro_spark.checks import is_number
+
 Value = int | float
 
 # How far an exploring member of a population goes: a fifth of the value, as in the paper on PBT, where that means
@@ -90,7 +92,7 @@ class Choice(Dimension):
         """The next smaller and larger option where they are numbers; else any other."""
         own = self._of(value)
         numbers: list[Value] = [number for number, option in enumerate(self.options) if option != own]
-        if not all(_is_number(option) for option in self.options):
+        if not all(_is_finite(option) for option in self.options):
             return numbers
         below = sorted((number for number in numbers if self._of(number) < own), key=self._of)
         above = sorted((number for number in numbers if self._of(number) > own), key=self._of)
@@ -293,12 +295,12 @@ def _others(value: Value, near: list[Value]) -> list[Value]:
     return [other for other in near if other != value]
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def _is_finite(value: Any) -> bool:
+    return is_number(value) and math.isfinite(value)
 
 
 def _bad_numbers(**values: Any) -> str | None:
-    bad = next((name for name, value in values.items() if not _is_number(value)), None)
+    bad = next((name for name, value in values.items() if not _is_finite(value)), None)
     return None if bad is None else f"`{bad}` must be a finite number"
 
 

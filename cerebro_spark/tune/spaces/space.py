@@ -43,9 +43,9 @@ class Space:
             raise ConfigurationError(
                 f"the space is a {type(space).__name__}, but must be a dict from names to values and hyperparameters"
             )
-        reader = _Reader()
-        self._root = reader.read_names(space, "", ())
-        self.dimensions: dict[str, Dimension] = reader.dimensions
+        parser = _SpaceParser()
+        self._root = parser.read_names(space, "", ())
+        self.dimensions: dict[str, Dimension] = parser.dimensions
 
     @property
     def size(self) -> int:
@@ -245,8 +245,8 @@ class _Names(_Group):
         return [{name: part.ends()[0] for name, part in self.parts.items()}]
 
 
-class _Reader:
-    """Turns what the user wrote into nodes, and refuses what cannot be."""
+class _SpaceParser:
+    """Turns what the user wrote into nodes, and refuses what is wrong."""
 
     def __init__(self) -> None:
         self.dimensions: dict[str, Dimension] = {}

@@ -362,7 +362,12 @@ NAMES = [
     told("progress", "`progress` is 'yes', but must be True, False or None", progress="yes"),
     fitted("run_id: slashes", "the run id is 'a/b', but must be letters, digits", DATA, run_id="a/b"),
     fitted("run_id: a number", "the run id is 5, but must be letters, digits", DATA, run_id=5),
-    fitted("replay: of nothing", "has no run 'nope': there are none yet", None, NotFoundInStore, replay="nope"),
+    Bad(
+        "replay: of nothing",
+        lambda f: cs.replay(str(f), "nope"),
+        "has no run 'nope': there are none yet",
+        NotFoundInStore,
+    ),
     fitted("params of a pipeline", "`params` has 'lr', but takes a dict from Spark's params", DATA, params={"lr": 1}),
     fitted("params: no dict", "`params` has 3, but takes a dict from Spark's params", DATA, params=3),
     Bad(

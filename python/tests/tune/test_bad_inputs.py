@@ -92,7 +92,7 @@ def test_what_a_run_that_is_there_says(simulated_run: cs.Result, tmp_path: Path)
         search(tmp_path).fit(DATA, run_id="mine")
     assert LocalStore(tmp_path / "store").list() == before, "the data was not prepared in vain"
     with pytest.raises(CerebroError, match="has no run 'theirs': there are mine"):
-        search(tmp_path).fit(replay="theirs")
+        cs.replay(str(tmp_path / "store"), "theirs")
     with pytest.raises(CerebroError, match="has no run 'theirs': there are mine"):
         cs.resume(str(tmp_path / "store"), "theirs")
     with pytest.raises(ConfigurationError, match=r"run mine has no trial 't9': it has \['t0', 't1'\]"):

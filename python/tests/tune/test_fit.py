@@ -164,11 +164,21 @@ def test_a_replay_trains_the_same_bits_without_the_old_checkpoints(tmp_path: Pat
     store = cs.open_store(str(tmp_path / "store"))
     digests = trained(store, first.run_id)
     store.delete(paths.checkpoint_folder(first.run_id))
-    other = small_search(tmp_path, backend=cs.LocalBackend(num_workers=3, threads=1))
-    second = other.fit(replay=first.run_id)
-    assert second.run_id != first.run_id
+    second = cs.replay(store, first.run_id, backend=cs.LocalBackend(num_workers=3, threads=1), new_run_id="again")
+    assert second.run_id == "again"
     assert trained(store, second.run_id) == digests
     assert second.history.drop(columns="seconds").equals(first.history.drop(columns="seconds"))
+
+
+def test_the_old_form_of_a_replay_still_works_and_names_the_new_one(tmp_path: Path) -> None:
+    search = small_search(tmp_path, backend=cs.LocalBackend(num_workers=2, threads=1), epochs=1, num_trials=1)
+    first = search.fit(churn(rows=200))
+    with pytest.warns(
+        DeprecationWarning, match=r"search.fit\(replay=run_id\).* 0\.2\.0: call `cs.replay\(store"
+    ) as caught:
+        second = search.fit(replay=first.run_id)
+    assert caught[0].filename == __file__, "it points to the line of the caller"
+    assert second.best_trial.metrics == first.best_trial.metrics
 
 
 def trained(store: Any, run: str) -> dict[Any, tuple[str, ...]]:

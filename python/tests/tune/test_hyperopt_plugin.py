@@ -145,7 +145,7 @@ def test_points_of_which_nothing_came_are_tried_again(make: Callable[..., Cerebr
     trials = make(backend, points_to_evaluate=[{"x": 0.5}, {"x": 0.25}])
     with pytest.raises(KeyboardInterrupt):
         minimize(trials)
-    trials._made["backend"] = LossyBackend(parabola)  # one of virtual time runs once
+    trials.backend = LossyBackend(parabola)  # one of virtual time runs once
     minimize(trials)
     assert [result["params"]["x"] for result in trials.results[:2]] == [0.5, 0.25]
 
@@ -368,7 +368,7 @@ def test_an_interrupt_ends_it_and_another_fmin_goes_on(
     assert states(trials) == [DONE] * ended + [left] * 2
     assert not getattr(error, "__notes__", []), "nobody can resume a run without its leader"
     assert not trials.result.finished
-    trials._made["backend"] = LossyBackend(parabola)
+    trials.backend = LossyBackend(parabola)
     minimize(trials, max_evals=ended + 3)
     assert trials.tids == [*range(ended), *range(ended + 2, ended + 5)]
 
@@ -406,8 +406,8 @@ def test_a_function_that_names_no_framework_is_told_what_to_return(make: Callabl
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_concurrent": 3}, "use fmin.*max_queue_len"),
-        ({"time_budget": 3.0}, "use fmin.*timeout"),
+        ({"max_concurrent": 3}, r"has no argument 'max_concurrent': give it as hyperopt.fmin\(..., max_queue_len"),
+        ({"time_budget": 3.0}, r"has no argument 'time_budget': give it as hyperopt.fmin\(..., timeout"),
         ({"metric": "profit"}, "mode='max'"),
         ({"epochs": 0}, "`epochs` is 0"),
         ({"feature": ["x"]}, "did you mean 'features'"),

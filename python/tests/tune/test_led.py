@@ -17,7 +17,8 @@ from small_search import small_dataset
 from cerebro_spark import hp
 from cerebro_spark.errors import EventLogError, PreflightFailed
 from cerebro_spark.search import Done
-from cerebro_spark.tune.plugins.led import Absent, Course, LedSearch, LedTraining
+from cerebro_spark.tune.options import TrainingOptions
+from cerebro_spark.tune.plugins.led import Absent, LedSearch, LedTraining, TrialProgress
 from cerebro_spark.tune.searches import GridSearch
 from cerebro_spark.types import Objective, Report, TrialId, Work
 
@@ -41,21 +42,21 @@ class Leader(LedSearch):
     def enough(self) -> bool:
         return len(self.fates) >= self.ends
 
-    def epoch(self, course: Course, report: Report, value: float) -> bool:
+    def epoch(self, progress: TrialProgress, report: Report, value: float) -> bool:
         if report.epoch in self.pruned:
-            self._fate(course, "pruned")
+            self._fate(progress, "pruned")
             return False
         return True
 
-    def finished(self, course: Course) -> None:
-        self._fate(course, "finished")
+    def finished(self, progress: TrialProgress) -> None:
+        self._fate(progress, "finished")
 
-    def failed(self, course: Course, error: str) -> None:
-        self._fate(course, "failed")
+    def failed(self, progress: TrialProgress, error: str) -> None:
+        self._fate(progress, "failed")
 
-    def _fate(self, course: Course, fate: str) -> None:
-        assert course.trial not in self.fates, "a trial ends once"
-        self.fates[course.trial] = fate
+    def _fate(self, progress: TrialProgress, fate: str) -> None:
+        assert progress.trial not in self.fates, "a trial ends once"
+        self.fates[progress.trial] = fate
 
 
 @given(data=st.data(), epochs=st.integers(1, 4), at_once=st.integers(1, 4), trials=st.integers(0, 6))
@@ -113,8 +114,8 @@ def test_a_trial_is_over_when_all_its_epochs_are_known_in_whatever_order() -> No
     assert (course.best, course.best_epoch, search.fates) == (0.25, 1, {"t0": "finished"})
 
 
-def test_a_leader_that_is_gone_says_so() -> None:
-    with pytest.raises(EventLogError, match=r"led by a captain.*nobody can resume it.*ask the crew"):
+def test_a_leader_that_is_gone_is_named() -> None:
+    with pytest.raises(EventLogError, match=r"led by a captain.*it cannot be resumed.*ask the crew"):
         Absent("a captain", "ask the crew").ask()
 
 
@@ -134,7 +135,8 @@ def test_a_run_begins_unless_three_trials_fail_beforehand(
     trials: int, at_once: int, begins: bool, tmp_path: Path
 ) -> None:
     store, dataset = str(tmp_path / "runs"), small_dataset(tmp_path, rows=80)
-    training = LedTraining(torch_fn, Absent("a test", "."), {}, store, "val_loss", backend=Refusing(impossible))
+    options = TrainingOptions(store=store, metric="val_loss", backend=Refusing(impossible))
+    training = LedTraining(torch_fn, options, Absent("a test", "."))
     search = Leader(1, at_once, False, trials, set())
     if begins:
         training.lead(search, dataset)

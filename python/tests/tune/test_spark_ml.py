@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import pickle
@@ -144,9 +145,11 @@ def test_what_a_saved_search_keeps(spark: Any, tmp_path: Path, caplog: pytest.Lo
     assert all(SECRET.encode() not in file.read_bytes() for file in (tmp_path / "search").rglob("*") if file.is_file())
     loaded = cs.RandomSearch.load(str(tmp_path / "search"))
     assert (loaded.uid, loaded.getProbabilityCol(), loaded.getPredictionCol()) == (search.uid, "odds", "prediction")
-    assert (loaded.epochs, loaded.num_trials, loaded.objective, loaded._store) == (3, 5, search.objective, place.url)
-    kept = {name: value for name, value in search._options.items() if name not in ("backend", "trackers")}
-    assert loaded._options == kept
+    assert (loaded.epochs, loaded.num_trials, loaded.objective, loaded.store) == (3, 5, search.objective, place.url)
+    changed = ("backend", "trackers", "store", "space")
+    kept = [field.name for field in dataclasses.fields(search) if field.name not in changed]
+    assert all(getattr(loaded, name) == getattr(search, name) for name in kept)
+    assert (loaded.backend, loaded.trackers) == (None, ())
     rng = [np.random.default_rng(0) for _ in range(2)]
     assert loaded.space.sample(rng[0]) == search.space.sample(rng[1])
     (tmp_path / "search" / "search" / "arguments.pickle").write_bytes(b"something else")
@@ -202,7 +205,7 @@ def test_a_pipeline_is_saved_before_and_after_it_is_fitted(spark: Any, tmp_path:
         str(tmp_path / "unfitted")
     )
     pipeline = Pipeline.load(str(tmp_path / "unfitted"))
-    assert "backend" not in pipeline.getStages()[1]._options
+    assert pipeline.getStages()[1].backend is None
     assert pipeline.getStages()[1].uid == search.uid
     model = pipeline.fit(spark.createDataFrame(points(300)))
     assert model.stages[1].units.worker.nunique() == 2, "two cores of the session, not a process of this machine"
