@@ -60,12 +60,13 @@ class TrialScript:
 class Settings:
     """What a scheduler is made from: a run's fixed facts, the first thing in its log.
 
-    With a `script` every trial follows its TrialScript; without one the scheduler chooses. What is missing in the log of
-    an older run means what was done then (for today see `scheduling/settings.py`): `kill_rule` says when a unit counts
-    as the cause of its workers' deaths (see `scheduling/deaths.py`). A worker that was dismissed for its failures was
-    never replaced; now it is after `quarantine` seconds. A training unit's last batch of fewer rows than
-    `smallest_batch` joins the one before it; it used to be kept. A unit or a load may take `unit_timeout` seconds, or, if
-    that is None, `least_timeout` and more where more is usual (see `scheduling/time_limits.py`); once there was no limit.
+    With a `script` every trial follows its TrialScript; without one the scheduler chooses. What is missing in the log
+    of an older run means what was done then (for today see `scheduling/settings.py`): `kill_rule` says when a unit
+    counts as the cause of its workers' deaths (see `scheduling/deaths.py`). A worker that was dismissed for its
+    failures was never replaced; now it is after `quarantine` seconds. A training unit's last batch of fewer rows than
+    `smallest_batch` joins the one before it; it used to be kept. A unit or a load may take `unit_timeout` seconds, or,
+    if that is None, `least_timeout` and more where more is usual (see `scheduling/time_limits.py`); once there was no
+    limit.
     """
 
     partitions: tuple[Partition, ...]

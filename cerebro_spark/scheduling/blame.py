@@ -93,7 +93,7 @@ class BlameRules:
         return failures >= self._state.settings.max_failures and bool(self._others(worker))
 
     def _also_elsewhere(self, worker: WorkerRecord, strikes: Iterable[WorkerId]) -> bool:
-        """Whether what failed here failed elsewhere too, on another host if there is one; True without other workers."""
+        """Whether what failed here failed elsewhere too, on another host if there is one; True if it is alone."""
         others = self._others(worker)
         if any(other.host != worker.host for other in others):
             return any(self._state.workers[name].host != worker.host for name in strikes)

@@ -35,7 +35,7 @@ class Deaths:
         self.units += 1
         self.innocent += sum(not kill.explained for kill in kills)
 
-    def convict(self, settings: Settings, kills: Sequence[Kill], hosts: Collection[str], open_cases: int) -> bool:
+    def is_cause(self, settings: Settings, kills: Sequence[Kill], hosts: Collection[str], open_cases: int) -> bool:
         """Whether a unit that lost its worker this often in a row is the cause.
 
         `hosts` are the present ones. `open_cases` counts the other trials that lost one worker so far: a unit that

@@ -9,7 +9,7 @@ from cerebro_spark.types import Checkpoint
 
 
 class Retention:
-    """Counts references to checkpoints: of a running unit, the next one, an evaluation, the last report, the best epoch.
+    """Counts references to checkpoints: a running unit, the next one, an evaluation, the last report, the best epoch.
 
     >>> keep = Retention()
     >>> one = Checkpoint("t0", 1, 1, 0)

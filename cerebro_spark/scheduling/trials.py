@@ -194,7 +194,7 @@ class TrialRules:
         kills = self._kills(trial, assignment.unit)
         kills.append(Kill(worker.id, worker.host or worker.id, state.now))
         there = {other.host or other.id for other in state.holdings.available()}
-        if state.deaths.convict(state.settings, kills, there, self._open_cases(trial)):
+        if state.deaths.is_cause(state.settings, kills, there, self._open_cases(trial)):
             where = f"the last on {worker.host or worker.id}"
             self.fail(trial, f"unit {assignment.unit} lost its worker {len(kills)} times in a row, {where}: {reason}")
 
