@@ -41,8 +41,24 @@ GPU_SPEEDS = (12.1, 5.6, 11.3, 18.7)
 class Scenario:
     """A workload and a cluster.
 
-    `known_costs` tells the scheduler trial costs and worker speeds beforehand. `deaths` maps a worker's number to
-    (dies at, returns at) pairs. `max_kills` is that of a search.
+    Args:
+        trials: The number of trials.
+        workers: The number of workers.
+        partitions: The number of training partitions; by default as many as workers.
+        epochs: Epochs that every trial trains.
+        replicas: How many workers hold each partition.
+        policy: The dispatch policy, by name.
+        heterogeneous: Draw trial costs and worker speeds from the lists of the Cerebro paper; by default all are alike.
+        cost: Seconds of a training unit on a worker of speed 1, on average.
+        jitter: The share of its time by which a unit may be longer or shorter, drawn evenly.
+        known_costs: Tell the scheduler trial costs and worker speeds beforehand; by default it learns them.
+        failure_rate: Probability that a worker dies during a unit.
+        validation: The number of validation partitions.
+        model_bytes: The size of a checkpoint in bytes.
+        bandwidth: Bytes a second at which a checkpoint is read.
+        queue_ahead: How many units a busy worker is told beforehand.
+        max_kills: As in a search: how many workers a unit may lose before its trial fails.
+        deaths: By the number of a worker, the (dies at, returns at) pairs of its absences, in seconds.
     """
 
     trials: int = 16
@@ -92,7 +108,18 @@ class Outcome:
 
 
 def simulate(scenario: Scenario, seed: int = 0, keep_bars: bool = False) -> Outcome:
-    """Run a scenario to its end in virtual time.
+    """Run a scenario in virtual time until all is done.
+
+    Args:
+        scenario: The workload and the cluster.
+        seed: The seed of what is drawn at random.
+        keep_bars: Keep every unit in `Outcome.timeline`, for a chart.
+
+    Returns:
+        What the scenario came to.
+
+    Raises:
+        ConfigurationError: If the scenario makes no sense.
 
     >>> simulate(Scenario(trials=4, workers=2, epochs=1)).ratio
     1.0
@@ -248,9 +275,9 @@ def _unit_work(
 
 
 def _speeds_by_column(scenario: Scenario, speeds: Sequence[float]) -> list[float]:
-    workers = [WorkerProfile(f"w{i}") for i in range(scenario.workers)]
+    profiles = [WorkerProfile(f"w{i}") for i in range(scenario.workers)]
     train = [p for p in _settings(scenario, 0).partitions if p.split == "train"]
-    return [speeds[int(holders[0][1:])] for holders in place(train, workers).values()]
+    return [speeds[int(holders[0][1:])] for holders in place(train, profiles).values()]
 
 
 def _time_for(work: float, speeds: Sequence[float], timeline: Timeline) -> float:

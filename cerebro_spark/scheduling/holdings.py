@@ -82,11 +82,11 @@ class Holdings:
         """Place all partitions anew, and order the loads and drops that this takes."""
         if not self._gathered:
             return []
-        workers = [WorkerProfile(w.id, w.host, self._speeds.get(w.id, 1.0)) for w in self.available()]
+        profiles = [WorkerProfile(w.id, w.host, self._speeds.get(w.id, 1.0)) for w in self.available()]
         self.target = {}
         for split in ("train", "validation"):
             partitions = [p for p in self._settings.partitions if p.split == split]
-            self.target |= place(partitions, workers, self._settings.replicas, self._current())
+            self.target |= place(partitions, profiles, self._settings.replicas, self._current())
         surplus = [action for partition in self.target for action in self._drop_surplus(partition)]
         return self._load_missing() + surplus
 
