@@ -37,7 +37,7 @@ class EvaluatedEpoch:
 
 @dataclass(frozen=True, slots=True)
 class TrialScript:
-    """What a trial is to do again exactly as it did it before (see `replay.py`).
+    """What a trial is to do again exactly as it did it before (see `replays.py`).
 
     `visits` are the partitions of its training units, one after another. `turns` say, for each Work of the trial, how
     many units are done when it takes effect, however early it is asked for. `rebased` are the numbers of the units
@@ -60,12 +60,13 @@ class TrialScript:
 class Settings:
     """What a scheduler is made from: a run's fixed facts, the first thing in its log.
 
-    With a `script` it lets every trial follow its course; without one it is free to choose. What is not in the log of
-    an older run means what was done then (for today see `scheduling/rules.py`): `kill_rule` says when a unit is taken
-    for what kills its workers (see `scheduling/deaths.py`); workers that were let go for their failures were never
-    replaced, now they are after `quarantine` seconds; a training unit's last batch of fewer rows than `smallest_batch`
-    joins the one before it, which used to be kept. A unit or a load may take `unit_timeout` seconds, or, if that is not
-    given, `least_timeout` and more where more is usual (see `scheduling/limits.py`); once they took what they took.
+    With a `script` every trial follows its TrialScript; without one the scheduler chooses. What is missing in the log
+    of an older run means what was done then (for today see `scheduling/settings.py`): `kill_rule` says when a unit
+    counts as the cause of its workers' deaths (see `scheduling/deaths.py`). A worker that was dismissed for its
+    failures was never replaced; now it is after `quarantine` seconds. A training unit's last batch of fewer rows than
+    `smallest_batch` joins the one before it; it used to be kept. A unit or a load may take `unit_timeout` seconds, or,
+    if that is None, `least_timeout` and more where more is usual (see `scheduling/time_limits.py`); once there was no
+    limit.
     """
 
     partitions: tuple[Partition, ...]
@@ -104,7 +105,7 @@ class RunStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class WorkAdded(Event):
-    """The search asked for work. `cost` is its expected seconds a unit on a worker of speed 1, if anybody knows."""
+    """The search asked for work. `cost` is its expected seconds a unit on a worker of speed 1, if known."""
 
     work: Work
     cost: float | None = None
@@ -126,7 +127,7 @@ class SearchEnded(Event):
 class WorkerJoined(Event):
     """A worker is there, with nothing loaded but what `holds` says. A second join of one name is a restart.
 
-    `threads` is how many it computes with, which results may depend on to the last bit; 0 where nobody knows.
+    `threads` is how many it computes with, which results may depend on to the last bit; 0 if not known.
     """
 
     worker: WorkerId
@@ -160,14 +161,14 @@ class LossExplained(Event):
 
 @dataclass(frozen=True, slots=True)
 class WorkerRetiring(Event):
-    """A worker shall leave once its running unit has ended."""
+    """A worker is to leave once its running unit has ended."""
 
     worker: WorkerId
 
 
 @dataclass(frozen=True, slots=True)
 class GatheringBegan(Event):
-    """The run will go on with other workers: so many are expected, and nothing is placed before they are there."""
+    """The run goes on with other workers: `workers` are expected, and nothing is placed before they are there."""
 
     workers: int
 
@@ -215,7 +216,7 @@ class UnitFinished(Event):
 
 @dataclass(frozen=True, slots=True)
 class UnitFailed(Event):
-    """A unit raised. `blame` says who is at fault: trial (its code, its numbers), worker (disk, network) or store."""
+    """A unit raised. `blame` says what is at fault: trial (its code, its numbers), worker (disk, network) or store."""
 
     worker: WorkerId
     unit: Unit
@@ -233,7 +234,7 @@ class Action:
 class LoadPartition(Action):
     """Worker: make this partition ready to train on, then say PartitionLoaded or PartitionLost.
 
-    Backend: who takes longer than `limit` seconds for it is stuck: say PartitionLost and WorkerLost, and replace it.
+    Backend: a worker that takes longer than `limit` seconds is stuck: say PartitionLost and WorkerLost, and replace it.
     """
 
     worker: WorkerId
@@ -257,7 +258,7 @@ class RunUnit(Action):
     epoch before this one measured, where it matters; a `final` unit turns it, with what it measures itself, into the
     values of the epoch, for which it takes the model's own metric objects. `rebased` says that the parent was trained
     with other params, by another trial or this one: weights and state come from it, numbers from `params`.
-    Backend: who takes longer than `limit` seconds for it is stuck: say WorkerLost, and replace it.
+    Backend: a worker that takes longer than `limit` seconds is stuck: say WorkerLost, and replace it.
     """
 
     worker: WorkerId
@@ -274,7 +275,7 @@ class RunUnit(Action):
 
 @dataclass(frozen=True, slots=True)
 class LimitOrder(Action):
-    """Backend: so many seconds are the limit of an order that was given without one, when nothing was known yet.
+    """Backend: `limit` seconds are the limit of an order that was given without one, when nothing was known yet.
 
     The order is that of a unit, by its `attempt`, or of a load, by its `partition`.
     """
@@ -287,7 +288,7 @@ class LimitOrder(Action):
 
 @dataclass(frozen=True, slots=True)
 class RetireWorker(Action):
-    """Worker: you are done, go. Backend: have another take its place after so many seconds, if there are any."""
+    """Worker: stop. Backend: start another one in its place `back_after` seconds later; None for never."""
 
     worker: WorkerId
     back_after: float | None = None
@@ -302,7 +303,7 @@ class TellSearch(Action):
 
 @dataclass(frozen=True, slots=True)
 class DeleteCheckpoint(Action):
-    """Engine: nobody can need this checkpoint any more."""
+    """Engine: this checkpoint cannot be needed any more."""
 
     checkpoint: Checkpoint
 

@@ -1,7 +1,7 @@
 """Which worker holds which partitions, and what moves when workers come and go. PURE: values in, values out.
 
 It keeps the load even (a worker twice as fast may hold twice as many partitions), then each partition near its blocks,
-then what is held where it is: as few loads as that takes, and none when nobody came or went.
+then what is held where it is: as few loads as that takes, and none if no worker came or went.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from cerebro_spark.types import Partition, PartitionId, WorkerId
 
 Holders = dict[PartitionId, tuple[WorkerId, ...]]
-_Move = tuple[PartitionId, WorkerId, WorkerId]  # what, from whom, to whom
+_Move = tuple[PartitionId, WorkerId, WorkerId]  # what, from which worker, to which
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerProfile:
-    """A worker, as far as placement cares."""
+    """What placement knows of a worker. `speed` is relative to other workers."""
 
     worker: WorkerId
     host: str = ""
@@ -28,35 +28,35 @@ class WorkerProfile:
 
 def place(
     partitions: Sequence[Partition],
-    workers: Sequence[WorkerProfile],
+    profiles: Sequence[WorkerProfile],
     replicas: int = 1,
     current: Mapping[PartitionId, Collection[WorkerId]] | None = None,
 ) -> Holders:
-    """Say who shall hold each partition: `replicas` workers, or all of them where there are fewer.
+    """Return which workers are to hold each partition: `replicas` of them, or all where there are fewer.
 
     `current` is what is held now; it is kept unless a worker holds more than its share and another less, or a partition
     that lacks a holder can be near its blocks only if another one near its own makes room. With as many copies as
     workers, or more, every worker gets at least one.
 
-    >>> workers = [WorkerProfile("w0"), WorkerProfile("w1", speed=2.0)]
-    >>> place([Partition(f"p{i}") for i in range(3)], workers)
+    >>> profiles = [WorkerProfile("w0"), WorkerProfile("w1", speed=2.0)]
+    >>> place([Partition(f"p{i}") for i in range(3)], profiles)
     {'p0': ('w1',), 'p1': ('w0',), 'p2': ('w1',)}
     """
-    if not workers:
+    if not profiles:
         return {partition.id: () for partition in partitions}
-    copies = min(replicas, len(workers))
-    held = _kept(partitions, workers, copies, current or {})
-    quota = share_out(copies * len(partitions), [profile.speed for profile in workers], at_most=len(partitions))
-    quotas = {profile.worker: share for profile, share in zip(workers, quota, strict=True)}
-    quotas = _fill(partitions, workers, copies, quotas, held)
-    _level(partitions, workers, quotas, held)
+    copies = min(replicas, len(profiles))
+    held = _kept(partitions, profiles, copies, current or {})
+    quota = share_out(copies * len(partitions), [profile.speed for profile in profiles], at_most=len(partitions))
+    quotas = {profile.worker: share for profile, share in zip(profiles, quota, strict=True)}
+    quotas = _fill(partitions, profiles, copies, quotas, held)
+    _level(partitions, profiles, quotas, held)
     return {partition.id: tuple(held[partition.id]) for partition in partitions}
 
 
 def share_out(total: int, speeds: Sequence[float], at_most: int | None = None) -> list[int]:
-    """Deal `total` equal pieces of work so that the last worker to finish finishes as early as possible.
+    """Return how many of `total` equal pieces of work each worker gets, so that all are done as early as possible.
 
-    Every worker gets one piece first, while they last: a worker without a partition would be of no use at all.
+    Every worker gets one piece first, while they last: a worker without a partition would be of no use.
 
     >>> share_out(8, [1.0, 3.0])
     [2, 6]
@@ -75,11 +75,11 @@ def share_out(total: int, speeds: Sequence[float], at_most: int | None = None) -
 
 def _kept(
     partitions: Sequence[Partition],
-    workers: Sequence[WorkerProfile],
+    profiles: Sequence[WorkerProfile],
     copies: int,
     current: Mapping[PartitionId, Collection[WorkerId]],
 ) -> dict[PartitionId, list[WorkerId]]:
-    order = {profile.worker: index for index, profile in enumerate(workers)}
+    order = {profile.worker: index for index, profile in enumerate(profiles)}
     return {
         partition.id: sorted((w for w in current.get(partition.id, ()) if w in order), key=order.__getitem__)[:copies]
         for partition in partitions
@@ -88,46 +88,46 @@ def _kept(
 
 def _fill(
     partitions: Sequence[Partition],
-    workers: Sequence[WorkerProfile],
+    profiles: Sequence[WorkerProfile],
     copies: int,
     quotas: Mapping[WorkerId, int],
     held: dict[PartitionId, list[WorkerId]],
 ) -> dict[WorkerId, int]:
     """Find holders for what lacks them, on a host with the blocks wherever shares allow; returns the shares it used."""
-    nearness = _Nearness(partitions, workers, quotas, held)
+    nearness = _Nearness(partitions, profiles, quotas, held)
     for wanted in range(1, copies + 1):
         lacking = [p.id for p in partitions if len(held[p.id]) < wanted]
         if nearness.known:
             lacking = [partition for partition in lacking if not nearness.seek(partition)]
-        for partition, worker in _deal(lacking, wanted, workers, nearness.quotas(), nearness.count, held):
+        for partition, worker in _deal(lacking, wanted, profiles, nearness.quotas(), nearness.count, held):
             nearness.put(partition, worker)
     return nearness.quotas()
 
 
 class _Nearness:
-    """Puts partitions on workers of hosts with their blocks, by augmenting paths: whoever is in the way moves on.
+    """Puts partitions on workers of hosts with their blocks, by augmenting paths: what is in the way moves on.
 
     What is held already moves too, if it finds another host with its blocks: two loads from a near disk instead of one
-    over the network, and all units near their blocks afterwards. Among workers of one speed it does not matter who has
-    one partition more than others: where a share is one more, it goes to whom the blocks favour.
+    over the network, and all units near their blocks afterwards. Among workers of one speed it does not matter which
+    of them has one partition more: it is one near the blocks.
     """
 
     def __init__(
         self,
         partitions: Sequence[Partition],
-        workers: Sequence[WorkerProfile],
+        profiles: Sequence[WorkerProfile],
         quotas: Mapping[WorkerId, int],
         held: dict[PartitionId, list[WorkerId]],
     ) -> None:
         self._held = held
         at: dict[str, list[WorkerId]] = {}
-        for profile in workers:
+        for profile in profiles:
             if profile.host:
                 at.setdefault(profile.host, []).append(profile.worker)
         self._near = {p.id: [worker for host in p.hosts for worker in at.get(host, ())] for p in partitions}
         self._peers: dict[WorkerId, list[WorkerId]] = {}
         by_speed: dict[float, list[WorkerId]] = {}
-        for profile in workers:
+        for profile in profiles:
             self._peers[profile.worker] = by_speed.setdefault(profile.speed, [])
             by_speed[profile.speed].append(profile.worker)
         ranges = {peers[0]: [quotas[peer] for peer in peers] for peers in by_speed.values()}
@@ -136,8 +136,8 @@ class _Nearness:
         # By the first of a kind: how many of it may have one more than the others, and how many more may still get it.
         self._extras = {p[0]: sum(quotas[w] > self._least[w] for w in p) for p in by_speed.values()}
         self._extra = dict(self._extras)
-        self._on: dict[WorkerId, list[PartitionId]] = {profile.worker: [] for profile in workers}
-        self.count = {profile.worker: 0 for profile in workers}
+        self._on: dict[WorkerId, list[PartitionId]] = {profile.worker: [] for profile in profiles}
+        self.count = {profile.worker: 0 for profile in profiles}
         for partition, holders in held.items():
             for worker in holders:
                 self._note(partition, worker)
@@ -224,14 +224,14 @@ class _Nearness:
 def _deal(
     lacking: Sequence[PartitionId],
     wanted: int,
-    workers: Sequence[WorkerProfile],
+    profiles: Sequence[WorkerProfile],
     quotas: Mapping[WorkerId, int],
     count: Mapping[WorkerId, int],
     held: Mapping[PartitionId, Sequence[WorkerId]],
 ) -> Iterator[tuple[PartitionId, WorkerId]]:
-    """Yield holders for partitions, the workers with most room first; each further copy begins one worker on."""
-    first = (wanted - 1) % len(workers)
-    table = [*workers[first:], *workers[:first]]
+    """Yield holders for partitions, workers with most room first; each further copy begins one worker further on."""
+    first = (wanted - 1) % len(profiles)
+    table = [*profiles[first:], *profiles[:first]]
 
     def room(index: int) -> tuple[bool, float, int]:
         profile = table[index]
@@ -255,15 +255,15 @@ def _deal(
 
 def _level(
     partitions: Sequence[Partition],
-    workers: Sequence[WorkerProfile],
+    profiles: Sequence[WorkerProfile],
     quotas: Mapping[WorkerId, int],
     held: dict[PartitionId, list[WorkerId]],
 ) -> None:
     """Move single copies from workers above their share to workers below it, towards their blocks if possible."""
-    speed = {profile.worker: profile.speed for profile in workers}
-    host = {profile.worker: profile.host for profile in workers}
+    speed = {profile.worker: profile.speed for profile in profiles}
+    host = {profile.worker: profile.host for profile in profiles}
     hosts = {partition.id: partition.hosts for partition in partitions}
-    count = _counts(workers, held)
+    count = _counts(profiles, held)
 
     def gain(move: _Move) -> int:
         partition, source, target = move
@@ -321,8 +321,8 @@ def _movable(holders: Sequence[WorkerId], source: WorkerId, target: WorkerId) ->
     return source in holders and target not in holders
 
 
-def _counts(workers: Sequence[WorkerProfile], held: Mapping[PartitionId, Sequence[WorkerId]]) -> dict[WorkerId, int]:
-    count = {profile.worker: 0 for profile in workers}
+def _counts(profiles: Sequence[WorkerProfile], held: Mapping[PartitionId, Sequence[WorkerId]]) -> dict[WorkerId, int]:
+    count = {profile.worker: 0 for profile in profiles}
     for holders in held.values():
         for worker in holders:
             count[worker] += 1

@@ -51,7 +51,7 @@ class RunScript:
 
     `works` in the order in which they were asked for; `reports` of epochs that went well, in the order in which they
     came; `digests` of the weights after each training unit; `measured` by each evaluation unit; `threads` of every
-    worker, 0 where nobody knows. Results that came too late, and units that failed, are not part of it: a trial that
+    worker, 0 if not known. Results that came too late, and units that failed, are not part of it: a trial that
     failed or was stopped is trained up to its last unit that counted, and ends there as it did. So does a run that
     never came to its end.
     """
@@ -277,8 +277,8 @@ class ReplaySearch(Search):
 class ReplayChecker:
     """An observer of a replay: raises ReplayDiverged at the first unit that does not come out as it did.
 
-    It judges late results too: whoever trains a unit of a script must come to the same weights. `finish`, after the
-    run, makes sure that all of the script was repeated.
+    It judges late results too: every worker that trains a unit of a script must come to the same weights. `finish`,
+    after the run, makes sure that all of the script was repeated.
     """
 
     def __init__(self, script: RunScript) -> None:

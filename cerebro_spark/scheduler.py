@@ -1,8 +1,8 @@
-"""The heart: a state machine that turns events into actions. PURE: no I/O, no clock, no thread, no global randomness.
+"""The state machine that turns events into actions. PURE: no I/O, no clock, no thread, no global randomness.
 
 `handle` is the only mutator. Time comes in on the events, randomness from the seed in the settings: the same events
-always give the same actions, which is what makes a run replayable from its log. How units are chosen is up to a policy
-(see `dispatch/`), who holds which partition to `placement`; here are the rules of the game.
+always give the same actions, so that a run can be repeated from its log. A policy chooses the units (see `dispatch/`),
+`placement` the holders of partitions. What each event changes is in `scheduling/`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class MopScheduler:
         }
 
     def handle(self, event: Event) -> list[Action]:
-        """Take in one fact and say what to do about it."""
+        """Take in one event and return what to do about it."""
         state = self.state
         state.now = max(state.now, event.at)
         state.actions = []
@@ -130,11 +130,11 @@ class MopScheduler:
 
     @property
     def units_given_up(self) -> int:
-        """How many assignments came to nothing, through lost workers and failures."""
+        """The number of assignments that were cancelled, through lost workers and failures."""
         return len(self.state.given_up)
 
     def check_invariants(self) -> None:
-        """Raise SchedulingError if the books do not balance; for tests, after every event."""
+        """Raise SchedulingError if parts of the state contradict each other; for tests, after every event."""
         inspection.audit(self.state)
 
     def snapshot(self) -> dict[str, Any]:
@@ -189,7 +189,7 @@ class MopScheduler:
         return self.state.workers[event.worker]
 
     def _ignore(self, attempt: int, checkpoint: Checkpoint | None) -> None:
-        """What a given-up attempt wrote is rubbish; what a finished one wrote, and reports twice, is not."""
+        """Delete what a cancelled attempt wrote. What a finished attempt wrote, and reports twice, is needed."""
         if attempt in self.state.given_up and checkpoint is not None:
             self.state.actions.append(DeleteCheckpoint(checkpoint))
 
@@ -210,6 +210,7 @@ class MopScheduler:
 
     def _dispatch(self) -> None:
         state = self.state
+        # Evaluations are short, and the search waits for them: they go before training.
         self._start_evaluations()
         changed = state.look_at_all or state.fresh_workers or state.fresh_trials
         if changed and state.board.idle.any() and state.board.holders.any():
@@ -222,7 +223,7 @@ class MopScheduler:
             self._queue_ahead()
 
     def _queue_ahead(self) -> None:
-        """Let busy workers know their next unit, so that they fetch its checkpoint while they train."""
+        """Tell busy workers their next unit, so that they fetch its checkpoint while they train."""
         room = self._with_room()
         if not room.any() or not self.state.board.free.any():
             return

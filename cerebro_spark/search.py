@@ -24,7 +24,7 @@ class Done:
 class Search(ABC):
     """Decides which trials to train, and how far.
 
-    Who calls it: the engine, from one thread. It asks until the answer is Wait or Done, tells all reports that one
+    The engine calls it, from one thread. It asks until the answer is Wait or Done, tells all reports that one
     event made, and asks again. A search is deterministic: the same seed and the same order of reports give the same
     answers, because a run whose driver died is taken up again by repeating them. It takes the time from `report.at`,
     never from a clock.
@@ -71,7 +71,7 @@ class FixedSearch(Search):
 
 
 def make_trial_ids(count: int) -> list[str]:
-    """Names for so many trials, which sort as their numbers do.
+    """Return names for `count` trials, which sort as their numbers do.
 
     >>> make_trial_ids(11)[:3]
     ['t00', 't01', 't02']

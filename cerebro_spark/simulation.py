@@ -41,8 +41,24 @@ GPU_SPEEDS = (12.1, 5.6, 11.3, 18.7)
 class Scenario:
     """A workload and a cluster.
 
-    `known_costs` tells the scheduler trial costs and worker speeds beforehand. `deaths` maps a worker's number to
-    (dies at, returns at) pairs. `max_kills` is that of a search.
+    Args:
+        trials: The number of trials.
+        workers: The number of workers.
+        partitions: The number of training partitions; by default as many as workers.
+        epochs: Epochs that every trial trains.
+        replicas: How many workers hold each partition.
+        policy: The dispatch policy, by name.
+        heterogeneous: Draw trial costs and worker speeds from the lists of the Cerebro paper; by default all are alike.
+        cost: Seconds of a training unit on a worker of speed 1, on average.
+        jitter: The share of its time by which a unit may be longer or shorter, drawn evenly.
+        known_costs: Tell the scheduler trial costs and worker speeds beforehand; by default it learns them.
+        failure_rate: Probability that a worker dies during a unit.
+        validation: The number of validation partitions.
+        model_bytes: The size of a checkpoint in bytes.
+        bandwidth: Bytes a second at which a checkpoint is read.
+        queue_ahead: How many units a busy worker is told beforehand.
+        max_kills: As in a search: how many workers a unit may lose before its trial fails.
+        deaths: By the number of a worker, the (dies at, returns at) pairs of its absences, in seconds.
     """
 
     trials: int = 16
@@ -70,7 +86,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a scenario with one seed."""
+    """What a scenario came to with one seed. Seconds are virtual, except for `scheduling_seconds`."""
 
     makespan: float
     lower_bound: float
@@ -92,7 +108,18 @@ class Outcome:
 
 
 def simulate(scenario: Scenario, seed: int = 0, keep_units: bool = False) -> Outcome:
-    """Run a scenario to its end in virtual time.
+    """Run a scenario in virtual time until all is done.
+
+    Args:
+        scenario: The workload and the cluster.
+        seed: The seed of what is drawn at random.
+        keep_units: Keep every unit in `Outcome.timeline`, for a chart.
+
+    Returns:
+        What the scenario came to.
+
+    Raises:
+        ConfigurationError: If the scenario makes no sense.
 
     >>> simulate(Scenario(trials=4, workers=2, epochs=1)).ratio
     1.0
@@ -151,8 +178,8 @@ def compute_lower_bound(
 ) -> float:
     """No schedule can be shorter than the busiest worker or the longest trial, with the unit times as they came out.
 
-    Who is busiest depends on who holds what. With one holder a partition, and nobody ever away, it is as if partitions
-    were shared out as well as can be. With replicas it is the average worker; and where workers die, time counts only
+    Which worker is busiest depends on which partitions it holds. With one holder a partition and no worker away, the
+    bound is that of the best placement. With replicas it is the average worker. Where workers die, time counts only
     while they live.
     """
     train = _unit_work(scenario, costs, seed, "train")
@@ -185,7 +212,7 @@ def _busiest(
 
 
 def check_scenario(scenario: Scenario) -> None:
-    """Raise ConfigurationError for a scenario that cannot be."""
+    """Raise ConfigurationError for a scenario that makes no sense."""
     least = {"trials": 1, "workers": 1, "columns": 1, "epochs": 1, "replicas": 1, "validation": 0, "model_bytes": 0}
     for name, minimum in least.items():
         value = getattr(scenario, name)
@@ -248,9 +275,9 @@ def _unit_work(
 
 
 def _speeds_by_column(scenario: Scenario, speeds: Sequence[float]) -> list[float]:
-    workers = [WorkerProfile(f"w{i}") for i in range(scenario.workers)]
+    profiles = [WorkerProfile(f"w{i}") for i in range(scenario.workers)]
     train = [p for p in _settings(scenario, 0).partitions if p.split == "train"]
-    return [speeds[int(holders[0][1:])] for holders in place(train, workers).values()]
+    return [speeds[int(holders[0][1:])] for holders in place(train, profiles).values()]
 
 
 def _time_for(work: float, speeds: Sequence[float], timeline: Timeline) -> float:

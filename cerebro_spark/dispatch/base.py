@@ -12,7 +12,7 @@ from cerebro_spark.scheduling.board import Board, Bools
 
 
 class UnitChoice(NamedTuple):
-    """Start this trial on this partition at this worker; all three by their number on the board."""
+    """A unit to start: this trial on this partition (column) at this worker, by their rows and column on the board."""
 
     worker: int
     trial: int
@@ -21,7 +21,7 @@ class UnitChoice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What became available since the policy was last asked. `everything` means: look at all of it again."""
+    """Which rows became available since the policy was last asked; with `everything`, more than these have changed."""
 
     workers: Sequence[int] = ()
     trials: Sequence[int] = ()
@@ -30,7 +30,7 @@ class Changes:
 
 @dataclass(slots=True)
 class PolicyView:
-    """What a policy sees. `memo` is a place for plans that hold as long as `board.layout` does not change."""
+    """What a policy knows. It may keep plans in `memo`, valid as long as `board.layout` does not change."""
 
     board: Board
     rng: np.random.Generator
@@ -39,4 +39,7 @@ class PolicyView:
 
 
 Policy = Callable[[PolicyView, Changes, Bools], list[UnitChoice]]
-"""Returns choices that can all be started at once: idle workers, free trials, each at most once, partitions held."""
+"""Chooses the units to start now, on workers of which the third argument, by row of the board, says that they may.
+
+The choices can all be started at once: eligible workers and free trials, each at most once, and partitions held there.
+"""

@@ -52,7 +52,7 @@ def find_candidates(board: Board, free: Bools, worker: int) -> np.ndarray[tuple[
 
 
 def sort_by_load(view: PolicyView, eligible: Bools) -> list[int]:
-    """These workers, those with most work before them first."""
+    """Return the eligible workers, those with most work left first."""
     workers = np.flatnonzero(eligible)
     if workers.size == 1:
         return [int(workers[0])]

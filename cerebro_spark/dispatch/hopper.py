@@ -13,14 +13,12 @@ from cerebro_spark.scheduling.board import Board, Bools
 _MANY = 1.25
 # Where costs differ more than this, a rotation would slow the short trials down to the pace of the long ones.
 _ALIKE = 2.0
-
-
 # How many decisions may pass before the regime is looked at again, while the layout stays as it is.
 _STEADY = 64
 
 
 def hopper(view: PolicyView, changes: Changes, eligible: Bools) -> list[UnitChoice]:
-    """Start what brings the whole run to its end soonest, waiting on purpose where that helps."""
+    """Start what ends the whole run soonest; leave a worker idle on purpose where that helps."""
     tight, layout, age = view.memo.get("regime", (None, -1, 0))
     if layout != view.board.layout or age >= _STEADY:
         before, tight, age = tight, _is_tight(view.board), 0

@@ -14,6 +14,7 @@ from cerebro_spark.dispatch.base import Changes, PolicyView, UnitChoice
 from cerebro_spark.dispatch.greedy import choose_column, find_candidates, sort_by_load
 from cerebro_spark.scheduling.board import Board, Bools, Floats
 
+# How many candidates, longest first, are tried for a worker before it stays idle for now.
 _CONSIDERED = 4
 
 
@@ -104,7 +105,7 @@ def _makes_late(
 
 
 def _anything(view: PolicyView, workers: np.ndarray[tuple[int], np.dtype[np.intp]]) -> list[UnitChoice]:
-    """Nobody works and everybody waits for somebody: break the circle with the longest trial."""
+    """All workers wait for a trial that another worker would have to run first: start the longest one."""
     for worker in workers:
         rows = find_candidates(view.board, view.board.free, int(worker))
         if rows.size:

@@ -1,1 +1,1 @@
-"""The books of a scheduler and the rules for keeping them, each in a file of its own. All of it is pure."""
+"""The state of a scheduler and the rules that change it, one concept a file. All of it is pure."""

@@ -1,7 +1,7 @@
-"""Whose fault it is when a unit or a load fails, as it seems through its worker's: its own, or that worker's. PURE.
+"""Whether a worker or a trial is at fault when units or loads fail on a worker. PURE.
 
-What fails in one place only is that place's fault, what fails elsewhere too is its own. A single failure tells nothing,
-so nobody is judged before `max_failures` in a row.
+What fails on one worker only is that worker's fault; what fails elsewhere too is the trial's. A single failure tells
+nothing, so nothing is decided before `max_failures` in a row.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from cerebro_spark.types import PartitionId, Unit, WorkerId
 class BlameRules:
     """Fails trials, sets workers aside, or ends the run, as failures add up.
 
-    A worker at which too much failed in a row is set aside, if there are others, and what failed there is tried
-    elsewhere. If that goes well the worker is let go; if the trial fails there too, it is the trial that ends, and the
-    worker comes back. Where one host has many workers, elsewhere is another host.
+    A worker on which too much failed in a row is set aside, if there are others, and what failed is tried elsewhere. If
+    it succeeds there, the worker is dismissed. If it fails there too, the trial fails and the worker comes back. Where
+    there are several hosts, elsewhere means another host.
     """
 
     def __init__(self, state: State, trials: TrialRules, workers: WorkerRules) -> None:
@@ -32,7 +32,7 @@ class BlameRules:
     # -- what failed
 
     def judge_unit(self, worker: WorkerRecord, trial: TrialRecord, event: UnitFailed) -> None:
-        """A unit failed, as the worker says through its own fault."""
+        """A unit failed, and its worker says that the worker is at fault."""
         if trial.status == "failed":
             return
         most = self._state.settings.max_failures
@@ -61,7 +61,7 @@ class BlameRules:
         if len(strikes) >= most and self._also_elsewhere(worker, strikes):
             times = f"{len(strikes)} times in a row"
             state.actions.append(FailRun(f"partition {partition} could not be loaded {times}; the last time: {reason}"))
-            # Whoever resumes the run has mended something: all may be tried again.
+            # If the run is resumed, something was mended: every worker may try again.
             strikes.clear()
         elif len(strikes) >= most or self._is_at_fault(worker):
             self._set_aside(worker)
@@ -71,7 +71,7 @@ class BlameRules:
     # -- what went well
 
     def clear(self, worker: WorkerRecord, unit: Unit) -> None:
-        """The worker works; and where the same failed before, it was not the trial's fault."""
+        """The worker ran a unit well: workers on which the same failed before were at fault, and not the trial."""
         worker.failures, worker.failed_loads = [], 0
         for doubted in list(self._workers.in_doubt):
             if doubted is not worker and _part(unit) in doubted.doubters:
@@ -79,28 +79,28 @@ class BlameRules:
                 self._workers.dismiss(doubted)
 
     def review(self) -> None:
-        """Take back whom nobody accuses any more, and whoever is needed because nobody else is left."""
+        """Take back workers that are no longer in doubt, and those that are needed because no other is left."""
         for doubted in list(self._workers.in_doubt):
             doubted.doubters = {part for part in doubted.doubters if self._is_undecided(part)}
             if not doubted.doubters or not self._others(doubted):
                 self._workers.reinstate(doubted)
 
-    # -- who is at fault
+    # -- which worker is at fault
 
     def _is_at_fault(self, worker: WorkerRecord) -> bool:
-        """Whether so much failed at this worker that somebody else had better do its work, and is there to do it."""
+        """Whether so much failed on this worker that another one should do its work, and there is one."""
         failures = len(worker.failures) + worker.failed_loads
         return failures >= self._state.settings.max_failures and bool(self._others(worker))
 
     def _also_elsewhere(self, worker: WorkerRecord, strikes: Iterable[WorkerId]) -> bool:
-        """Whether what failed here failed at others too, on other hosts if there are any; or nobody else is there."""
+        """Whether what failed here failed elsewhere too, on another host if there is one; True if it is alone."""
         others = self._others(worker)
         if any(other.host != worker.host for other in others):
             return any(self._state.workers[name].host != worker.host for name in strikes)
         return not others or any(name != worker.id for name in strikes)
 
     def _set_aside(self, worker: WorkerRecord) -> None:
-        """Have others do the work of this one. Of what failed at it, and at others of its host, one failure counts."""
+        """Let others do the work of this one. What failed on it and on its host counts as one failure from now on."""
         trials = self._state.trials
         neighbours = {other.id for other in self._state.workers.values() if other.host == worker.host}
         for name in dict.fromkeys(trial for trial, _, _ in worker.failures):
@@ -114,7 +114,7 @@ class BlameRules:
         return self._state.trials[part[0]].status not in ("failed", "stopped")
 
     def _is_undecided(self, part: Part) -> bool:
-        """Whether it will still be seen elsewhere if this fails."""
+        """Whether it is still open whether this fails elsewhere too."""
         name, kind, epoch = part
         trial = self._state.trials[name]
         ahead = epoch in trial.evaluations if kind == "eval" else trial.status == "training"

@@ -90,7 +90,7 @@ class Board:
         self._show_workers()
 
     def _show_trials(self) -> None:
-        """Show the arrays of trials to all who read, as views through which nothing can be written."""
+        """Publish the arrays of trials as views through which nothing can be written."""
         self.todo, self.active, self.free = _view(self._todo), _view(self._active), _view(self._free)
         self.may = self.todo if self._pointed is None else _view(self._pointed)
         self.open, self.later, self.skip = _view(self._open), _view(self._later), _view(self._skip)
@@ -258,7 +258,7 @@ class Board:
         What a worker runs now counts, except for the `eligible`: they are compared by what they could take next.
         """
         self.reweigh()
-        # A load is the sum of so many units that a few make no difference: a large board is added up now and then.
+        # A load is the sum of many units, so that a few make no difference: a large board is added up now and then.
         if self._loaded != self.layout or self._starts - self._loaded_at > self._todo.size // _FRESH_CELLS:
             self._loaded, self._loaded_at = self.layout, self._starts
             cost = self.costs.cost[: self._weight.size]

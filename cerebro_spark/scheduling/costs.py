@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# A trial that was never measured is taken for one of the costly ones: it is then started, and so measured, early, and
-# a long trial that starts late is the one mistake that cannot be made good.
+# A trial that was never measured counts as one of the costly ones: then it starts, and is measured, early. A long trial
+# that starts late is the one mistake that no later choice can correct.
 _UNMEASURED_QUANTILE = 0.9
+# As many measurements as that: a cost or speed that was given does not change any more.
 _SURE = 1e9
 
 
@@ -42,7 +43,7 @@ class CostModel:
         self._seen_slow: list[float] = []
 
     def add_trial(self, row: int, cost: float | None = None) -> None:
-        """A trial takes this row; `cost` are its seconds a unit of size 1 on a worker of slowness 1, if known."""
+        """Add a trial in this row; `cost` is its seconds for a unit of size 1 on a worker of slowness 1, if known."""
         while row >= self.cost.size:
             self.cost = np.concatenate([self.cost, np.ones(self.cost.size)])
         while row >= len(self._log_cost):
@@ -56,7 +57,7 @@ class CostModel:
             self.cost[row] = self._guess
 
     def add_worker(self, row: int, speed: float | None = None) -> None:
-        """A worker takes this row, forgetting whoever had it; `speed` is known, or taken for average."""
+        """Estimate the worker in this row anew, from its `speed` if that is known, else as an average one."""
         while row >= self.slowness.size:
             self.slowness = np.concatenate([self.slowness, np.ones(self.slowness.size)])
         while row >= len(self._log_slow):
@@ -68,7 +69,7 @@ class CostModel:
         self.version += 1
 
     def observe(self, trial: int, worker: int, column: int, seconds: float) -> None:
-        """A training unit took so long."""
+        """Learn from a training unit that took `seconds`."""
         measured = math.log(max(seconds, 1e-9) / self._sizes[column])
         expected = self._log_cost[trial]
         if expected is None:
@@ -103,14 +104,14 @@ class CostModel:
         return self._seen_slow[row] >= measurements
 
     def _revise_slowness(self, worker: int) -> None:
-        """Let the others know only of changes that matter: they weigh the whole board anew."""
+        """Publish only changes that matter: after each the whole board is weighed anew."""
         slowness = math.exp(self._log_slow[worker])
         if abs(slowness / float(self.slowness[worker]) - 1.0) > 0.01:
             self.slowness[worker] = slowness
             self.version += 1
 
     def _guess_unmeasured(self) -> None:
-        """Called when a trial was measured for the first time: what the others may cost is now better known."""
+        """Guess the costs of unmeasured trials anew, after one was measured for the first time."""
         unmeasured = [row for row, log in enumerate(self._log_cost) if log is None]
         if unmeasured:
             known = [log for log in self._log_cost if log is not None]

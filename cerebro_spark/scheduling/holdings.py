@@ -1,4 +1,4 @@
-"""Keeps what workers hold in line with what placement says, as orders to load and to drop. PURE."""
+"""Orders workers to load and drop partitions until they hold what `placement` says. PURE."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _NOTICEABLE = 1.25
 
 
 class Holdings:
-    """Who holds what, and who shall.
+    """Which workers hold which partitions, and which ones are to hold them (`target`).
 
-    Nothing is placed before the expected number of workers has come (or nobody waits any longer), so that the first
-    worker is not told to load everything. A partition is dropped only when all who shall hold it do.
+    Nothing is placed before the expected number of workers has joined, or the waiting has ended, so that the first
+    worker is not told to load everything. A surplus copy is dropped only when all target holders have the partition.
     """
 
     def __init__(
@@ -35,6 +35,7 @@ class Holdings:
         self._expected = settings.workers
         self._failed_loads: dict[PartitionId, list[WorkerId]] = {}
         self._speeds: dict[WorkerId, float] = {}
+        # How many workers hold each partition, so that a surplus is seen without a look at every worker.
         self._copies: dict[PartitionId, int] = {}
         self.target: Holders = {}
 
@@ -46,12 +47,12 @@ class Holdings:
         return self.gather()
 
     def await_workers(self, expected: int) -> None:
-        """All workers are about to be replaced: place nothing until so many are there, who know nothing of the past."""
+        """All workers are about to be replaced: place nothing until `expected` new ones have joined."""
         self._gathered, self._expected = False, expected
         self._failed_loads, self._speeds = {}, {}
 
     def gather(self) -> list[Action]:
-        """Place partitions on whoever is there, from now on."""
+        """Place partitions on the workers that are there, from now on."""
         self._gathered = True
         return self.follow_speeds() or self.settle()
 
@@ -61,31 +62,31 @@ class Holdings:
         return self._drop_surplus(partition)
 
     def record_failed_load(self, worker: WorkerRecord, partition: PartitionId) -> list[WorkerId]:
-        """A worker could not load a partition or lost it; returns who did so in a row."""
+        """A worker could not load a partition or lost it; return the workers that did so in a row."""
         self._release(worker, partition)
         failures = self._failed_loads.setdefault(partition, [])
         failures.append(worker.id)
         return failures
 
     def forgive(self, worker: WorkerId, neighbours: Collection[WorkerId]) -> None:
-        """Of the failed loads of these neighbours only one of a partition counts, as one of this worker."""
+        """Let the failed loads of these neighbours count as one for each partition, of this worker."""
         for partition, failures in self._failed_loads.items():
             self._failed_loads[partition] = merge_failures(failures, worker, neighbours)
 
     def release_all(self, worker: WorkerRecord) -> None:
-        """The worker is gone, and with it all it held."""
+        """The worker holds nothing any more."""
         for partition in list(worker.holds | worker.loading):
             self._release(worker, partition)
 
     def settle(self) -> list[Action]:
-        """Work out anew who shall hold what, and order what is missing."""
+        """Place all partitions anew, and order the loads and drops that this takes."""
         if not self._gathered:
             return []
-        workers = [WorkerProfile(w.id, w.host, self._speeds.get(w.id, 1.0)) for w in self.available()]
+        profiles = [WorkerProfile(w.id, w.host, self._speeds.get(w.id, 1.0)) for w in self.available()]
         self.target = {}
         for split in ("train", "validation"):
             partitions = [p for p in self._settings.partitions if p.split == split]
-            self.target |= place(partitions, workers, self._settings.replicas, self._current())
+            self.target |= place(partitions, profiles, self._settings.replicas, self._current())
         surplus = [action for partition in self.target for action in self._drop_surplus(partition)]
         return self._load_missing() + surplus
 
@@ -108,11 +109,11 @@ class Holdings:
         return self.settle()
 
     def available(self) -> list[WorkerRecord]:
-        """Those that can be given something to hold and to do."""
+        """Return the workers that can be given partitions and units."""
         return [worker for worker in self._workers.values() if worker.live and not worker.retiring]
 
     def snapshot(self) -> dict[str, Any]:
-        """Who shall hold what, and who is waited for, for comparing two schedulers."""
+        """Return the target and how many workers are waited for, to compare two schedulers."""
         waiting = None if self._gathered else self._expected
         return {"target": self.target, "waiting": waiting, "failed_loads": {**self._failed_loads}}
 
@@ -134,7 +135,7 @@ class Holdings:
         return actions
 
     def _drop_surplus(self, partition: PartitionId) -> list[Action]:
-        """Who holds a partition without need lets it go, once those who shall hold it do."""
+        """Drop the copies of a partition beyond its target holders, once these all hold it."""
         holders = self.target.get(partition, ())
         actions: list[Action] = []
         if self._copies.get(partition, 0) <= len(holders) or not all(

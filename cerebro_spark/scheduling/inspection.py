@@ -1,4 +1,4 @@
-"""Looks into a scheduler from outside: whether its books balance, and what they say. It never changes them."""
+"""Looks at the state of a scheduler: whether it is consistent, and what it is. It never changes anything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def audit(state: State) -> None:
-    """Raise SchedulingError where two books disagree."""
+    """Raise SchedulingError where two parts of the state contradict each other."""
     queued = [attempt for worker in state.workers.values() for attempt in worker.queue]
     _demand(sorted(queued) == sorted(state.assignments), "every assignment is in exactly one worker's queue")
     for trial in state.trials.values():
@@ -24,7 +24,7 @@ def audit(state: State) -> None:
     for worker in state.workers.values():
         _audit_worker(state, worker)
     in_doubt = any(worker.doubters for worker in state.workers.values())
-    _demand(not in_doubt or bool(state.holdings.available()), "somebody does the work of those in doubt")
+    _demand(not in_doubt or bool(state.holdings.available()), "another worker does the work of those in doubt")
     holders = state.board.holds.sum(axis=0)
     _demand(bool((holders == state.board.holders).all()), "holders are counted right")
 

@@ -1,4 +1,4 @@
-"""What a scheduler remembers of each trial, worker and assignment. PURE records; the rules are in scheduler.py."""
+"""What a scheduler records of each trial, worker and assignment. PURE values; the rules are in the files beside it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from cerebro_spark.types import Checkpoint, Metrics, PartitionId, TrialId, Unit, UnitKind, Work, WorkerId
 
-# What of a trial failed: its training in an epoch, or the evaluation of one.
+# A part of a trial: its training in an epoch, or the evaluation of one.
 Part = tuple[TrialId, UnitKind, int]
 # How metrics of several units become those of an epoch.
 Merging = Literal["plain", "states", "carried"]
@@ -29,9 +29,9 @@ class Kill:
 
 @dataclass(slots=True)
 class Evaluation:
-    """One trained epoch on its way to the search: what is still to evaluate, and what was measured so far.
+    """A trained epoch that is being evaluated: which partitions are left, and what was measured so far.
 
-    `params` are those it was trained with, whatever was asked for since. `order` is that of a script, if there is one.
+    `params` are those that it was trained with. `order` is the order of partitions that a script demands, if any.
     """
 
     epoch: int
@@ -50,11 +50,13 @@ class Evaluation:
 
 @dataclass(slots=True)
 class TrialRecord:
-    """A trial: `epoch` is the one it trains, or would train next; `step` of its units are done.
+    """A trial: `epoch` is the one that it trains, or would train next; it was asked for `until`.
 
-    `failures` are the workers at which its training units failed in a row, though not through its own fault.
-    `kills` are the deaths of its workers in training units in a row, `finished` its units that went well.
-    `works` counts the Works that have taken effect; those `waiting` were asked for before their turn in a script.
+    `row` is its row on the board, which says whether it runs a unit and which units of the epoch are open. `trained`
+    has the metrics of the epoch's finished units. `failures` are the workers on which its training units failed in a
+    row without its own fault, `kills` the deaths of its workers in training units in a row, `finished` counts its units
+    that succeeded. `works` counts the Works that have taken effect; those `waiting` wait for their turn in a script.
+    `running_params` are those of its running or last unit; `rebased` says that its latest checkpoint has others.
     """
 
     id: TrialId
@@ -89,10 +91,10 @@ class TrialRecord:
 class WorkerRecord:
     """A worker: the first attempt in `queue` is the unit it runs, the others wait behind it.
 
-    `failures` are the parts of trials that failed at it since it last did anything well, `failed_loads` as many
-    partitions. One that was set aside for that is in doubt as long as it has `doubters`: those of its failures that
-    have not yet shown whether they happen elsewhere too; `at_fault` says that it retires for them, and not because
-    somebody wants it to. `unwanted` are the partitions that were on their way when it was told to drop them.
+    `failures` are the parts of trials that failed on it since its last success, `failed_loads` the number of loads that
+    did. A worker that was set aside for its failures is in doubt as long as it has `doubters`: failures of which is not
+    known yet whether they happen elsewhere too. `at_fault` says that it retires for its failures, and not on request.
+    `unwanted` are the partitions that it was loading when it was told to drop them.
     """
 
     id: WorkerId
@@ -121,7 +123,7 @@ class Assignment:
 
 
 def merge_failures(failures: Sequence[WorkerId], worker: WorkerId, neighbours: Collection[WorkerId]) -> list[WorkerId]:
-    """Failures by worker, of which those at the neighbours have come to count as one of this worker.
+    """Return failures by worker in which those of the neighbours have become one of this worker.
 
     >>> merge_failures(["w0", "w1", "w2", "w1"], "w1", {"w1", "w2"})
     ['w0', 'w1']

@@ -1,4 +1,4 @@
-"""Which checkpoints may be needed again. PURE: it counts reasons to keep, and names what has none left."""
+"""Which checkpoints may be needed again. PURE: it counts references, and returns what has none left."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cerebro_spark.types import Checkpoint
 
 
 class Retention:
-    """Reasons are counted: a running unit, the next one, a pending evaluation, the last report, the best epoch.
+    """Counts references to checkpoints: a running unit, the next one, an evaluation, the last report, the best epoch.
 
     >>> keep = Retention()
     >>> one = Checkpoint("t0", 1, 1, 0)
@@ -25,12 +25,12 @@ class Retention:
         return checkpoint in self._reasons
 
     def hold(self, checkpoint: Checkpoint | None) -> None:
-        """One more reason to keep it."""
+        """Add a reference."""
         if checkpoint is not None:
             self._reasons[checkpoint] += 1
 
     def release(self, checkpoint: Checkpoint | None) -> list[Checkpoint]:
-        """One reason less; returns the checkpoint if that was the last."""
+        """Remove a reference; return the checkpoint if that was the last one."""
         if checkpoint is None:
             return []
         if checkpoint not in self._reasons:
@@ -42,10 +42,10 @@ class Retention:
         return [checkpoint]
 
     def exchange(self, old: Checkpoint | None, new: Checkpoint | None) -> list[Checkpoint]:
-        """Hold the new one in place of the old one."""
+        """Refer to the new checkpoint instead of the old one; return the old one if nothing else refers to it."""
         self.hold(new)
         return self.release(old)
 
     def kept(self) -> dict[Checkpoint, int]:
-        """All that is kept, with the number of reasons."""
+        """Return all checkpoints that are kept, with the number of references."""
         return dict(self._reasons)

@@ -1,7 +1,7 @@
-"""The rules for trials that follow a script: they visit partitions, take up Works and end as a run before did. PURE.
+"""The rules for trials that follow a script: they visit partitions, take up Works and end as in an earlier run. PURE.
 
-A Work counts from its turn on, however early it comes; a unit waits for the Work under which it ran. So it does not
-matter in which order a replay hears of things. It never lets a trial do what its script does not say.
+A Work takes effect at its turn, however early it comes, and a unit waits for the Work under which it ran. So the order
+of events in a replay does not matter. A trial never does what its script does not say.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ScriptRules:
         self._evaluation_orders = {(c.trial, m.epoch): m.order for c in state.settings.script for m in c.reports}
 
     def add_work(self, trial: TrialRecord, work: Work) -> None:
-        """A Work was asked for: it waits for its turn."""
+        """Let a Work wait for its turn."""
         script = self._script_of(trial.id)
         if trial.works + len(trial.waiting) == len(script.turns):
             raise SchedulingError(
@@ -39,7 +39,7 @@ class ScriptRules:
         self.follow(trial)
 
     def follow(self, trial: TrialRecord) -> None:
-        """Something has changed for this trial: say where it may go now."""
+        """Say where the trial may train now, after something has changed for it."""
         if trial.status in ("failed", "stopped"):
             return
         script, board = self._script_of(trial.id), self._state.board
@@ -59,7 +59,7 @@ class ScriptRules:
             self._end(trial, script)
 
     def end_epoch(self, trial: TrialRecord, checkpoint: Checkpoint) -> tuple[PartitionId, ...] | None:
-        """Keep the checkpoint for those who will start from it; returns how to evaluate it, None for not at all."""
+        """Keep the checkpoint for trials that will start from it; return the order of its evaluation, None for none."""
         for _ in range(self._script_of(trial.id).sources.count(trial.epoch)):
             self._state.retention.hold(checkpoint)
         return self._evaluation_orders.get((trial.id, trial.epoch))
@@ -83,12 +83,12 @@ class ScriptRules:
         trial.rebased = done in self._rebased[trial.id]
 
     def _limit(self, trial: TrialRecord, script: TrialScript) -> int:
-        """How many units can be done with the Works that are known: the next one must be there for its first unit."""
+        """Return how many units can be done with the known Works: the first unit of a Work needs that Work."""
         known = trial.works + len(trial.waiting)
         return script.turns[known] if known < len(script.turns) else len(script.visits)
 
     def _end(self, trial: TrialRecord, script: TrialScript) -> None:
-        """There is no visit left: let it end as it did, after the epochs that were reported before it failed."""
+        """Let a trial with no visits left end as it did, after the epochs that were reported before it failed."""
         if script.error is not None and not trial.evaluations:
             self._fail(trial, script.error)
         elif script.stopped:

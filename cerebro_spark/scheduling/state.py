@@ -1,4 +1,4 @@
-"""Everything a scheduler knows, in one place that its parts share. PURE; it applies no rule of its own."""
+"""Everything a scheduler knows, shared by its rules. PURE; it applies no rule of its own."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from cerebro_spark.types import Checkpoint, PartitionId, TrialId, WorkerId
 
 @dataclass(slots=True)
 class State:
-    """The books. `actions` collects what is ordered while one event is handled.
+    """The whole state. `actions` collects what is ordered while one event is handled.
 
     `fresh_workers` and `fresh_trials` are the rows that became available since the policy was last asked, and
-    `look_at_all` says that more than that has changed. `given_up` are the attempts that came to nothing. `let_go` says
-    how many workers of a host had to leave for their failures.
+    `look_at_all` says that more than that has changed. `given_up` are the cancelled attempts. `let_go` counts, by host,
+    the workers that were dismissed for their failures.
     """
 
     settings: Settings
@@ -45,12 +45,12 @@ class State:
     look_at_all: bool = True
 
     def delete(self, checkpoints: list[Checkpoint]) -> None:
-        """Order checkpoints that nobody needs any more to be removed."""
+        """Order these checkpoints to be deleted."""
         self.actions.extend(DeleteCheckpoint(checkpoint) for checkpoint in checkpoints)
 
 
 def make_state(settings: Settings) -> State:
-    """The state before anything has happened."""
+    """Return the state before anything has happened."""
     train = [partition for partition in settings.partitions if partition.split == "train"]
     columns = {partition.id: column for column, partition in enumerate(train)}
     costs = CostModel(_relative_sizes([partition.rows for partition in train]))

@@ -1,7 +1,7 @@
-"""How long a unit or a load may take before its worker is taken for stuck. PURE: it learns from events alone.
+"""How long a unit or a load may take before its worker counts as stuck. PURE: it learns from events alone.
 
-A deadline is generous, because it must never hit what only is slow: ten times what is usual, and more where little is
-known. Before anything was measured there is none; what was ordered then gets its limit as soon as something was.
+A limit is generous, because it must never hit what is only slow: ten times what is usual, and more where little is
+known. Before anything was measured there is none; orders given until then get their limit as soon as there is one.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from cerebro_spark.events import (
 from cerebro_spark.scheduling.state import State
 from cerebro_spark.types import PartitionId, TrialId, WorkerId
 
+# Times what is usual for the same trial and worker.
 _USUAL = 10.0
-# Of a trial, or a worker, that was never measured nobody knows what is usual.
+# For a trial or a worker that was never measured: what is usual is not known.
 _UNKNOWN = 100.0
 
 
 class TimeLimits:
-    """Puts a limit on orders: what the settings say, or what was learnt."""
+    """Sets the limits of orders: what the settings say, or what was learnt."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -45,7 +46,7 @@ class TimeLimits:
         self._loads: dict[tuple[WorkerId, PartitionId], LoadPartition] = {}
 
     def observe(self, event: Event) -> None:
-        """Learn from what went well, and forget what is over."""
+        """Learn from what succeeded, and forget orders that are over."""
         if isinstance(event, (UnitFinished, UnitFailed)):
             self._units.pop(event.attempt, None)
         elif isinstance(event, (PartitionLoaded, PartitionLost)):
@@ -66,7 +67,7 @@ class TimeLimits:
             self._longest_load = max(self._longest_load, event.at - ordered)
 
     def apply(self, actions: list[Action]) -> list[Action]:
-        """The same orders, with their limits."""
+        """Return the same orders with their limits, and limits for earlier orders that have none."""
         return [*map(self._limited, actions), *self._late()] if self._on else actions
 
     def _late(self) -> list[Action]:

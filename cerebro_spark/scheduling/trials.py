@@ -60,7 +60,7 @@ class TrialRules:
             self.rest(trial)
 
     def end_search(self) -> None:
-        """Nobody will ask any more: paused trials have come to their end."""
+        """The search asks for nothing more: paused trials are over."""
         self._state.search_ended = True
         for trial in self._state.trials.values():
             self._let_go(trial)
@@ -87,7 +87,7 @@ class TrialRules:
         if work.warm_start is not None and trial.status == "training":
             raise SchedulingError(f"trial {trial.id} cannot be warm-started while it trains: wait for its report")
 
-    # -- units that went well
+    # -- units that succeeded
 
     def finish_training(self, trial: TrialRecord, event: UnitFinished) -> None:
         """A training unit left a checkpoint: the trial is free again, or its epoch is over."""
@@ -153,7 +153,7 @@ class TrialRules:
         return begun
 
     def _report(self, trial: TrialRecord, evaluation: Evaluation) -> None:
-        """An epoch is trained and evaluated: remember it if it is the best, and let the search know."""
+        """An epoch is trained and evaluated: keep it if it is the best, and tell the search."""
         state = self._state
         del trial.evaluations[evaluation.epoch]
         values = state.evaluations.compute_values(evaluation)
@@ -168,13 +168,13 @@ class TrialRules:
         self._tell(Report(trial.id, evaluation.epoch, values, state.now, evaluation.checkpoint))
         self._let_go(trial)
 
-    # -- units that did not
+    # -- units that failed
 
     def fail_unit(self, trial: TrialRecord, event: UnitFailed) -> None:
-        """A unit raised through the trial's fault, which ends the trial, or through the store's.
+        """A unit raised through the fault of the trial, which fails, or of the store.
 
-        That ends the run: other units would not fare better, and no trial shall be given up for it. Of the worker's
-        fault see `blame.py`.
+        The store's fault ends the run, to be resumed: other units would fail too, and no trial is to fail for that. For
+        the worker's fault see `blame.py`.
         """
         if trial.status == "failed":
             return
@@ -186,7 +186,7 @@ class TrialRules:
             self.fail(trial, event.error)
 
     def record_kill(self, assignment: Assignment, worker: WorkerRecord, reason: str) -> None:
-        """A worker died while it ran this unit: once may be chance, again and again is not."""
+        """A worker died while it ran this unit: the trial fails if that happened more often than chance explains."""
         trial = self._state.trials[assignment.unit.trial]
         if trial.status == "failed":
             return
@@ -194,19 +194,19 @@ class TrialRules:
         kills = self._kills(trial, assignment.unit)
         kills.append(Kill(worker.id, worker.host or worker.id, state.now))
         there = {other.host or other.id for other in state.holdings.available()}
-        if state.deaths.convict(state.settings, kills, there, self._open_cases(trial)):
+        if state.deaths.is_cause(state.settings, kills, there, self._open_cases(trial)):
             where = f"the last on {worker.host or worker.id}"
             self.fail(trial, f"unit {assignment.unit} lost its worker {len(kills)} times in a row, {where}: {reason}")
 
     def explain(self, deaths: Callable[[Kill], bool]) -> None:
-        """Workers of which this is true died of something else than their units."""
+        """Mark the deaths of which this is true as caused by something else than the unit."""
         for trial in self._state.trials.values():
             of_evaluations = (kills for evaluation in trial.evaluations.values() for kills in evaluation.kills.values())
             for kill in chain(trial.kills, *of_evaluations):
                 kill.explained = kill.explained or deaths(kill)
 
     def record_failure(self, trial: TrialRecord, unit: Unit, worker: WorkerId) -> list[WorkerId]:
-        """A unit failed at this worker; returns where it did so in a row."""
+        """A unit failed on this worker; return the workers on which it did so in a row."""
         failures = trial.failures
         if unit.kind == "eval":
             failures = trial.evaluations[unit.epoch].failures.setdefault(unit.partition, [])
@@ -214,14 +214,14 @@ class TrialRules:
         return failures
 
     def forgive(self, trial: TrialRecord, worker: WorkerId, neighbours: Collection[WorkerId]) -> None:
-        """Of the trial's failures at these neighbours only one counts, as one of this worker."""
+        """Let the trial's failures on these neighbours count as one, of this worker."""
         trial.failures = merge_failures(trial.failures, worker, neighbours)
         for evaluation in trial.evaluations.values():
             for partition, failures in evaluation.failures.items():
                 evaluation.failures[partition] = merge_failures(failures, worker, neighbours)
 
     def absolve(self, worker: WorkerId) -> None:
-        """What failed at this worker was its own fault: nobody shall suffer for it when its place is tried again."""
+        """Forget what failed on this worker, which was at fault: it must not count against trials later."""
         for trial in self._state.trials.values():
             trial.failures = [name for name in trial.failures if name != worker]
             for evaluation in trial.evaluations.values():
@@ -229,7 +229,7 @@ class TrialRules:
                     evaluation.failures[partition] = [name for name in failures if name != worker]
 
     def _open_cases(self, trial: TrialRecord) -> int:
-        """How many other trials lost a worker once, and have not yet shown whether they were the cause."""
+        """Count the other trials that lost one worker, and of which is not known yet whether they were the cause."""
         others = (other for other in self._state.trials.values() if other is not trial and other.status != "failed")
         return sum(len(other.kills) == 1 and not other.kills[0].explained for other in others)
 
@@ -243,7 +243,7 @@ class TrialRules:
         return trial.evaluations[unit.epoch].kills.setdefault(unit.partition, [])
 
     def fail(self, trial: TrialRecord, error: str) -> None:
-        """The trial has come to a bad end, of which the search is told."""
+        """Let the trial fail, and tell the search."""
         state = self._state
         trial.status, trial.error = "failed", error
         for evaluation in trial.evaluations.values():
@@ -258,13 +258,13 @@ class TrialRules:
     # -- the end
 
     def rest(self, trial: TrialRecord) -> None:
-        """The trial has nothing to train for now."""
+        """Take the trial off the board: it has nothing to train for now."""
         self._state.board.deactivate(trial.row)
         self._state.look_at_all = True
         self._let_go(trial)
 
     def _let_go(self, trial: TrialRecord) -> None:
-        """Drop what no unit, no evaluation and no search can need; the best epoch stays."""
+        """Release the checkpoints that no unit, evaluation or search can need any more; the best one stays."""
         state = self._state
         over = trial.status in ("failed", "stopped") or (state.search_ended and trial.status == "paused")
         if over and not state.board.is_training(trial.row) and not trial.evaluations:

@@ -1,4 +1,4 @@
-"""The rules for workers: how they come, what they have to do, how they go. PURE."""
+"""The rules for workers: how they join, what they have to do, how they leave. PURE."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cerebro_spark.scheduling.state import State
 from cerebro_spark.scheduling.trials import TrialRules
 from cerebro_spark.types import Checkpoint, Metrics, PartitionId, Unit, WorkerId
 
-# A host at which workers fail again and again is tried ever less often, but at least about once an hour.
+# A host on which workers keep failing is tried less and less often, but about once an hour at least.
 _MOST_DOUBLINGS = 6
 
 
@@ -30,7 +30,7 @@ class WorkerRules:
     # -- coming and going
 
     def join(self, event: WorkerJoined) -> None:
-        """A worker is there; if it was there before, that one is gone."""
+        """A worker is there. If one of its name was there before, that one is lost."""
         state = self._state
         worker = state.workers.get(event.worker)
         if worker is not None and worker.live:
@@ -46,7 +46,7 @@ class WorkerRules:
         state.look_at_all = True
 
     def lose(self, event: WorkerLost) -> None:
-        """A worker is given up for dead; what it held is found a new holder."""
+        """A worker is taken for dead: others get what it held."""
         worker = self._state.workers.get(event.worker)
         if worker is not None and worker.live:
             self._lose(worker, event)
@@ -54,7 +54,7 @@ class WorkerRules:
             self._state.look_at_all = True
 
     def retire(self, worker_id: WorkerId) -> None:
-        """A worker shall leave; it gets nothing new, and goes when its queue is empty."""
+        """Give a worker nothing new, and dismiss it when its queue is empty."""
         state = self._state
         worker = state.workers.get(worker_id)
         if worker is None or not worker.live:
@@ -66,12 +66,12 @@ class WorkerRules:
         self.dismiss(worker)
 
     def set_aside(self, worker: WorkerRecord) -> None:
-        """A worker retires for its failures: at once, or when it has shown that no trial is to blame for them."""
+        """Let a worker retire for its failures: at once, or when it is known that no trial is at fault for them."""
         worker.doubters, worker.at_fault = set(worker.failures), True
         if worker.doubters:
             self.in_doubt.append(worker)
             worker.unwanted += sorted(worker.loading)
-            # It stays, and others, perhaps on its host, need the memory.
+            # It stays for now, and others, perhaps on its host, need the memory.
             self._state.actions += [
                 DropPartition(worker.id, partition) for partition in sorted(worker.holds | worker.loading)
             ]
@@ -79,7 +79,7 @@ class WorkerRules:
         self.dismiss(worker)
 
     def reinstate(self, worker: WorkerRecord) -> None:
-        """One that was set aside is not at fault, or needed all the same."""
+        """Take back a worker that was set aside: it is not at fault, or it is needed all the same."""
         state = self._state
         self.no_longer_in_doubt(worker)
         worker.retiring, worker.failures, worker.failed_loads, worker.at_fault = False, [], 0, False
@@ -89,7 +89,7 @@ class WorkerRules:
         state.look_at_all = True
 
     def no_longer_in_doubt(self, worker: WorkerRecord) -> None:
-        """Whatever becomes of the worker, it is decided."""
+        """Whether the worker is at fault is decided, or does not matter any more."""
         worker.doubters = set()
         if worker in self.in_doubt:
             self.in_doubt.remove(worker)
@@ -104,16 +104,16 @@ class WorkerRules:
         state.look_at_all = True
 
     def dismiss(self, worker: WorkerRecord) -> None:
-        """Let a retiring worker go if it has nothing left to do."""
+        """Dismiss a retiring worker that has nothing left to do."""
         if worker.retiring and worker.live and not worker.queue and not worker.doubters:
             worker.live = False
             self._state.board.leave(worker.row)
             self._state.actions.append(RetireWorker(worker.id, self._quarantine(worker)))
 
     def _quarantine(self, worker: WorkerRecord) -> float | None:
-        """After how many seconds another shall take the place of one that was let go: what failed there may be mended.
+        """Return the seconds after which a dismissed worker is replaced: what failed there may be mended by then.
 
-        Each time that happens on the same host it is twice as long. None for one that shall not be replaced.
+        They double with every worker that is dismissed on the same host. None for one that is not to be replaced.
         """
         seconds = self._state.settings.quarantine
         if seconds is None or not worker.at_fault:
@@ -124,7 +124,7 @@ class WorkerRules:
         return seconds * 2.0 ** min(before, _MOST_DOUBLINGS)
 
     def _lose(self, worker: WorkerRecord, event: WorkerLost) -> None:
-        """Take back what a dead worker had to do. Only the unit it was running can have killed it."""
+        """Cancel what a dead worker had to do. Only the unit that it ran can have killed it."""
         running = self._running(worker, event)
         worker.live, worker.lost_at = False, self._state.now
         self.no_longer_in_doubt(worker)
@@ -138,7 +138,7 @@ class WorkerRules:
             self._trials.explain(lambda kill: died_with_host(kill, worker.host, self._state.now))
 
     def _running(self, worker: WorkerRecord, event: WorkerLost) -> int | None:
-        """What it was at. If it says that it was at something else than it has to do now, that had not begun."""
+        """Return the attempt that a lost worker ran. None if it names one that it does not have any more."""
         if event.running in worker.queue:
             return event.running
         told = event.running is not None and self._state.settings.kill_rule != "in a row"
@@ -178,7 +178,7 @@ class WorkerRules:
         state.actions.append(RunUnit(worker.id, unit, state.attempts, params, parent, step, carry, final, rebased))
 
     def end_assignment(self, attempt: int, worker: WorkerRecord) -> Assignment:
-        """An assignment is over, well or badly."""
+        """An assignment is over, with success or without."""
         state = self._state
         worker.queue.remove(attempt)
         if worker.live and not worker.retiring and not worker.queue:
@@ -189,7 +189,7 @@ class WorkerRules:
         return assignment
 
     def cancel_assignment(self, attempt: int, worker: WorkerRecord) -> Assignment:
-        """An assignment did not happen: its unit is open again, from the checkpoint it started with."""
+        """Cancel an assignment: its unit is open again, from the checkpoint with which it started."""
         state = self._state
         assignment = self.end_assignment(attempt, worker)
         unit = assignment.unit

@@ -16,31 +16,31 @@ def partitions(count: int, hosts: list[tuple[str, ...]] | None = None) -> list[P
     return [Partition(f"p{i}", hosts=hosts[i] if hosts else ()) for i in range(count)]
 
 
-def loads(placed: dict[str, tuple[str, ...]], workers: list[WorkerProfile]) -> dict[str, int]:
+def loads(placed: dict[str, tuple[str, ...]], profiles: list[WorkerProfile]) -> dict[str, int]:
     counted = Counter(worker for holders in placed.values() for worker in holders)
-    return {profile.worker: counted[profile.worker] for profile in workers}
+    return {profile.worker: counted[profile.worker] for profile in profiles}
 
 
 @given(st.integers(1, 20), st.lists(st.sampled_from([0.5, 1.0, 2.0]), min_size=1, max_size=8), st.integers(1, 4))
 def test_every_partition_has_its_copies_on_different_workers(count: int, speeds: list[float], replicas: int) -> None:
-    workers = [WorkerProfile(f"w{i}", speed=speed) for i, speed in enumerate(speeds)]
-    placed = place(partitions(count), workers, replicas)
+    profiles = [WorkerProfile(f"w{i}", speed=speed) for i, speed in enumerate(speeds)]
+    placed = place(partitions(count), profiles, replicas)
     for holders in placed.values():
-        assert len(set(holders)) == len(holders) == min(replicas, len(workers))
-    if count * min(replicas, len(workers)) >= len(workers):
-        assert min(loads(placed, workers).values()) >= 1, "nobody is left without work"
+        assert len(set(holders)) == len(holders) == min(replicas, len(profiles))
+    if count * min(replicas, len(profiles)) >= len(profiles):
+        assert min(loads(placed, profiles).values()) >= 1, "nobody is left without work"
 
 
 @given(st.integers(1, 40), st.integers(1, 8), st.integers(1, 3))
-def test_equal_workers_hold_equally_many(count: int, size: int, replicas: int) -> None:
-    workers = [WorkerProfile(f"w{i}") for i in range(size)]
-    counted = loads(place(partitions(count), workers, replicas), workers).values()
+def test_equal_workers_hold_equally_many(count: int, workers: int, replicas: int) -> None:
+    profiles = [WorkerProfile(f"w{i}") for i in range(workers)]
+    counted = loads(place(partitions(count), profiles, replicas), profiles).values()
     assert max(counted) - min(counted) <= 1
 
 
 def test_faster_workers_hold_more() -> None:
-    workers = [WorkerProfile("slow", speed=1.0), WorkerProfile("fast", speed=3.0)]
-    assert loads(place(partitions(8), workers), workers) == {"slow": 2, "fast": 6}
+    profiles = [WorkerProfile("slow", speed=1.0), WorkerProfile("fast", speed=3.0)]
+    assert loads(place(partitions(8), profiles), profiles) == {"slow": 2, "fast": 6}
 
 
 @pytest.mark.parametrize(
@@ -59,36 +59,36 @@ def test_shares(total: int, speeds: list[float], expected: list[int]) -> None:
 
 @given(st.data())
 def test_what_is_held_stays_where_it_is_when_nobody_came_or_went(data: st.DataObject) -> None:
-    count, size, replicas = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 5)), data.draw(st.integers(1, 3))
-    workers = [WorkerProfile(f"w{i}") for i in range(size)]
-    placed = place(partitions(count), workers, replicas)
-    again = place(partitions(count), workers, replicas, placed)
+    count, workers, replicas = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 5)), data.draw(st.integers(1, 3))
+    profiles = [WorkerProfile(f"w{i}") for i in range(workers)]
+    placed = place(partitions(count), profiles, replicas)
+    again = place(partitions(count), profiles, replicas, placed)
     assert {p: set(h) for p, h in again.items()} == {p: set(h) for p, h in placed.items()}
 
 
 @given(st.integers(2, 8), st.integers(1, 3), st.integers(0, 7))
-def test_only_what_a_lost_worker_held_moves(size: int, each: int, lost: int) -> None:
-    workers = [WorkerProfile(f"w{i}") for i in range(size)]
-    before = place(partitions(size * each), workers)
-    gone = f"w{lost % size}"
-    left = [profile for profile in workers if profile.worker != gone]
-    after = place(partitions(size * each), left, 1, before)
+def test_only_what_a_lost_worker_held_moves(workers: int, each: int, lost: int) -> None:
+    profiles = [WorkerProfile(f"w{i}") for i in range(workers)]
+    before = place(partitions(workers * each), profiles)
+    gone = f"w{lost % workers}"
+    left = [profile for profile in profiles if profile.worker != gone]
+    after = place(partitions(workers * each), left, 1, before)
     moved = [p for p in before if after[p] != before[p]]
     assert moved == [p for p, holders in before.items() if holders == (gone,)]
 
 
 def test_a_newcomer_takes_its_share_and_no_more() -> None:
-    workers = [WorkerProfile("w0"), WorkerProfile("w1")]
-    before = place(partitions(6), workers)
-    after = place(partitions(6), [*workers, WorkerProfile("w2")], 1, before)
-    assert loads(after, [*workers, WorkerProfile("w2")]) == {"w0": 2, "w1": 2, "w2": 2}
+    profiles = [WorkerProfile("w0"), WorkerProfile("w1")]
+    before = place(partitions(6), profiles)
+    after = place(partitions(6), [*profiles, WorkerProfile("w2")], 1, before)
+    assert loads(after, [*profiles, WorkerProfile("w2")]) == {"w0": 2, "w1": 2, "w2": 2}
     assert sum(after[p] != before[p] for p in before) == 2
 
 
 def test_blocks_decide_as_far_as_shares_allow() -> None:
     hosts = [("b",), ("a", "b"), ("c",)]
-    workers = [WorkerProfile("w0", "a"), WorkerProfile("w1", "b"), WorkerProfile("w2", "c")]
-    placed = place(partitions(3, hosts), workers)
+    profiles = [WorkerProfile("w0", "a"), WorkerProfile("w1", "b"), WorkerProfile("w2", "c")]
+    placed = place(partitions(3, hosts), profiles)
     assert placed == {"p0": ("w1",), "p1": ("w0",), "p2": ("w2",)}, "a greedy choice would give p1 to w1 and p0 away"
 
 

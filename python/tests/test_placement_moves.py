@@ -33,16 +33,16 @@ def most_near(layout: list[set[str]], hosts: str) -> int:
     return max(near(layout, chosen) for chosen in itertools.product(hosts, repeat=len(layout)) if even(chosen))
 
 
-def chosen_hosts(placed: dict[str, tuple[str, ...]], workers: list[WorkerProfile]) -> tuple[str, ...]:
-    host = {profile.worker: profile.host for profile in workers}
+def chosen_hosts(placed: dict[str, tuple[str, ...]], profiles: list[WorkerProfile]) -> tuple[str, ...]:
+    host = {profile.worker: profile.host for profile in profiles}
     return tuple(host[holders[0]] for holders in placed.values())
 
 
 @given(LAYOUTS, st.permutations(["a", "b", "c"]))
 def test_no_even_placement_is_nearer(layout: list[set[str]], order: list[str]) -> None:
-    workers = [WorkerProfile(f"w{i}", host) for i, host in enumerate(order)]
-    placed = place(partitions(layout), workers)
-    chosen = chosen_hosts(placed, workers)
+    profiles = [WorkerProfile(f"w{i}", host) for i, host in enumerate(order)]
+    placed = place(partitions(layout), profiles)
+    chosen = chosen_hosts(placed, profiles)
     counts = Counter(chosen)
     assert max(counts[host] for host in order) - min(counts[host] for host in order) <= 1
     assert near(layout, chosen) == most_near(layout, "abc")
@@ -52,34 +52,34 @@ def test_no_even_placement_is_nearer(layout: list[set[str]], order: list[str]) -
 def test_when_a_host_is_gone_all_is_near_again_wherever_it_can_be(
     layout: list[set[str]], order: list[str], gone: str
 ) -> None:
-    workers = [WorkerProfile(f"w{i}", host) for i, host in enumerate(order)]
-    left = [profile for profile in workers if profile.host != gone]
-    before = place(partitions(layout), workers)
+    profiles = [WorkerProfile(f"w{i}", host) for i, host in enumerate(order)]
+    left = [profile for profile in profiles if profile.host != gone]
+    before = place(partitions(layout), profiles)
     after = place(partitions(layout), left, 1, before)
-    if near(layout, chosen_hosts(before, workers)) == len(layout):
+    if near(layout, chosen_hosts(before, profiles)) == len(layout):
         assert near(layout, chosen_hosts(after, left)) == most_near(layout, "".join(profile.host for profile in left))
     assert place(partitions(layout), left, 1, after) == after
 
 
 def test_what_is_held_makes_room_for_what_can_be_near_nowhere_else() -> None:
     layout = [{"b"}, {"b", "c"}, {"c"}, {"b"}]
-    workers = [WorkerProfile("w1", "b"), WorkerProfile("w2", "c")]
-    after = place(partitions(layout), workers, 1, {"p0": ("w0",), "p1": ("w1",), "p2": ("w2",), "p3": ("w0",)})
+    profiles = [WorkerProfile("w1", "b"), WorkerProfile("w2", "c")]
+    after = place(partitions(layout), profiles, 1, {"p0": ("w0",), "p1": ("w1",), "p2": ("w2",), "p3": ("w0",)})
     assert after == {"p0": ("w1",), "p1": ("w2",), "p2": ("w2",), "p3": ("w1",)}
 
 
 def test_a_newcomer_takes_what_is_near_it_from_whom_it_is_far() -> None:
     layout = [{"b"}, {"a", "b"}, {"c"}, {"a"}]
-    workers = [WorkerProfile("w1", "b"), WorkerProfile("w2", "c"), WorkerProfile("w0.1", "a")]
+    profiles = [WorkerProfile("w1", "b"), WorkerProfile("w2", "c"), WorkerProfile("w0.1", "a")]
     before = {"p0": ("w1",), "p1": ("w1",), "p2": ("w2",), "p3": ("w2",)}
-    after = place(partitions(layout), workers, 1, before)
+    after = place(partitions(layout), profiles, 1, before)
     assert after == before | {"p3": ("w0.1",)}
 
 
 def test_a_newcomer_on_a_host_without_blocks_takes_its_share_all_the_same() -> None:
     layout = [{"b"}, {"b", "c"}, {"c"}]
-    workers = [WorkerProfile("w1", "b"), WorkerProfile("w2", "c"), WorkerProfile("w0.1", "d")]
-    after = place(partitions(layout), workers, 1, {"p0": ("w1",), "p1": ("w1",), "p2": ("w2",)})
+    profiles = [WorkerProfile("w1", "b"), WorkerProfile("w2", "c"), WorkerProfile("w0.1", "d")]
+    after = place(partitions(layout), profiles, 1, {"p0": ("w1",), "p1": ("w1",), "p2": ("w2",)})
     assert sorted(holders[0] for holders in after.values()) == ["w0.1", "w1", "w2"]
     assert after["p2"] == ("w2",)
 
@@ -104,6 +104,6 @@ def test_a_change_of_speeds_leaves_all_near_wherever_it_can_be(
 
 def test_a_fast_worker_gets_more_by_way_of_one_that_is_near_both() -> None:
     layout = [{"a", "b"}, {"b", "c"}, {"a", "c"}, {"a", "b"}]
-    workers = [WorkerProfile("w0", "a"), WorkerProfile("w1", "b"), WorkerProfile("w2", "c", 2.0)]
-    after = place(partitions(layout), workers, 1, {"p0": ("w0",), "p1": ("w1",), "p2": ("w2",), "p3": ("w0",)})
+    profiles = [WorkerProfile("w0", "a"), WorkerProfile("w1", "b"), WorkerProfile("w2", "c", 2.0)]
+    after = place(partitions(layout), profiles, 1, {"p0": ("w0",), "p1": ("w1",), "p2": ("w2",), "p3": ("w0",)})
     assert after == {"p0": ("w1",), "p1": ("w2",), "p2": ("w2",), "p3": ("w0",)}

@@ -20,7 +20,7 @@ from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.errors import StoreError
 from cerebro_spark.events import Event, UnitFinished
 from cerebro_spark.recipe import Recipe
-from cerebro_spark.scheduling.evaluations import merging_of
+from cerebro_spark.scheduling.evaluations import infer_merging
 from cerebro_spark.scheduling.records import TrialRecord
 from cerebro_spark.search import FixedSearch
 from cerebro_spark.store import paths
@@ -46,7 +46,7 @@ def test_a_large_state_comes_back_as_it_was(tmp_path: Path) -> None:
     assert len(json.dumps(to_plain(light, "metrics"))) < 1000
     logged_light = from_plain(Metrics, to_plain(light, "metrics"))
     assert logged_light == light
-    assert merging_of(logged_light) == "carried"
+    assert infer_merging(logged_light) == "carried"
     assert fetched(logged_light, store) == LARGE
     assert carried_digest(light) == carried_digest(LARGE), "an old log, which has it whole, compares with a new one"
 
@@ -64,7 +64,7 @@ def test_the_last_state_of_an_epoch_is_needed_by_nobody(tmp_path: Path) -> None:
     light = put_away(LARGE, job_in(store), "t0", 7, final=True)
     assert light.stored is not None
     assert (light.stored.name, light.stored.digest) == ("", carried_digest(LARGE))
-    assert merging_of(light) == "carried"
+    assert infer_merging(light) == "carried"
     assert list(store.list("runs")) == []
 
 

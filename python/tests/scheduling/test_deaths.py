@@ -117,7 +117,7 @@ def test_where_workers_die_of_themselves_it_takes_more_to_blame_a_unit() -> None
 
 def test_deaths_in_one_place_only_are_held_against_the_place() -> None:
     settings = dataclasses.replace(SETTINGS, kill_rule="hosts")
-    convicted = [Deaths().convict(settings, [Kill("w0", "a", 0.0)] * count, {"a", "b"}, 0) for count in range(1, 7)]
+    convicted = [Deaths().is_cause(settings, [Kill("w0", "a", 0.0)] * count, {"a", "b"}, 0) for count in range(1, 7)]
     assert convicted == [False] * 4 + [True] * 2
 
 
