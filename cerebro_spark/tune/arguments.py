@@ -7,8 +7,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from cerebro_spark.backend.base import Backend
-from cerebro_spark.backend.limits import check_seconds
+from cerebro_spark.backend.base import Backend, check_seconds
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.result.reading import check_kind
 from cerebro_spark.trainer.base import Hooks

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from cerebro_spark import runs
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.backend.job import Framework
-from cerebro_spark.backend.wired import WiredBackend
+from cerebro_spark.backend.remote import RemoteBackend
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.input.columns import ColumnNames
 from cerebro_spark.data.prepare import prepare
@@ -289,7 +289,7 @@ def default_backend() -> Backend:
 
 def _check_shared(store: Store, backend: Backend) -> None:
     """Workers are processes of their own: what is in the memory of this one they never see."""
-    if isinstance(backend, WiredBackend) and store.url.startswith("memory://"):
+    if isinstance(backend, RemoteBackend) and store.url.startswith("memory://"):
         raise ConfigurationError(
             f"{store.url} is in the memory of this process, which workers cannot reach: use a folder, hdfs:// or s3://"
         )

@@ -32,7 +32,16 @@ LAYERS = [
     {"cli"},
 ]
 HOMES = {
-    "pyspark": {"backend.spark", "data.prepare", "result", "tune.estimator", "tune.fitted", "doctor.spark"},
+    "pyspark": {
+        "backend.spark",
+        "backend.driver.spark",
+        "backend.worker.spark_task",
+        "data.prepare",
+        "result",
+        "tune.estimator",
+        "tune.fitted",
+        "doctor.spark",
+    },
     "petastorm": {"data.formats.petastorm"},
     "tensorflow": {"trainer.keras"},
     "keras": {"trainer.keras"},

@@ -212,7 +212,7 @@ def test_nothing_is_printed_by_default() -> None:
         "from cerebro_spark.events import *\n"
         "progress = Progress(False)\n"
         "progress(WorkerLost(0.0, 'w0', 'gone'))\n"
-        "logging.getLogger('cerebro_spark.backend.wired').error('something')\n"
+        "logging.getLogger('cerebro_spark.backend.driver.pool').error('something')\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert (done.stdout, done.stderr) == ("", "")
