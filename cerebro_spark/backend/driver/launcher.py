@@ -22,7 +22,7 @@ class HubAddress(NamedTuple):
 
 
 class ProcessWatcher(Protocol):
-    """Who is told of a process that was launched; any method may be called from any thread."""
+    """Is told what a launched process does; any method may be called from any thread."""
 
     def ended(self, handle: WorkerHandle) -> None:
         """Nothing is left of the process. To be called exactly once for each successful launch."""

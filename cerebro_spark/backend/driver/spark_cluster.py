@@ -66,7 +66,7 @@ def look(context: Any) -> Cluster:
 
 
 def settled(context: Any, patience: float = _SECONDS_TO_REGISTER, enough: int | None = None) -> Cluster:
-    """Ask again until all executors that were asked for have registered, or nobody new has come for a while.
+    """Ask again until all executors that were asked for have registered, or no new one has come for a while.
 
     Where `enough` slots are waited for, a pause between two executors is no reason to stop: only they are, or the end
     of patience. Spark tells Python of no event when an executor registers, so this looks again and again.
