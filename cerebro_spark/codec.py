@@ -77,7 +77,7 @@ def from_json(text: str | bytes, tag: str, kinds: Mapping[str, type], ignored: t
         CodecError: If the text is anything else: no JSON, another type, another field, a value of another type.
     """
     try:
-        body = json.loads(text)
+        body = json.loads(text if isinstance(text, str) else text.decode())
         name = body.pop(tag)
         for key in ignored:
             body.pop(key, None)
