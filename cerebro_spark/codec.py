@@ -1,4 +1,8 @@
-"""The JSON form of events: readable by people, exact for machines. It must never execute or import what it reads."""
+"""The JSON form of the values in `events.py`: in the event log, and on the wire between driver and workers.
+
+It is exact, and readable by people. Reading it never imports or executes anything. How a type is read is worked out
+once per type, since a run reads and writes every unit several times.
+"""
 
 from __future__ import annotations
 
@@ -6,81 +10,194 @@ import dataclasses
 import json
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Literal, NewType, Union, get_args, get_origin, get_type_hints
 
-from cerebro_spark.errors import ConfigurationError, EventLogError
+from cerebro_spark.errors import CerebroError, ConfigurationError, EventLogError
 from cerebro_spark.events import EVENTS, Event
+
+Reader = Callable[[Any], Any]
+_write = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+_ATOMS = frozenset({type(None), bool, int, str})
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+
+
+class CodecError(CerebroError):
+    """JSON that is not the form of a value that this version knows."""
 
 
 def encode(event: Event) -> str:
-    """One line of JSON, without the line break.
+    """Return an event as one line of the log, without the line break.
 
     >>> from cerebro_spark.events import WorkerLost
     >>> encode(WorkerLost(1.5, "w1", "killed"))
     '{"event":"WorkerLost","at":1.5,"worker":"w1","reason":"killed","blames_unit":true,"running":null}'
     """
-    body = {"event": type(event).__name__, **_fields(event)}
-    line = json.dumps(body, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    # Half a character, as file names may have it, is no UTF-8; its escape is, and JSON reads it back.
-    return line.encode("utf-8", "backslashreplace").decode("utf-8")
+    return to_json(event, "event")
 
 
 def decode(line: str) -> Event:
-    """The event that `encode` made this line from. Raises EventLogError for any other line, whatever it holds.
+    """Return the event that `encode` made this line from.
+
+    Raises:
+        EventLogError: For any other line, whatever it holds.
 
     >>> decode('{"event":"WorkerLost","at":1.5,"worker":"w1","reason":"killed","blames_unit":true,"running":null}')
     WorkerLost(at=1.5, worker='w1', reason='killed', blames_unit=True, running=None)
     """
     try:
-        body = json.loads(line)
-        name = body.pop("event")
-        kind = EVENTS[name]
-        body.pop("n", None)
-        body.pop("by", None)
-        event: Event = from_plain(kind, body)
-    except EventLogError:
-        raise
-    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        said = f"{type(error).__name__}: {error}"
-        raise EventLogError(f"{line[:80]!r} is not an event that this version knows ({said})") from error
+        event: Event = from_json(line, "event", EVENTS, ignored=("n", "by"))
+    except CodecError as error:
+        raise EventLogError(f"{error}: the log is foreign, damaged, or from another version") from error
     return event
 
 
+def to_json(value: Any, tag: str) -> str:
+    """Return a dataclass as a JSON object on one line, with the name of its type under `tag`.
+
+    Raises:
+        ConfigurationError: If a field holds what JSON cannot.
+    """
+    text = _write({tag: type(value).__name__, **_fields(value)})
+    # Half a character, as file names may have it, is no UTF-8; its escape is, and JSON reads it back.
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def from_json(text: str | bytes, tag: str, kinds: Mapping[str, type], ignored: tuple[str, ...] = ()) -> Any:
+    """Return the value that `to_json` made this text from.
+
+    Args:
+        text: A JSON object.
+        tag: The key of the type's name.
+        kinds: The types that are allowed, by name.
+        ignored: Keys of the object that are no fields.
+
+    Raises:
+        CodecError: If the text is anything else: no JSON, another type, another field, a value of another type.
+    """
+    try:
+        body = json.loads(text if isinstance(text, str) else text.decode())
+        name = body.pop(tag)
+        for key in ignored:
+            body.pop(key, None)
+        if name not in kinds:
+            raise CodecError(f"{name!r:.80} is not a type that this version knows here")
+        return reader_of(kinds[name])(body)
+    except CodecError:
+        raise
+    except _UNREADABLE as error:
+        said = f"{type(error).__name__}: {error}"
+        raise CodecError(f"{text[:80]!r} is not a value that this version knows ({said})") from error
+
+
+@cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    if dataclasses.is_dataclass(kind):
+        return tuple(field.name for field in dataclasses.fields(kind))
+    return tuple(getattr(kind, "_fields", ()))
+
+
 def _fields(value: Any) -> dict[str, Any]:
-    if dataclasses.is_dataclass(value):
-        return {f.name: to_plain(getattr(value, f.name), f.name) for f in dataclasses.fields(value)}
-    return {name: to_plain(getattr(value, name), name) for name in value._fields}
+    kind: Any = type(value)
+    plain = {}
+    for name in _field_names(kind):
+        item = getattr(value, name)
+        plain[name] = item if type(item) in _ATOMS else to_plain(item, name)
+    return plain
 
 
 def to_plain(value: Any, where: str) -> Any:
-    """A value as JSON knows it; `where` names it if that cannot be.
+    """Return a value as JSON knows it; `where` names it if that cannot be.
+
+    Raises:
+        ConfigurationError: If it holds what JSON cannot.
 
     >>> to_plain({"units": (64, 32)}, "params")
     {'units': {'$tuple': [64, 32]}}
     """
-    if value is None or isinstance(value, (bool, int, str)):
+    kind: Any = type(value)
+    if kind in _ATOMS:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else {"$float": repr(value)}
-    if dataclasses.is_dataclass(value) or hasattr(value, "_fields"):
+    if isinstance(value, (bool, int, str)):
+        return value
+    if _field_names(kind):
         return _fields(value)
     if isinstance(value, tuple):
         return {"$tuple": [to_plain(item, where) for item in value]}
     if isinstance(value, list):
         return [to_plain(item, where) for item in value]
-    if isinstance(value, Mapping):
-        for key in value:
-            if not isinstance(key, str) or key.startswith("$"):
-                raise ConfigurationError(
-                    f"{key!r} in {where!r} cannot be logged: keys are strings that do not start with '$'"
-                )
-        return {key: to_plain(item, f"{where}.{key}") for key, item in value.items()}
+    if kind is dict or isinstance(value, Mapping):
+        return _plain_mapping(value, where)
     raise ConfigurationError(
-        f"{where!r} holds a {type(value).__name__}, which cannot be logged:"
+        f"{where!r} holds a {kind.__name__}, which cannot be logged:"
         " use numbers, strings, booleans, None, and lists, tuples or dicts of them"
     )
+
+
+def _plain_mapping(value: Mapping[Any, Any], where: str) -> dict[str, Any]:
+    plain = {}
+    for key, item in value.items():
+        if not isinstance(key, str) or key.startswith("$"):
+            raise ConfigurationError(
+                f"{key!r} in {where!r} cannot be logged: keys are strings that do not start with '$'"
+            )
+        plain[key] = item if type(item) in _ATOMS else to_plain(item, f"{where}.{key}")
+    return plain
+
+
+def from_plain(kind: Any, value: Any) -> Any:
+    """Return plain JSON as a value of the type that an annotation says.
+
+    Raises:
+        CodecError: If it is none.
+    """
+    return reader_of(kind)(value)
+
+
+@cache
+def reader_of(kind: Any) -> Reader:
+    """Return the function that turns plain JSON into values of this type."""
+    if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")):
+        return _record_reader(kind)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        inner = reader_of(next(one for one in arguments if one is not type(None)))
+        return lambda value: None if value is None else inner(value)
+    if origin is tuple:
+        inner = reader_of(arguments[0])
+        return lambda value: tuple([inner(item) for item in value["$tuple"]])
+    if origin is Literal:
+        return lambda value: value if value in arguments else _refuse(value, kind)
+    if origin is not None and issubclass(origin, Mapping):
+        return lambda value: _restore(value) if isinstance(value, dict) else _refuse(value, kind)
+    if isinstance(kind, NewType) or kind is str:
+        return lambda value: value if isinstance(value, str) else _refuse(value, kind)
+    if kind is bool:
+        return lambda value: value if isinstance(value, bool) else _refuse(value, kind)
+    if kind is int:
+        return lambda value: value if isinstance(value, (int, float)) else _refuse(value, kind)
+    return _read_float if kind is float else _restore
+
+
+def _record_reader(kind: type) -> Reader:
+    readers = {name: reader_of(hint) for name, hint in get_type_hints(kind).items()}
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, dict):
+            _refuse(value, kind)
+        if not value.keys() <= readers.keys():
+            raise CodecError(f"{kind.__name__} has no field {min(value.keys() - readers.keys())!r} in this version")
+        return kind(**{name: readers[name](item) for name, item in value.items()})
+
+    return read
+
+
+def _read_float(value: Any) -> float:
+    number = float(value) if isinstance(value, int) else _restore(value)
+    return number if isinstance(number, float) else _refuse(value, float)
 
 
 def _restore(value: Any) -> Any:
@@ -95,48 +212,5 @@ def _restore(value: Any) -> Any:
     return value
 
 
-@cache
-def _shape(kind: Any) -> tuple[bool, Any]:
-    """Whether a type has fields, and the generic type that it is made from."""
-    has_fields = isinstance(kind, type) and (dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"))
-    return has_fields, get_origin(kind)
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def from_plain(kind: Any, value: Any) -> Any:
-    """Give plain JSON the type that an annotation says."""
-    is_record, origin = _shape(kind)
-    if is_record:
-        hints = _hints(kind)
-        if not isinstance(value, dict):
-            raise EventLogError(f"{value!r:.80} is no {kind.__name__}: the log is foreign, or from another version")
-        if not value.keys() <= hints.keys():
-            unknown = set(value) - set(hints)
-            raise EventLogError(f"{kind.__name__} has no field {sorted(unknown)[0]!r}: the log is from another version")
-        return kind(**{name: from_plain(hints[name], item) for name, item in value.items()})
-    if origin in (Union, types.UnionType):
-        return None if value is None else from_plain(next(a for a in get_args(kind) if a is not type(None)), value)
-    if origin is tuple:
-        return tuple(from_plain(get_args(kind)[0], item) for item in value["$tuple"])
-    if origin is Literal:
-        return _checked(value, value in get_args(kind), kind)
-    if isinstance(kind, NewType) or kind is str:
-        return _checked(value, isinstance(value, str), kind)
-    if kind is bool:
-        return _checked(value, isinstance(value, bool), kind)
-    if kind is int:
-        return _checked(value, isinstance(value, (int, float)), kind)
-    if kind is float:
-        number = float(value) if isinstance(value, int) else _restore(value)
-        return _checked(number, isinstance(number, float), kind)
-    return _restore(value)
-
-
-def _checked(value: Any, fits: bool, kind: Any) -> Any:
-    if not fits:
-        raise EventLogError(f"{value!r:.80} is no {getattr(kind, '__name__', kind)}: the log is foreign, or damaged")
-    return value
+def _refuse(value: Any, kind: Any) -> Any:
+    raise CodecError(f"{value!r:.80} is no {getattr(kind, '__name__', kind)}")

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from cerebro_spark.backend.carried import carried_digest
+from cerebro_spark.backend.metric_states import digest_states
 from cerebro_spark.codec import to_plain
 from cerebro_spark.errors import ConfigurationError, EventLogError, ReplayDiverged
 from cerebro_spark.eventlog import taken_from_log
@@ -360,4 +360,4 @@ def _shown(event: UnitFinished) -> dict[str, Any]:
     """What an evaluation unit measured, in a form in which NaN equals NaN."""
     metrics: Metrics = dataclasses.replace(event.metrics, carried={}, stored=None)
     plain, values = to_plain(metrics, "metrics"), to_plain(event.values, "values")
-    return {"metrics": plain, "carried": carried_digest(event.metrics), "values": values}
+    return {"metrics": plain, "carried": digest_states(event.metrics), "values": values}

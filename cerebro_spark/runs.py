@@ -16,9 +16,9 @@ from contextlib import closing
 
 from cerebro_spark import recipe as recipes
 from cerebro_spark.backend.base import Backend
-from cerebro_spark.backend.carried import CarriedFiles
+from cerebro_spark.backend.driver.checkpoints import CheckpointSweep
 from cerebro_spark.backend.job import Job
-from cerebro_spark.backend.sweeper import Sweeper
+from cerebro_spark.backend.metric_states import MetricStateFiles
 from cerebro_spark.engine import Engine, Observer
 from cerebro_spark.errors import (
     AlreadyInStore,
@@ -255,8 +255,8 @@ class _Drive:
         self._earlier = earlier
         self._script = recipe.search.script if isinstance(recipe.search, ReplaySearch) else None
         self._log = log
-        self._sweeper = Sweeper(RetryingStore(store, seconds=min(patience, _PATIENCE_TO_SWEEP)), run)
-        self._carried = CarriedFiles(RetryingStore(store, seconds=min(patience, _PATIENCE_TO_SWEEP)), run)
+        self._sweeper = CheckpointSweep(RetryingStore(store, seconds=min(patience, _PATIENCE_TO_SWEEP)), run)
+        self._carried = MetricStateFiles(RetryingStore(store, seconds=min(patience, _PATIENCE_TO_SWEEP)), run)
         self._engine: Engine | None = None
         self._inherited = bool(earlier)
         self.begun = bool(earlier)

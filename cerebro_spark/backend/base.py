@@ -1,4 +1,4 @@
-"""The contract of a backend: the place where units run. It carries out actions and returns facts; it never decides."""
+"""The contract of a backend: the place where units run. It carries out actions and returns events; it never decides."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from cerebro_spark.types import Partition
 class Backend(ABC):
     """Workers, and the way to talk to them.
 
-    Who calls it: the engine, from one thread: `bind` and `start` once, perhaps `rehearse`, then `submit` and `events`
-    in turns, then `close`. `num_workers` is how many workers a run may expect.
+    The engine calls it, from one thread: `bind` and `start` once, perhaps `rehearse`, then `submit` and `events` in
+    turns, then `close`. `num_workers` is how many workers a run may expect.
 
     * `bind(job)` says what the workers will work on; before `start`.
     * `start(partitions, at)` makes workers appear; each is announced by WorkerJoined. It may raise BackendError or
@@ -26,8 +26,8 @@ class Backend(ABC):
       that went well, else what went wrong, with the traceback.
     * `submit(action)` never blocks and never raises for what happens at a worker: that comes back as an event. Orders
       to one worker are carried out in the order they were given; orders to a worker that is not there are dropped.
-    * `events()` blocks until at least one fact is known and returns all that are, in the order in which they happened.
-      It raises RunStalled when no fact can ever come any more.
+    * `events()` blocks until at least one event is known and returns all that are, in the order in which they happened.
+      It raises RunStalled when no event can ever come any more.
     * `now()` is the backend's clock, which never goes back; every event's `at` is a reading of it.
     * `close()` stops the workers; it may be called twice, and after a failed start.
     """
@@ -55,7 +55,7 @@ class Backend(ABC):
 
     @abstractmethod
     def events(self) -> list[Event]:
-        """Wait for facts."""
+        """Wait for events."""
 
     @abstractmethod
     def now(self) -> float:

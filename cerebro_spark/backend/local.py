@@ -8,23 +8,32 @@ from dataclasses import replace
 
 import cloudpickle
 
-from cerebro_spark.backend.child import Child
-from cerebro_spark.backend.hand import Hand
+from cerebro_spark.backend.driver.launcher import Launcher, ProcessWatcher
+from cerebro_spark.backend.driver.workers import WorkerHandle
 from cerebro_spark.backend.job import Job
-from cerebro_spark.backend.wired import WiredBackend
-from cerebro_spark.backend.worker import Posting
+from cerebro_spark.backend.remote import RemoteBackend
+from cerebro_spark.backend.worker.process import WorkerProcess
+from cerebro_spark.backend.worker.session import WorkerSpec
 from cerebro_spark.checks import check_whole
 from cerebro_spark.errors import BackendError
 from cerebro_spark.types import WorkerId
 
 
-class LocalBackend(WiredBackend):
+class LocalBackend(RemoteBackend):
     """One process a worker on this machine.
 
-    `threads` are those of one worker; the cores this process may use shared out evenly if not given. `devices`, such as
-    ("cuda:0", "cuda:1"), go to the workers in turn. A worker that is silent for longer than `heartbeat` seconds, or has
-    not joined after `start_timeout`, is given up and replaced; after `max_restarts` replacements in a run, no more.
-    Three that die one after another in the same place, without having done anything at all, end the run.
+    Three workers that die one after another in the same place, without having done anything, end the run.
+
+    Args:
+        num_workers: How many workers a run has. Default: 2.
+        threads: Threads of one worker. Default: the cores that this process may use, shared evenly.
+        devices: Devices such as ("cuda:0", "cuda:1") that go to the workers in turn. Default: none in particular.
+        heartbeat: Seconds after which a silent worker is given up and replaced. Default: 30.
+        start_timeout: Seconds after which a worker that has not joined is given up and replaced. Default: 120.
+        max_restarts: How many workers may be replaced in a run. Default: 100.
+
+    Raises:
+        ConfigurationError: If one of these is no such number.
 
     >>> LocalBackend(num_workers=0)
     Traceback (most recent call last):
@@ -46,23 +55,42 @@ class LocalBackend(WiredBackend):
             check_whole("threads", threads)
         self.threads = threads or max(1, len(os.sched_getaffinity(0)) // num_workers)
         self.devices = tuple(devices)
+        self._launcher = LocalLauncher(self.threads, self.devices)
 
-    def _launch(self, hand: Hand, posting: Posting) -> None:
-        try:
-            # It may die before this call returns: its words must be where `_gone` looks for them.
-            child = Child(hand.name, lambda: self._gone(hand), hand.words, say=lambda said: self._said(hand, said))
-        except OSError as error:
-            raise BackendError(f"worker {hand.name} could not be started: {error}") from error
-        hand.launched = child
-        child.post(cloudpickle.dumps(posting))
 
-    def _kill(self, hand: Hand) -> None:
-        if hand.launched is not None:
-            hand.launched.kill()
+class LocalLauncher(Launcher):
+    """Starts workers as processes of this machine.
 
-    def _job_of(self, name: WorkerId, job: Job) -> Job:
+    Args:
+        threads: Threads of a worker whose job asks for no number.
+        devices: Devices that go in turn to workers whose job asks for none in particular.
+    """
+
+    def __init__(self, threads: int, devices: Sequence[str]) -> None:
+        self._threads = threads
+        self._devices = devices
+
+    def job_for(self, name: WorkerId, job: Job) -> Job:
         asked = job.resources
         device = asked.device
-        if self.devices and device == "auto":
-            device = self.devices[int(name.partition(".")[0][1:]) % len(self.devices)]
-        return replace(job, resources=replace(asked, threads=asked.threads or self.threads, device=device))
+        if self._devices and device == "auto":
+            device = self._devices[int(name.partition(".")[0][1:]) % len(self._devices)]
+        return replace(job, resources=replace(asked, threads=asked.threads or self._threads, device=device))
+
+    def launch(self, handle: WorkerHandle, spec: WorkerSpec, watcher: ProcessWatcher) -> None:
+        try:
+            # It may die before this call returns: its words must be where the watcher looks for them.
+            process = WorkerProcess(
+                handle.name,
+                on_end=lambda: watcher.ended(handle),
+                words=handle.words,
+                on_line=lambda line: watcher.printed(handle, line),
+            )
+        except OSError as error:
+            raise BackendError(f"worker {handle.name} could not be started: {error}") from error
+        handle.launched = process
+        process.give(cloudpickle.dumps(spec))
+
+    def kill(self, handle: WorkerHandle) -> None:
+        if handle.launched is not None:
+            handle.launched.kill()

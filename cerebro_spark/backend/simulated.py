@@ -1,8 +1,8 @@
 """A backend in virtual time: thousands of workers in one process, seeded, with failures. It trains nothing.
 
-The same engine and scheduler run on it as on real workers; only the facts are made up. It must never read a clock, nor
-draw a random number whose place in the sequence depends on the order of scheduling: a unit takes the same time whoever
-schedules it.
+The same engine and scheduler run on it as on real workers; only the events are made up. It must never read a clock, nor
+draw a random number whose place in the sequence depends on the order of scheduling: a unit takes the same time however
+it is scheduled.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class Traffic:
 
 
 @dataclass(slots=True)
-class _Seat:
-    """A worker at work: `life` counts its lives, so that what an earlier life began is known to be void."""
+class _WorkerState:
+    """A worker in virtual time: `life` counts its restarts, so that what an earlier life began is known to be void."""
 
     spec: SimulatedWorker
     life: int = 0
@@ -109,7 +109,7 @@ class SimulatedBackend(Backend):
     def __init__(self, workers: Sequence[SimulatedWorker], world: World, seed: int = 0) -> None:
         _check(workers, world)
         self.num_workers = len(workers)
-        self._seats = {worker.id: _Seat(worker) for worker in workers}
+        self._states = {worker.id: _WorkerState(worker) for worker in workers}
         self._world = world
         self._seed = seed
         self._now = 0.0
@@ -124,30 +124,30 @@ class SimulatedBackend(Backend):
     def start(self, partitions: Sequence[Partition], at: float = 0.0) -> None:
         self._now = at
         self._columns = {partition.id: index for index, partition in enumerate(partitions)}
-        for seat in self._seats.values():
-            self._at(at + seat.spec.joins_at, partial(self._join, seat))
-            for dies, returns in seat.spec.deaths:
-                self._at(at + dies, partial(self._die, seat, "killed by script"))
+        for state in self._states.values():
+            self._at(at + state.spec.joins_at, partial(self._join, state))
+            for dies, returns in state.spec.deaths:
+                self._at(at + dies, partial(self._die, state, "killed by script"))
                 if returns < float("inf"):
-                    self._at(at + returns, partial(self._join, seat))
+                    self._at(at + returns, partial(self._join, state))
 
     def submit(self, action: Action) -> None:
         if isinstance(action, DeleteCheckpoint):
             self._writer.pop(action.checkpoint.attempt, None)
             return
-        seat = self._seats.get(getattr(action, "worker", ""))
-        if seat is None:
+        state = self._states.get(getattr(action, "worker", ""))
+        if state is None:
             return
         if isinstance(action, RunUnit):
-            self._enqueue(seat, action)
-        elif isinstance(action, LoadPartition) and seat.up:
-            self._begin_load(seat, action)
+            self._enqueue(state, action)
+        elif isinstance(action, LoadPartition) and state.up:
+            self._begin_load(state, action)
         elif isinstance(action, LimitOrder):
-            self._limit(seat, action)
+            self._limit(state, action)
         elif isinstance(action, RetireWorker):
-            seat.up = False
+            state.up = False
             if action.back_after is not None:
-                self._at(self._now + action.back_after, partial(self._join, self._successor(seat)))
+                self._at(self._now + action.back_after, partial(self._join, self._successor(state)))
 
     def events(self) -> list[Event]:
         while self._heap:
@@ -163,13 +163,13 @@ class SimulatedBackend(Backend):
     def close(self) -> None:
         self._heap.clear()
 
-    def _successor(self, seat: _Seat) -> _Seat:
-        """Somebody in the place of a worker that was let go, with a name of its own."""
-        place, _, life = seat.spec.id.partition(".")
-        host = seat.spec.host or seat.spec.id
-        heir = _Seat(replace(seat.spec, id=f"{place}.{int(life or 0) + 1}", host=host, deaths=()))
-        self._seats[heir.spec.id] = heir
-        return heir
+    def _successor(self, state: _WorkerState) -> _WorkerState:
+        """Return a worker in the place of one that was let go, with a name of its own."""
+        place, _, life = state.spec.id.partition(".")
+        host = state.spec.host or state.spec.id
+        successor = _WorkerState(replace(state.spec, id=f"{place}.{int(life or 0) + 1}", host=host, deaths=()))
+        self._states[successor.spec.id] = successor
+        return successor
 
     # -- what happens
 
@@ -177,134 +177,135 @@ class SimulatedBackend(Backend):
         self._serial += 1
         heapq.heappush(self._heap, (time, self._serial, happen))
 
-    def _join(self, seat: _Seat) -> list[Event]:
-        seat.up = True
-        speed = seat.spec.speed if self._world.speeds_known else None
-        return [WorkerJoined(self._now, seat.spec.id, seat.spec.host or seat.spec.id, speed)]
+    def _join(self, state: _WorkerState) -> list[Event]:
+        state.up = True
+        speed = state.spec.speed if self._world.speeds_known else None
+        return [WorkerJoined(self._now, state.spec.id, state.spec.host or state.spec.id, speed)]
 
-    def _die(self, seat: _Seat, reason: str) -> list[Event]:
-        if not seat.up:
+    def _die(self, state: _WorkerState, reason: str) -> list[Event]:
+        if not state.up:
             return []
-        seat.up, seat.life = False, seat.life + 1
-        ghosts = [*seat.queue] if self._world.late_results else []
-        seat.queue.clear()
-        seat.loading.clear()
+        state.up, state.life = False, state.life + 1
+        ghosts = [*state.queue] if self._world.late_results else []
+        state.queue.clear()
+        state.loading.clear()
         for ghost in ghosts:
-            self._at(self._now + self._seconds(ghost, seat), partial(self._finish, ghost, seat))
-        return [WorkerLost(self._now, seat.spec.id, reason)]
+            self._at(self._now + self._seconds(ghost, state), partial(self._finish, ghost, state))
+        return [WorkerLost(self._now, state.spec.id, reason)]
 
-    def _load(self, seat: _Seat, life: int, partition: PartitionId) -> list[Event]:
-        if not seat.up or seat.life != life:
+    def _load(self, state: _WorkerState, life: int, partition: PartitionId) -> list[Event]:
+        if not state.up or state.life != life:
             return []
-        seat.loading.pop(partition, None)
-        return [PartitionLoaded(self._now, seat.spec.id, partition)]
+        state.loading.pop(partition, None)
+        return [PartitionLoaded(self._now, state.spec.id, partition)]
 
-    def _enqueue(self, seat: _Seat, order: RunUnit) -> None:
-        if seat.up:
-            seat.queue.append(order)
-            if len(seat.queue) == 1:
-                self._begin(seat)
+    def _enqueue(self, state: _WorkerState, order: RunUnit) -> None:
+        if state.up:
+            state.queue.append(order)
+            if len(state.queue) == 1:
+                self._begin(state)
 
-    def _begin(self, seat: _Seat) -> None:
-        order, life = seat.queue[0], seat.life
-        seconds = self._read_seconds(order) + self._seconds(order, seat)
+    def _begin(self, state: _WorkerState) -> None:
+        order, life = state.queue[0], state.life
+        seconds = self._read_seconds(order) + self._seconds(order, state)
         if self._world.failure_rate and self._luck.random() < self._world.failure_rate:
-            self._at(self._now + seconds * self._luck.random(), lambda: self._fall(seat, life))
+            self._at(self._now + seconds * self._luck.random(), lambda: self._fall(state, life))
             return
-        seat.began = self._now
+        state.began = self._now
         if order.limit is not None and seconds > order.limit:
-            self._limit_unit(seat, order.attempt, order.limit)
+            self._limit_unit(state, order.attempt, order.limit)
         if seconds < float("inf"):
-            self._at(self._now + seconds, lambda: self._end(order, seat, life))
+            self._at(self._now + seconds, lambda: self._end(order, state, life))
 
-    def _begin_load(self, seat: _Seat, action: LoadPartition) -> None:
-        seat.loading[action.partition] = self._now
+    def _begin_load(self, state: _WorkerState, action: LoadPartition) -> None:
+        state.loading[action.partition] = self._now
         seconds = self._load_seconds(action)
         if action.limit is not None and seconds > action.limit:
-            self._limit_load(seat, action.partition, action.limit)
+            self._limit_load(state, action.partition, action.limit)
         if seconds < float("inf"):
-            self._at(self._now + seconds, partial(self._load, seat, seat.life, action.partition))
+            self._at(self._now + seconds, partial(self._load, state, state.life, action.partition))
 
-    def _limit(self, seat: _Seat, action: LimitOrder) -> None:
-        if action.partition is not None and action.partition in seat.loading:
-            self._limit_load(seat, action.partition, action.limit)
-        elif seat.queue and seat.queue[0].attempt == action.attempt:
-            self._limit_unit(seat, action.attempt, action.limit)
+    def _limit(self, state: _WorkerState, action: LimitOrder) -> None:
+        if action.partition is not None and action.partition in state.loading:
+            self._limit_load(state, action.partition, action.limit)
+        elif state.queue and state.queue[0].attempt == action.attempt:
+            self._limit_unit(state, action.attempt, action.limit)
         else:
             queued = [
-                replace(order, limit=action.limit) if order.attempt == action.attempt else order for order in seat.queue
+                replace(order, limit=action.limit) if order.attempt == action.attempt else order
+                for order in state.queue
             ]
-            seat.queue = deque(queued)
+            state.queue = deque(queued)
 
-    def _limit_unit(self, seat: _Seat, attempt: int, limit: float) -> None:
-        """Whoever is still at this unit when its time is over is stuck."""
-        life, at = seat.life, max(self._now, seat.began + limit)
+    def _limit_unit(self, state: _WorkerState, attempt: int, limit: float) -> None:
+        """Have a worker that is still at this unit when its time is over treated as stuck."""
+        life, at = state.life, max(self._now, state.began + limit)
 
         def look() -> list[Event]:
-            if not seat.queue or seat.queue[0].attempt != attempt:
+            if not state.queue or state.queue[0].attempt != attempt:
                 return []
-            reason = f"unit {seat.queue[0].unit} took longer than {limit:g} s"
-            return self._overrun(seat, life, WorkerLost(at, seat.spec.id, reason, running=attempt))
+            reason = f"unit {state.queue[0].unit} took longer than {limit:g} s"
+            return self._overrun(state, life, WorkerLost(at, state.spec.id, reason, running=attempt))
 
         self._at(at, look)
 
-    def _limit_load(self, seat: _Seat, partition: PartitionId, limit: float) -> None:
-        life, at = seat.life, max(self._now, seat.loading[partition] + limit)
+    def _limit_load(self, state: _WorkerState, partition: PartitionId, limit: float) -> None:
+        life, at = state.life, max(self._now, state.loading[partition] + limit)
 
         def look() -> list[Event]:
-            if partition not in seat.loading:
+            if partition not in state.loading:
                 return []
             reason = f"loading partition {partition} took longer than {limit:g} s"
-            unloaded = PartitionLost(at, seat.spec.id, partition, reason)
-            return self._overrun(seat, life, unloaded, WorkerLost(at, seat.spec.id, reason, blames_unit=False))
+            unloaded = PartitionLost(at, state.spec.id, partition, reason)
+            return self._overrun(state, life, unloaded, WorkerLost(at, state.spec.id, reason, blames_unit=False))
 
         self._at(at, look)
 
-    def _overrun(self, seat: _Seat, life: int, *facts: Event) -> list[Event]:
+    def _overrun(self, state: _WorkerState, life: int, *facts: Event) -> list[Event]:
         """A worker that is stuck is killed, and comes again."""
-        if seat.life != life or not seat.up:
+        if state.life != life or not state.up:
             return []
-        self._die(seat, "")
-        self._at(self._now + self._world.repair_seconds, lambda: self._join(seat))
+        self._die(state, "")
+        self._at(self._now + self._world.repair_seconds, lambda: self._join(state))
         return list(facts)
 
-    def _end(self, order: RunUnit, seat: _Seat, life: int) -> list[Event]:
-        if seat.life != life:
+    def _end(self, order: RunUnit, state: _WorkerState, life: int) -> list[Event]:
+        if state.life != life:
             return []
-        seat.queue.popleft()
-        facts = self._finish(order, seat)
-        if seat.queue:
-            self._begin(seat)
+        state.queue.popleft()
+        facts = self._finish(order, state)
+        if state.queue:
+            self._begin(state)
         return facts
 
-    def _finish(self, order: RunUnit, seat: _Seat) -> list[Event]:
-        unit, seconds = order.unit, self._seconds(order, seat)
+    def _finish(self, order: RunUnit, state: _WorkerState) -> list[Event]:
+        unit, seconds = order.unit, self._seconds(order, state)
         self.traffic.units += 1
         checkpoint = None
         if unit.kind == "train":
             size = self._world.checkpoint_bytes(order.params)
             checkpoint = Checkpoint(unit.trial, unit.epoch, order.step, order.attempt, size, digest_of(order))
-            self._writer[checkpoint.attempt] = seat.spec.id
+            self._writer[checkpoint.attempt] = state.spec.id
             self.traffic.written += size
         metrics = Metrics({"loss": 1.0 / unit.epoch}, {"loss": 1.0})
-        return [UnitFinished(self._now, seat.spec.id, unit, order.attempt, seconds, checkpoint, metrics)]
+        return [UnitFinished(self._now, state.spec.id, unit, order.attempt, seconds, checkpoint, metrics)]
 
-    def _fall(self, seat: _Seat, life: int) -> list[Event]:
-        if seat.life != life:
+    def _fall(self, state: _WorkerState, life: int) -> list[Event]:
+        if state.life != life:
             return []
-        self._at(self._now + self._world.repair_seconds, lambda: self._join(seat))
-        return self._die(seat, "died by chance")
+        self._at(self._now + self._world.repair_seconds, lambda: self._join(state))
+        return self._die(state, "died by chance")
 
     # -- how long it takes
 
     def _load_seconds(self, action: LoadPartition) -> float:
         return self._world.load_seconds
 
-    def _seconds(self, order: RunUnit, seat: _Seat) -> float:
+    def _seconds(self, order: RunUnit, state: _WorkerState) -> float:
         cost = self._world.cost(order.params) * self._factor(order.unit)
         if order.unit.kind == "eval":
             cost *= self._world.evaluation_cost
-        return cost / seat.spec.speed
+        return cost / state.spec.speed
 
     def _factor(self, unit: Unit) -> float:
         """The unit's own deviation from the expected time, drawn by its name alone."""

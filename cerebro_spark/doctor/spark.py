@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from cerebro_spark.backend import cluster
-from cerebro_spark.backend.cluster import Cluster, Finding
+from cerebro_spark.backend.driver import spark_cluster as cluster
+from cerebro_spark.backend.driver.spark_cluster import Cluster, Finding
 from cerebro_spark.data.cluster import use_this_python
 from cerebro_spark.doctor.diagnosis import Diagnosis, fix, note, ok
 from cerebro_spark.errors import CerebroError

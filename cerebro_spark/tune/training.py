@@ -8,7 +8,7 @@ from typing import Any
 from cerebro_spark import runs
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.backend.job import Framework
-from cerebro_spark.backend.wired import WiredBackend
+from cerebro_spark.backend.remote import RemoteBackend
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.prepare import prepare
 from cerebro_spark.errors import ConfigurationError
@@ -137,7 +137,7 @@ def open_result(store: Store, run_id: str) -> Result:
 
 def _check_shared(store: Store, backend: Backend) -> None:
     """Workers are other processes, which cannot read the memory of this one."""
-    if isinstance(backend, WiredBackend) and store.url.startswith("memory://"):
+    if isinstance(backend, RemoteBackend) and store.url.startswith("memory://"):
         raise ConfigurationError(
             f"{store.url} is in the memory of this process, which workers cannot reach: use a folder, hdfs:// or s3://"
         )

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro_spark.backend.cluster import Cluster, Finding, troubles, unseen
+from cerebro_spark.backend.driver.spark_cluster import Cluster, Finding, troubles, unseen
 from cerebro_spark.cli import main
 from cerebro_spark.doctor import examine, machine
 from cerebro_spark.doctor.diagnosis import Diagnosis, fix, ok

@@ -35,6 +35,8 @@ LAYERS = [
 HOMES = {
     "pyspark": {
         "backend.spark",
+        "backend.driver.spark",
+        "backend.worker.spark_task",
         "data.input.spark",
         "result",
         "tune.estimator",

@@ -14,9 +14,9 @@ from small_search import small_dataset, torch_model_fn
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.local import LocalBackend
+from cerebro_spark.backend.remote import RemoteBackend
 from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World
 from cerebro_spark.backend.spark import SparkBackend
-from cerebro_spark.backend.wired import WiredBackend
 from cerebro_spark.errors import BackendError, RunStalled
 from cerebro_spark.events import (
     Event,
@@ -45,14 +45,14 @@ def simulated(folder: Path) -> Setting:
     return Setting(backend, (Partition("p0", rows=4), Partition("p1", rows=4)))
 
 
-def wired(backend: WiredBackend, folder: Path) -> Setting:
+def remote(backend: RemoteBackend, folder: Path) -> Setting:
     dataset = small_dataset(folder)
     backend.bind(Job("r1", dataset.store, dataset, Hooks(torch_model_fn)))
     return Setting(backend, dataset.partitions)
 
 
 def local(folder: Path) -> Setting:
-    return wired(LocalBackend(num_workers=2), folder)
+    return remote(LocalBackend(num_workers=2), folder)
 
 
 JVM = [pytest.mark.slow, pytest.mark.jvm]
@@ -75,7 +75,7 @@ def setting(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterat
     if kind in ("simulated", "local"):
         made = {"simulated": simulated, "local": local}[kind](tmp_path)
     else:
-        made = wired(SparkBackend(request.getfixturevalue(kind), num_workers=2), tmp_path)
+        made = remote(SparkBackend(request.getfixturevalue(kind), num_workers=2), tmp_path)
     with made.backend:
         yield made
 
@@ -137,7 +137,7 @@ def test_orders_to_one_worker_are_done_in_order(setting: Setting) -> None:
 def test_orders_to_a_worker_that_never_was_are_dropped(setting: Setting) -> None:
     backend, partition = setting.backend, setting.partitions[0].id
     worker = started(setting)[0]
-    if isinstance(backend, WiredBackend):
+    if isinstance(backend, RemoteBackend):
         backend.submit(RunUnit("nobody", Unit("t0", 1, partition), attempt=1, params={}, step=1))
     backend.submit(LoadPartition(worker, partition))
     assert len(gather(backend, PartitionLoaded, 1)) == 1
@@ -146,7 +146,7 @@ def test_orders_to_a_worker_that_never_was_are_dropped(setting: Setting) -> None
 def test_one_batch_can_be_tried_beforehand(setting: Setting) -> None:
     setting.backend.start(setting.partitions)
     assert setting.backend.rehearse({"lr": 0.01, "batch_size": 16}) is None
-    if isinstance(setting.backend, WiredBackend):
+    if isinstance(setting.backend, RemoteBackend):
         assert "batch_size" in str(setting.backend.rehearse({"batch_size": -5}))
     assert len(gather(setting.backend, WorkerJoined, 2)) == 2
 
@@ -161,10 +161,10 @@ def test_a_backend_can_be_used_again(setting: Setting) -> None:
 
 def test_a_worker_that_is_killed_is_lost_and_replaced(setting: Setting) -> None:
     backend = setting.backend
-    if not isinstance(backend, WiredBackend):
+    if not isinstance(backend, RemoteBackend):
         pytest.skip("its workers die by a script of their own")
     started(setting)
-    pid = backend._hands["w0"].pid
+    pid = backend._run.pool.handles["w0"].pid
     assert pid
     os.kill(pid, signal.SIGKILL)
     (lost,) = gather(backend, WorkerLost, 1)
@@ -174,22 +174,22 @@ def test_a_worker_that_is_killed_is_lost_and_replaced(setting: Setting) -> None:
 
 def test_a_worker_that_dies_while_it_leaves_is_not_replaced(setting: Setting) -> None:
     backend = setting.backend
-    if not isinstance(backend, WiredBackend):
+    if not isinstance(backend, RemoteBackend):
         pytest.skip("its workers die by a script of their own")
     started(setting)
-    pids = {name: backend._hands[name].pid or 0 for name in ("w0", "w1")}
+    pids = {name: backend._run.pool.handles[name].pid or 0 for name in ("w0", "w1")}
     backend.remove_worker("w0")
     os.kill(pids["w0"], signal.SIGKILL)
     gather(backend, WorkerLost, 1)
     os.kill(pids["w1"], signal.SIGKILL)
     (joined,) = gather(backend, WorkerJoined, 1)
     assert joined.worker == "w1.1"  # type: ignore[attr-defined]
-    assert list(backend._hands) == ["w1.1"]
+    assert list(backend._run.pool.handles) == ["w1.1"]
 
 
 def test_workers_are_added_and_removed_while_a_run_goes_on(setting: Setting) -> None:
     backend = setting.backend
-    if not isinstance(backend, WiredBackend):
+    if not isinstance(backend, RemoteBackend):
         pytest.skip("its workers come and go by a script of their own")
     backend.num_workers = 1
     backend.start(setting.partitions)
@@ -199,7 +199,7 @@ def test_workers_are_added_and_removed_while_a_run_goes_on(setting: Setting) -> 
     backend.remove_worker("w0")
     (retiring,) = gather(backend, WorkerRetiring, 1)
     backend.submit(RetireWorker(retiring.worker))  # type: ignore[attr-defined]
-    assert backend._hands["w0"].ended.wait(30)
+    assert backend._run.pool.handles["w0"].ended.wait(30)
     assert backend.workers == ["w1"]
     with pytest.raises(BackendError, match="no worker 'w9': there are w1"):
         backend.remove_worker("w9")

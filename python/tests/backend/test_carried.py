@@ -12,9 +12,15 @@ from plain_loop import logged
 from small_search import FEATURES, small_dataset
 
 from cerebro_spark import runs
-from cerebro_spark.backend.carried import LIMIT, CarriedFiles, carried_digest, fetched, put_away
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.local import LocalBackend
+from cerebro_spark.backend.metric_states import (
+    LIMIT,
+    MetricStateFiles,
+    digest_states,
+    load_states,
+    store_large_states,
+)
 from cerebro_spark.codec import encode, from_plain, to_plain
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.errors import StoreError
@@ -39,7 +45,7 @@ def job_in(store: Any) -> Job:
 
 def test_a_large_state_comes_back_as_it_was(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    light = put_away(LARGE, job_in(store), "t0", 7, final=False)
+    light = store_large_states(LARGE, job_in(store), "t0", 7, final=False)
     assert light.carried == {}
     assert light.stored is not None
     assert light.stored.name == paths.carried("r1", "t0", 7)
@@ -47,34 +53,34 @@ def test_a_large_state_comes_back_as_it_was(tmp_path: Path) -> None:
     logged_light = from_plain(Metrics, to_plain(light, "metrics"))
     assert logged_light == light
     assert infer_merging(logged_light) == "carried"
-    assert fetched(logged_light, store) == LARGE
-    assert carried_digest(light) == carried_digest(LARGE), "an old log, which has it whole, compares with a new one"
+    assert load_states(logged_light, store) == LARGE
+    assert digest_states(light) == digest_states(LARGE), "an old log, which has it whole, compares with a new one"
 
 
 def test_a_small_state_stays_where_it_is(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    assert put_away(SMALL, job_in(store), "t0", 7, final=False) is SMALL
-    assert fetched(SMALL, store) is SMALL
-    assert fetched(None, store) is None
+    assert store_large_states(SMALL, job_in(store), "t0", 7, final=False) is SMALL
+    assert load_states(SMALL, store) is SMALL
+    assert load_states(None, store) is None
     assert list(store.list("runs")) == []
 
 
 def test_the_last_state_of_an_epoch_is_needed_by_nobody(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    light = put_away(LARGE, job_in(store), "t0", 7, final=True)
+    light = store_large_states(LARGE, job_in(store), "t0", 7, final=True)
     assert light.stored is not None
-    assert (light.stored.name, light.stored.digest) == ("", carried_digest(LARGE))
+    assert (light.stored.name, light.stored.digest) == ("", digest_states(LARGE))
     assert infer_merging(light) == "carried"
     assert list(store.list("runs")) == []
 
 
 def test_another_file_in_its_place_is_refused(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    light = put_away(LARGE, job_in(store), "t0", 7, final=False)
+    light = store_large_states(LARGE, job_in(store), "t0", 7, final=False)
     store.delete(paths.carried("r1", "t0", 7))
     store.write(paths.carried("r1", "t0", 7), b"{}")
     with pytest.raises(StoreError, match=r"a7.json is not the metric state"):
-        fetched(light, store)
+        load_states(light, store)
 
 
 def test_of_several_states_the_last_stands() -> None:
@@ -88,9 +94,9 @@ def test_of_several_states_the_last_stands() -> None:
 def test_a_file_goes_once_a_later_unit_is_logged(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     trial = TrialRecord("t0", 0, {}, 1)
-    with CarriedFiles(store, "r1") as files:
+    with MetricStateFiles(store, "r1") as files:
         for attempt, partition in enumerate(("p0", "p1", "p2")):
-            light = put_away(LARGE, job_in(store), "t0", attempt, final=partition == "p2")
+            light = store_large_states(LARGE, job_in(store), "t0", attempt, final=partition == "p2")
             trial.trained[partition] = light
             files.note(UnitFinished(0.0, "w0", Unit("t0", 1, partition), attempt, 1.0, metrics=light), {"t0": trial})
             files._pool.submit(lambda: None).result()

@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from cerebro_spark.backend.child import Child
+from cerebro_spark.backend.worker.process import WorkerProcess
 
 SECONDS = 30.0
 
@@ -23,6 +23,6 @@ def test_a_child_has_said_its_last_words_before_its_end_is_told(monkeypatch: pyt
         heard.append(list(words))
         ended.set()
 
-    Child("w0", end, words)
+    WorkerProcess("w0", end, words)
     assert ended.wait(SECONDS)
     assert heard == [["(its process ended with code 1)"]]

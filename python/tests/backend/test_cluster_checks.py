@@ -17,7 +17,7 @@ from observing import each_event
 from small_search import small_dataset, torch_model_fn
 from sparks import CLUSTER, SparkHouse
 
-from cerebro_spark.backend import cluster
+from cerebro_spark.backend.driver import spark_cluster as cluster
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.spark import SparkBackend
 from cerebro_spark.engine import Engine
@@ -164,7 +164,7 @@ search = cs.RandomSearch(
 
 def tell(event):
     if type(event).__name__ == "UnitFinished":
-        print("workers", *(hand.pid for hand in backend._hands.values()), flush=True)
+        print("workers", *(handle.pid for handle in backend._run.pool.handles.values()), flush=True)
 
 from cerebro_spark import runs
 execute = runs.execute

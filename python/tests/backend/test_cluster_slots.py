@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro_spark.backend.cluster import tasks_an_executor
+from cerebro_spark.backend.driver.spark_cluster import tasks_an_executor
 
 
 def settings(gpus: str, share: str) -> dict[str, str]:

@@ -13,14 +13,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from logs import logged
 from small_search import small_dataset, torch_model_fn
 
-from cerebro_spark.backend import wired
-from cerebro_spark.backend.hand import Hand
+from cerebro_spark.backend.driver.workers import WorkerHandle, WorkerNames
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.local import LocalBackend
 from cerebro_spark.backend.spark import SparkBackend
-from cerebro_spark.backend.succession import Succession
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.events import RetireWorker, WorkerJoined
 from cerebro_spark.trainer.base import Hooks
@@ -37,11 +36,11 @@ def begun(backend: LocalBackend, folder: Path, model_fn: Any = torch_model_fn) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("left", [Hand("w0"), Hand("w0", peer=1)], ids=["never joined", "had joined"])
-def test_who_is_left_of_an_earlier_run_takes_nobodys_name_or_wire(left: Hand, tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", [WorkerHandle("w0"), WorkerHandle("w0", peer=1)], ids=["never joined", "had joined"])
+def test_who_is_left_of_an_earlier_run_takes_nobodys_name_or_wire(left: WorkerHandle, tmp_path: Path) -> None:
     with LocalBackend(num_workers=2, threads=1) as backend:
         begun(backend, tmp_path)
-        backend._gone(left)
+        backend._run.pool.ended(left)
         assert backend.rehearse({}) is None
         assert backend.workers == ["w0", "w1"]
 
@@ -53,12 +52,13 @@ def test_a_second_ctrl_c_leaves_no_worker(tmp_path: Path, monkeypatch: pytest.Mo
 
     backend = LocalBackend(num_workers=1, threads=1)
     begun(backend, tmp_path)
-    (hand,) = backend._hands.values()
-    os.kill(hand.pid or 0, signal.SIGSTOP)  # it will not hear that it shall stop
-    monkeypatch.setattr(wired, "see_off", pressed_again)
+    pool = backend._run.pool
+    (handle,) = pool.handles.values()
+    os.kill(handle.pid or 0, signal.SIGSTOP)  # it will not hear that it shall stop
+    monkeypatch.setattr(pool, "close", pressed_again)
     with pytest.raises(KeyboardInterrupt):
         backend.close()
-    assert hand.ended.wait(30)
+    assert handle.ended.wait(30)
 
 
 @pytest.mark.slow
@@ -81,10 +81,10 @@ def test_a_worker_that_the_scheduler_lets_go_is_told_of(tmp_path: Path, caplog: 
     with LocalBackend(num_workers=3, threads=1) as backend:
         begun(backend, tmp_path)
         backend.remove_worker("w0")
-        left = [backend._hands[name] for name in ("w0", "w1")]
-        for hand in left:
-            backend.submit(RetireWorker(hand.name))
-        assert all(hand.ended.wait(200) for hand in left)  # they may be loading a framework
+        left = [backend._run.pool.handles[name] for name in ("w0", "w1")]
+        for handle in left:
+            backend.submit(RetireWorker(handle.name))
+        assert all(handle.ended.wait(200) for handle in left)  # they may be loading a framework
         assert backend.workers == ["w2"]
     assert [record.message.split(" on ")[0] for record in caplog.records if "let go" in record.message] == ["worker w1"]
 
@@ -100,23 +100,23 @@ def test_who_was_let_go_for_its_failures_is_replaced_after_a_while(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_place_that_is_still_bad_does_not_end_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_place_that_is_still_bad_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever comes there dies at once, which would end a run that has nobody else for the place."""
     with LocalBackend(num_workers=2, threads=1, max_restarts=4) as backend:
         begun(backend, tmp_path)
         monkeypatch.setattr("sys.executable", "/bin/false")
-        backend.submit(RetireWorker("w0", back_after=0.01))
-        with backend._news:
-            assert backend._news.wait_for(lambda: "no restart is left" in caplog.text, timeout=60)
-        assert backend._failure is None
-        assert backend.workers == ["w1"]
+        w0 = backend._run.pool.handles["w0"]
+        with logged("cerebro_spark.backend.driver.pool", "no restart is left") as given_up:
+            backend.submit(RetireWorker("w0", back_after=0.01))
+            assert given_up.wait(60)
+        assert w0.ended.wait(60)
+        assert not backend._run._events.failed
+        assert [name for name in backend.workers if name != "w0"] == ["w1"]
 
 
 def test_who_died_of_a_trial_does_not_speak_against_the_place() -> None:
-    names = Succession(max_restarts=9)
-    assert [names.heir(Hand("w0", tried=True)) for _ in range(5)] == ["w0.1"] * 5
+    names = WorkerNames(max_restarts=9)
+    assert [names.replacement_of(WorkerHandle("w0", tried=True)) for _ in range(5)] == ["w0.1"] * 5
 
 
 def refusing(error: Exception) -> Any:

@@ -11,18 +11,25 @@ from collections.abc import Iterator
 
 import pytest
 
-from cerebro_spark.backend.hub import Hub
-from cerebro_spark.backend.wire import Line, Message, WireError
+from cerebro_spark.backend.wire.channel import WireError
+from cerebro_spark.backend.wire.connection import DriverConnection
+from cerebro_spark.backend.wire.hub import Hub
+from cerebro_spark.backend.wire.messages import FromWorker, Heartbeat, Hello, OutputLine, Stop, ToWorker, UnitStarted
+from cerebro_spark.events import LoadPartition
 
 SECRET = b"s" * 32
 WAIT = 20.0
+HELLO = Hello("w0")
+LOAD = LoadPartition("w0", "p0")
+BAD = OutputLine("bad")
+LONG = OutputLine("takes long")
 
 
 class Ear:
     """Collects what a hub tells."""
 
     def __init__(self) -> None:
-        self.messages: queue.Queue[tuple[int, Message]] = queue.Queue()
+        self.messages: queue.Queue[tuple[int, FromWorker]] = queue.Queue()
         self.lost: queue.Queue[tuple[int, str]] = queue.Queue()
 
 
@@ -38,20 +45,20 @@ def hub(ear: Ear) -> Iterator[Hub]:
     made.close()
 
 
-def greeted(hub: Hub, ear: Ear) -> tuple[Line, int]:
+def greeted(hub: Hub, ear: Ear) -> tuple[DriverConnection, int]:
     """A line that has said hello, and its number."""
-    line = Line(hub.address, SECRET, WAIT)
-    line.send({"type": "hello"})
+    line = DriverConnection(hub.address, SECRET, WAIT)
+    line.send(HELLO)
     return line, ear.messages.get(timeout=WAIT)[0]
 
 
 def test_both_ways(hub: Hub, ear: Ear) -> None:
-    line = Line(hub.address, SECRET, WAIT)
-    line.send({"type": "hello", "big": "x" * 300_000})
+    line = DriverConnection(hub.address, SECRET, WAIT)
+    line.send(Hello("w0", host="x" * 300_000))
     peer, message = ear.messages.get(timeout=WAIT)
-    assert message["type"] == "hello"
-    hub.send(peer, {"type": "load", "partition": "p" * 300_000})
-    assert line.receive()[0]["partition"] == "p" * 300_000
+    assert message == Hello("w0", host="x" * 300_000)
+    hub.send(peer, LoadPartition("w0", "p" * 300_000))
+    assert line.receive() == [LoadPartition("w0", "p" * 300_000)]
     line.close()
     assert ear.lost.get(timeout=WAIT) == (peer, "it hung up")
 
@@ -59,14 +66,14 @@ def test_both_ways(hub: Hub, ear: Ear) -> None:
 def test_a_wrong_secret_is_refused_and_logged_and_changes_nothing(
     hub: Hub, ear: Ear, caplog: pytest.LogCaptureFixture
 ) -> None:
-    good = Line(hub.address, SECRET, WAIT)
-    good.send({"type": "hello"})
+    good = DriverConnection(hub.address, SECRET, WAIT)
+    good.send(HELLO)
     peer, _ = ear.messages.get(timeout=WAIT)
-    with caplog.at_level(logging.WARNING, "cerebro_spark.backend.hub"):
+    with caplog.at_level(logging.WARNING, "cerebro_spark.backend.wire.hub"):
         with pytest.raises((WireError, OSError)):
-            Line(hub.address, b"x" * 32, WAIT).receive()
-        hub.send(peer, {"type": "load"})
-        assert good.receive() == [{"type": "load"}]
+            DriverConnection(hub.address, b"x" * 32, WAIT).receive()
+        hub.send(peer, LOAD)
+        assert good.receive() == [LOAD]
     assert "never proved itself" in caplog.text
     assert ear.lost.empty()
     good.close()
@@ -76,9 +83,9 @@ def test_a_wrong_secret_is_refused_and_logged_and_changes_nothing(
 def test_garbage_changes_nothing(hub: Hub, ear: Ear, noise: bytes) -> None:
     stranger = socket.create_connection(hub.address, timeout=WAIT)
     stranger.sendall(noise)
-    good = Line(hub.address, SECRET, WAIT)
-    good.send({"type": "hello"})
-    assert ear.messages.get(timeout=WAIT)[1] == {"type": "hello"}
+    good = DriverConnection(hub.address, SECRET, WAIT)
+    good.send(HELLO)
+    assert ear.messages.get(timeout=WAIT)[1] == HELLO
     assert ear.messages.empty()
     assert ear.lost.empty()
     stranger.close()
@@ -90,46 +97,46 @@ def test_strangers_that_vanish_at_once_do_not_break_the_hub(hub: Hub, ear: Ear) 
         stranger = socket.create_connection(hub.address, timeout=WAIT)
         stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         stranger.close()
-    good = Line(hub.address, SECRET, WAIT)
-    good.send({"type": "hello"})
-    assert ear.messages.get(timeout=WAIT)[1] == {"type": "hello"}
+    good = DriverConnection(hub.address, SECRET, WAIT)
+    good.send(HELLO)
+    assert ear.messages.get(timeout=WAIT)[1] == HELLO
     good.close()
 
 
 def test_a_crowd_that_proves_nothing_keeps_nobody_out(hub: Hub, ear: Ear) -> None:
     crowd = [socket.create_connection(hub.address, timeout=WAIT) for _ in range(80)]
-    good = Line(hub.address, SECRET, WAIT)
-    good.send({"type": "hello"})
-    assert ear.messages.get(timeout=WAIT)[1] == {"type": "hello"}
+    good = DriverConnection(hub.address, SECRET, WAIT)
+    good.send(HELLO)
+    assert ear.messages.get(timeout=WAIT)[1] == HELLO
     for stranger in [*crowd, good]:
         stranger.close()
 
 
 def test_many_orders_at_once_block_nobody(hub: Hub, ear: Ear) -> None:
-    line = Line(hub.address, SECRET, WAIT)
-    line.send({"type": "hello"})
+    line = DriverConnection(hub.address, SECRET, WAIT)
+    line.send(HELLO)
     peer = ear.messages.get(timeout=WAIT)[0]
     for number in range(5000):
-        hub.send(peer, {"type": "load", "partition": number})
-    heard: list[Message] = []
+        hub.send(peer, LoadPartition("w0", str(number)))
+    heard: list[ToWorker] = []
     while len(heard) < 5000:
         heard += line.receive()
-    assert [message["partition"] for message in heard] == list(range(5000))
+    assert heard == [LoadPartition("w0", str(number)) for number in range(5000)]
     line.close()
 
 
 def test_a_listener_that_raises_costs_one_peer_not_the_hub(ear: Ear) -> None:
-    def refuse(peer: int, message: Message) -> None:
-        if message["type"] == "bad":
+    def refuse(peer: int, message: FromWorker) -> None:
+        if message == BAD:
             raise OverflowError("too much")
         ear.messages.put((peer, message))
 
     hub = Hub(SECRET, refuse, lambda *m: ear.lost.put(m))
-    bad, good = Line(hub.address, SECRET, WAIT), Line(hub.address, SECRET, WAIT)
-    bad.send({"type": "bad"})
+    bad, good = DriverConnection(hub.address, SECRET, WAIT), DriverConnection(hub.address, SECRET, WAIT)
+    bad.send(BAD)
     assert "too much" in ear.lost.get(timeout=WAIT)[1]
-    good.send({"type": "hello"})
-    assert ear.messages.get(timeout=WAIT)[1] == {"type": "hello"}
+    good.send(HELLO)
+    assert ear.messages.get(timeout=WAIT)[1] == HELLO
     hub.close()
     bad.close()
     good.close()
@@ -138,15 +145,15 @@ def test_a_listener_that_raises_costs_one_peer_not_the_hub(ear: Ear) -> None:
 @pytest.mark.slow
 def test_the_silent_are_given_up(ear: Ear) -> None:
     hub = Hub(SECRET, lambda *m: ear.messages.put(m), lambda *m: ear.lost.put(m), silence=4.0)
-    silent, lively = Line(hub.address, SECRET, WAIT), Line(hub.address, SECRET, WAIT)
-    silent.send({"type": "hello", "name": "silent"})
+    silent, lively = DriverConnection(hub.address, SECRET, WAIT), DriverConnection(hub.address, SECRET, WAIT)
+    silent.send(Hello("silent"))
     first = ear.messages.get(timeout=WAIT)[0]
-    lively.send({"type": "hello", "name": "lively"})
+    lively.send(Hello("lively"))
     stop = threading.Event()
 
     def beat() -> None:
         while not stop.wait(0.2):
-            lively.send({"type": "alive"})
+            lively.send(Heartbeat())
 
     beating = threading.Thread(target=beat)
     beating.start()
@@ -168,16 +175,16 @@ class Busy:
         self._ear = ear
         self.kept, self.let_go = threading.Event(), threading.Event()
 
-    def __call__(self, peer: int, message: Message) -> None:
-        if message["type"] == "long":
+    def __call__(self, peer: int, message: FromWorker) -> None:
+        if message == LONG:
             self.kept.set()
             assert self.let_go.wait(WAIT)
         self._ear.messages.put((peer, message))
 
-    def holding(self, hub: Hub) -> Line:
+    def holding(self, hub: Hub) -> DriverConnection:
         """A line whose message keeps the listener."""
-        line = Line(hub.address, SECRET, WAIT)
-        line.send({"type": "long"})
+        line = DriverConnection(hub.address, SECRET, WAIT)
+        line.send(LONG)
         assert self.kept.wait(WAIT)
         return line
 
@@ -188,13 +195,13 @@ def test_nobody_is_silent_whom_the_hub_had_no_time_to_hear(ear: Ear) -> None:
     hub = Hub(SECRET, busy, lambda *m: ear.lost.put(m), silence=4.0)
     lively, peer = greeted(hub, ear)
     holding = busy.holding(hub)
-    lively.send({"type": "alive"})
+    lively.send(Heartbeat())
     assert not busy.let_go.wait(5.0), "longer than anybody may be silent"
     busy.let_go.set()
-    heard = {ear.messages.get(timeout=WAIT)[1]["type"] for _ in range(2)}
-    assert heard == {"long", "alive"}
-    hub.send(peer, {"type": "load"})
-    assert lively.receive() == [{"type": "load"}]
+    heard = {ear.messages.get(timeout=WAIT)[1] for _ in range(2)}
+    assert heard == {LONG, Heartbeat()}
+    hub.send(peer, LOAD)
+    assert lively.receive() == [LOAD]
     hub.close()
     holding.close()
     lively.close()
@@ -205,12 +212,12 @@ def test_what_came_in_before_a_worker_is_called_lost_counts(ear: Ear) -> None:
     hub = Hub(SECRET, busy, lambda *m: ear.lost.put(m))
     dying, peer = greeted(hub, ear)
     holding = busy.holding(hub)
-    dying.send({"type": "finished"})
+    dying.send(UnitStarted(1))
     hub.lose(peer, "its process ended")
     busy.let_go.set()
     assert ear.lost.get(timeout=WAIT) == (peer, "its process ended")
-    told = [ear.messages.get_nowait()[1]["type"] for _ in range(ear.messages.qsize())]
-    assert told == ["long", "finished"], "all of it before the loss"
+    told = [ear.messages.get_nowait()[1] for _ in range(ear.messages.qsize())]
+    assert told == [LONG, UnitStarted(1)], "all of it before the loss"
     hub.close()
     holding.close()
     dying.close()
@@ -224,13 +231,13 @@ def test_what_is_said_while_somebody_is_lost_is_said_at_once(ear: Ear) -> None:
 
     def interrupted(timeout: float | None, woken: bool = True) -> None:
         if timeout == 0.0:
-            hub.send(stays, {"type": "load"})
+            hub.send(stays, LOAD)
         serve(timeout, woken)
 
     hub._serve_ready = interrupted  # type: ignore[method-assign]
     hub.lose(dies, "its process ended")
     staying._socket.settimeout(WAIT)
-    assert staying.receive() == [{"type": "load"}]
+    assert staying.receive() == [LOAD]
     hub.close()
     assert not hub._thread.is_alive()
     staying.close()
@@ -238,8 +245,8 @@ def test_what_is_said_while_somebody_is_lost_is_said_at_once(ear: Ear) -> None:
 
 
 def test_a_dropped_worker_sees_that_the_driver_hung_up(hub: Hub, ear: Ear) -> None:
-    line = Line(hub.address, SECRET, WAIT)
-    line.send({"type": "hello"})
+    line = DriverConnection(hub.address, SECRET, WAIT)
+    line.send(HELLO)
     hub.drop(ear.messages.get(timeout=WAIT)[0])
     with pytest.raises(WireError, match="hung up"):
         line.receive()
@@ -249,10 +256,10 @@ def test_a_dropped_worker_sees_that_the_driver_hung_up(hub: Hub, ear: Ear) -> No
 
 def test_closing_sends_the_last_orders(ear: Ear) -> None:
     hub = Hub(SECRET, lambda *m: ear.messages.put(m), lambda *m: ear.lost.put(m))
-    line = Line(hub.address, SECRET, WAIT)
-    line.send({"type": "hello"})
-    hub.send(ear.messages.get(timeout=WAIT)[0], {"type": "stop"})
+    line = DriverConnection(hub.address, SECRET, WAIT)
+    line.send(HELLO)
+    hub.send(ear.messages.get(timeout=WAIT)[0], Stop())
     hub.close()
     hub.close()
-    assert line.receive() == [{"type": "stop"}]
+    assert line.receive() == [Stop()]
     line.close()

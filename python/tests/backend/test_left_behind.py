@@ -16,12 +16,12 @@ from small_driver import CONFIGURATIONS, SEED, Stop, small_recipe
 from small_search import small_dataset, torch_model_fn
 
 from cerebro_spark import runs
-from cerebro_spark.backend.hub import Hub
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.local import LocalBackend
-from cerebro_spark.backend.messages import order
-from cerebro_spark.backend.wire import Line, Message
-from cerebro_spark.backend.worker import Posting, work_for
+from cerebro_spark.backend.wire.connection import DriverConnection
+from cerebro_spark.backend.wire.hub import Hub
+from cerebro_spark.backend.wire.messages import FromWorker, Hello
+from cerebro_spark.backend.worker.session import WorkerSpec, work_for
 from cerebro_spark.engine import Engine
 from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import (
@@ -136,25 +136,24 @@ def test_a_worker_that_was_given_up_does_no_more_than_it_must(tmp_path: Path) ->
     joined = threading.Event()
     peers: list[int] = []
 
-    def heard(peer: int, message: Message) -> None:
-        if message["type"] == "hello":
+    def heard(peer: int, message: FromWorker) -> None:
+        if isinstance(message, Hello):
             peers.append(peer)
             joined.set()
 
     hub = Hub(b"secret", heard, lambda peer, reason: None)
-    line = Line(hub.address, b"secret", SECONDS)
-    line.send({"type": "hello"})
-    posting = Posting(hub.address, b"secret", "w0", b"")
-    worker = threading.Thread(target=work_for, args=(job, line, posting), daemon=True)
+    connection = DriverConnection(hub.address, b"secret", SECONDS)
+    connection.send(Hello("w0"))
+    spec = WorkerSpec(hub.address, b"secret", "w0", b"")
+    worker = threading.Thread(target=work_for, args=(job, connection, spec), daemon=True)
     worker.start()
     try:
         assert joined.wait(SECONDS)
         partition = dataset.train[0].id
         orders = [RunUnit("w0", Unit(f"t{n}", 1, partition), n, {"lr": float(n)}, step=1) for n in (1, 2)]
-        for action in (LoadPartition("w0", partition), *orders):
-            message = order(action)
-            assert message is not None
-            hub.send(peers[0], message)
+        hub.send(peers[0], LoadPartition("w0", partition))
+        for order in orders:
+            hub.send(peers[0], order)
         assert training.inside.wait(SECONDS)
         listener = next(thread for thread in threading.enumerate() if thread.name == "listen-w0")
         hub.drop(peers[0])

@@ -81,7 +81,7 @@ class Killer:
 
 
 def pids(backend: LocalBackend) -> list[int]:
-    return [hand.pid for hand in backend._hands.values() if hand.pid]
+    return [handle.pid for handle in backend._run.pool.handles.values() if handle.pid]
 
 
 def train(

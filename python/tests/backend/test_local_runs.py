@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logs import logged
 from plain_loop import check_run
 from small_search import keras_model_fn, small_dataset, torch_model_fn
 
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.local import LocalBackend
-from cerebro_spark.backend.wire import WireError
-from cerebro_spark.backend.worker import Posting, packed, serve
+from cerebro_spark.backend.wire.channel import WireError
+from cerebro_spark.backend.worker.session import WorkerSpec, pack_job, serve
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.engine import Engine
 from cerebro_spark.errors import BackendError, PreflightFailed
@@ -110,11 +111,13 @@ class Killer:
         elif isinstance(event, UnitFinished):
             self._units += 1
             if self._units % self._every == 0 and len(self.struck) < self._most:
-                name, hand = next(
-                    item for item in self._backend._hands.items() if item[1].pid and item[0] not in self.struck
+                name, handle = next(
+                    item
+                    for item in self._backend._run.pool.handles.items()
+                    if item[1].pid and item[0] not in self.struck
                 )
-                assert hand.pid
-                os.kill(hand.pid, self._how)
+                assert handle.pid
+                os.kill(handle.pid, self._how)
                 self.struck.append(name)
 
 
@@ -214,10 +217,10 @@ class LoadedAfter:
 
 def test_functions_are_loaded_before_the_driver_is_dialled_who_takes_silence_for_death(tmp_path: Path) -> None:
     dataset = small_dataset(tmp_path)
-    job = packed(Job("r1", dataset.store, dataset, Hooks(LoadedAfter()), framework="torch"), "w0")
+    job = pack_job(Job("r1", dataset.store, dataset, Hooks(LoadedAfter()), framework="torch"), "w0")
     with socket.create_server(("127.0.0.1", 0)) as driver:
-        posting = Posting(driver.getsockname(), b"secret", "w0", job)
-        worker = threading.Thread(target=refused, args=(posting,), daemon=True)
+        spec = WorkerSpec(driver.getsockname(), b"secret", "w0", job)
+        worker = threading.Thread(target=refused, args=(spec,), daemon=True)
         worker.start()
         assert select.select([driver], [], [], 0.5)[0] == [], "nobody dials while functions are loaded"
         LoadedAfter.event.set()
@@ -227,10 +230,10 @@ def test_functions_are_loaded_before_the_driver_is_dialled_who_takes_silence_for
     assert not worker.is_alive()
 
 
-def refused(posting: Posting) -> None:
+def refused(spec: WorkerSpec) -> None:
     """Serve a driver that hangs up at once."""
     with contextlib.suppress(OSError, WireError):
-        serve(posting)
+        serve(spec)
 
 
 def test_a_model_fn_that_kills_its_worker_is_told_by_its_last_words(tmp_path: Path) -> None:
@@ -307,9 +310,9 @@ class Staffing:
         if isinstance(event, UnitFinished):
             self._units += 1
             if self._units == 6:
-                assert self._backend.add_workers() == ["w2"]
-                with self._backend._news:  # small units would all be done before it has started
-                    assert self._backend._news.wait_for(lambda: "w2" in self._backend.workers, timeout=60)
+                with logged("cerebro_spark.backend.driver.run", "worker w2 has joined") as joined:
+                    assert self._backend.add_workers() == ["w2"]
+                    assert joined.wait(60), "small units would all be done before it has started"
             elif event.worker == "w2" and "w0" in self._backend.workers:
                 self._backend.remove_worker("w0")
 

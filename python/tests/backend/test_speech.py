@@ -15,13 +15,14 @@ import cloudpickle
 import pytest
 from small_search import small_dataset, torch_model_fn
 
-from cerebro_spark.backend.hub import Hub
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.local import LocalBackend
-from cerebro_spark.backend.spark_task import run_worker
-from cerebro_spark.backend.speech import Ration, Said, pass_on
-from cerebro_spark.backend.wire import Line, Message
-from cerebro_spark.backend.worker import Posting
+from cerebro_spark.backend.wire.connection import DriverConnection
+from cerebro_spark.backend.wire.hub import Hub
+from cerebro_spark.backend.wire.messages import FromWorker, OutputLine, Stop
+from cerebro_spark.backend.worker.output import LineQuota, read_lines
+from cerebro_spark.backend.worker.session import WorkerSpec
+from cerebro_spark.backend.worker.spark_task import run_worker
 from cerebro_spark.engine import Engine
 from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import Settings
@@ -29,16 +30,16 @@ from cerebro_spark.search import FixedSearch
 from cerebro_spark.trainer.base import Hooks
 
 
-def passed_on(data: bytes, is_error: bool = True, burst: int = 9) -> tuple[list[Said], list[str]]:
-    said: list[Said] = []
+def passed_on(data: bytes, is_error: bool = True, burst: int = 9) -> tuple[list[OutputLine], list[str]]:
+    said: list[OutputLine] = []
     kept: list[str] = []
-    pass_on(io.BytesIO(data), is_error, Ration(burst, 1.0, clock=lambda: 0.0), said.append, kept.append)
+    read_lines(io.BytesIO(data), is_error, LineQuota(burst, 1.0, clock=lambda: 0.0), said.append, kept.append)
     return said, kept
 
 
 def test_a_line_has_the_trial_that_was_named_before_it() -> None:
     said, kept = passed_on(b"hello\n\n\x1etrial:t1\none\n\ntwo\n\x1etrial:\nbye")
-    assert said == [Said("hello"), Said("one", "t1"), Said("two", "t1"), Said("bye")]
+    assert said == [OutputLine("hello"), OutputLine("one", "t1"), OutputLine("two", "t1"), OutputLine("bye")]
     assert kept == ["hello", "one", "two", "bye"]
 
 
@@ -53,8 +54,8 @@ def test_a_line_has_the_trial_that_was_named_before_it() -> None:
     ],
 )
 def test_warnings_and_errors_are_loud_on_standard_error(line: str, loud: bool) -> None:
-    assert passed_on(line.encode())[0] == [Said(line, loud=loud)]
-    assert passed_on(line.encode(), is_error=False)[0] == [Said(line)]
+    assert passed_on(line.encode())[0] == [OutputLine(line, loud=loud)]
+    assert passed_on(line.encode(), is_error=False)[0] == [OutputLine(line)]
 
 
 def test_too_much_is_left_out_and_counted() -> None:
@@ -115,31 +116,31 @@ def test_what_a_worker_prints_is_in_the_drivers_log(
 
 @pytest.mark.slow
 def test_inside_a_spark_task_it_goes_by_the_workers_own_wire(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    heard: list[Message] = []
+    heard: list[FromWorker] = []
     spoken = threading.Event()
 
-    def hear(peer: int, message: Message) -> None:
+    def hear(peer: int, message: FromWorker) -> None:
         heard.append(message)
-        if message["type"] == "said":
+        if isinstance(message, OutputLine):
             spoken.set()
-            hub.send(peer, {"type": "stop"})
+            hub.send(peer, Stop())
 
     hub = Hub(b"s" * 32, hear, lambda peer, reason: None)
     dataset = small_dataset(tmp_path)
     job = Job("r1", dataset.store, dataset, Hooks(torch_model_fn), framework="nothing")  # type: ignore[arg-type]
-    posting = Posting(hub.address, b"s" * 32, "w0", cloudpickle.dumps(job))
-    words = run_worker(cloudpickle.dumps(posting), "here", ())
+    spec = WorkerSpec(hub.address, b"s" * 32, "w0", cloudpickle.dumps(job))
+    words = run_worker(cloudpickle.dumps(spec), "here", ())
     hub.close()
     assert spoken.is_set()
-    (said,) = [message for message in heard if message["type"] == "said"][:1]
-    assert "the trainer is not ready" in said["text"]
+    said = next(message for message in heard if isinstance(message, OutputLine))
+    assert "the trainer is not ready" in said.text
     assert any("the trainer is not ready" in word for word in words)
     assert "the trainer is not ready" in capfd.readouterr().err, "the executor's log has it too"
 
 
 def test_both_ends_notice_a_machine_that_is_gone() -> None:
     hub = Hub(b"s" * 32, lambda peer, message: None, lambda peer, reason: None, silence=12.0)
-    line = Line(hub.address, b"s" * 32, 10.0, silence=24.0)
+    line = DriverConnection(hub.address, b"s" * 32, 10.0, silence=24.0)
     try:
         (peer,) = hub._peers.values()
         for sock, seconds in ((line._socket, 24), (peer.socket, 12)):

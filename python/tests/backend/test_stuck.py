@@ -10,11 +10,12 @@ from small_search import small_dataset, torch_model_fn
 
 import cerebro_spark as cs
 from cerebro_spark import hp
-from cerebro_spark.backend.clocks import Clocks
-from cerebro_spark.backend.hand import Hand
+from cerebro_spark.backend.driver.deadlines import Deadlines
+from cerebro_spark.backend.driver.workers import WorkerHandle
+from cerebro_spark.backend.wire.messages import UnitStarted
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.eventlog import EventLog
-from cerebro_spark.events import LoadPartition, RunUnit, UnitFinished, WorkerLost
+from cerebro_spark.events import LoadPartition, RunUnit, UnitFailed, UnitFinished, WorkerLost
 from cerebro_spark.store.local import LocalStore
 from cerebro_spark.types import Unit
 
@@ -103,44 +104,51 @@ def test_a_number_of_kills_that_is_none_is_refused(value: Any, tmp_path: Path) -
         )
 
 
+UNIT = Unit("t0", 1, "p0")
+
+
 def run_unit(attempt: int, limit: float | None) -> RunUnit:
-    return RunUnit("w0", Unit("t0", 1, "p0"), attempt, {}, limit=limit)
+    return RunUnit("w0", UNIT, attempt, {}, limit=limit)
+
+
+def finished(attempt: int) -> UnitFinished:
+    return UnitFinished(0.0, "w0", UNIT, attempt, 1.0)
 
 
 def test_a_clock_runs_from_the_beginning_of_a_unit_to_its_report() -> None:
-    clocks, hand = Clocks(grace=100.0), Hand("w0", peer=1)
-    assert clocks.wait(0.0) is None
-    clocks.ordered(hand, run_unit(1, 10.0), 0.0)
-    clocks.ordered(hand, run_unit(2, 10.0), 0.0)
-    assert clocks.wait(4.0) == 6.0
-    clocks.heard(hand, {"type": "started", "attempt": 1}, 5.0)
-    assert clocks.overdue([hand], 14.9) == []
-    clocks.heard(hand, {"type": "started", "attempt": 2}, 14.0)
-    (late,) = clocks.overdue([hand], 15.0)
+    deadlines, handle = Deadlines(grace=100.0), WorkerHandle("w0", peer=1)
+    assert deadlines.wait(0.0) is None
+    deadlines.note_order(handle, run_unit(1, 10.0), 0.0)
+    deadlines.note_order(handle, run_unit(2, 10.0), 0.0)
+    assert deadlines.wait(4.0) == 6.0
+    deadlines.note_report(handle, UnitStarted(1), 5.0)
+    assert deadlines.overdue([handle], 14.9) == []
+    deadlines.note_report(handle, UnitStarted(2), 14.0)
+    (late,) = deadlines.overdue([handle], 15.0)
     assert late[1].attempt == 1, "its checkpoint may be stuck"
-    clocks.heard(hand, {"type": "finished", "attempt": 1}, 15.0)
-    assert clocks.overdue([hand], 23.9) == []
-    assert clocks.wait(23.9) == pytest.approx(0.1)
-    assert [order.attempt for _, order in clocks.overdue([hand], 24.0)] == [2]
-    clocks.heard(hand, {"type": "failed", "attempt": 2}, 24.0)
-    assert clocks.overdue([hand], 1e9) == []
-    assert clocks.wait(1e9) is None
+    deadlines.note_report(handle, finished(1), 15.0)
+    assert deadlines.overdue([handle], 23.9) == []
+    assert deadlines.wait(23.9) == pytest.approx(0.1)
+    assert [order.attempt for _, order in deadlines.overdue([handle], 24.0)] == [2]
+    deadlines.note_report(handle, UnitFailed(0.0, "w0", UNIT, 2, "error"), 24.0)
+    assert deadlines.overdue([handle], 1e9) == []
+    assert deadlines.wait(1e9) is None
 
 
 def test_who_begins_nothing_at_all_is_overdue_too() -> None:
-    clocks, hand = Clocks(grace=100.0), Hand("w0", peer=1)
-    clocks.ordered(hand, LoadPartition("w0", "p0", limit=10.0), 0.0)
-    assert clocks.overdue([hand], 109.0) == []
-    (late,) = clocks.overdue([hand], 110.0)
+    deadlines, handle = Deadlines(grace=100.0), WorkerHandle("w0", peer=1)
+    deadlines.note_order(handle, LoadPartition("w0", "p0", limit=10.0), 0.0)
+    assert deadlines.overdue([handle], 109.0) == []
+    (late,) = deadlines.overdue([handle], 110.0)
     assert late[1].partition == "p0"
 
 
 def test_what_waits_behind_something_without_a_limit_waits_as_long_as_that_takes() -> None:
-    clocks, hand = Clocks(grace=1.0), Hand("w0", peer=1)
-    clocks.ordered(hand, run_unit(1, None), 0.0)
-    clocks.heard(hand, {"type": "started", "attempt": 1}, 0.0)
-    clocks.ordered(hand, run_unit(2, 10.0), 0.0)
-    assert clocks.overdue([hand], 1e6) == []
-    clocks.heard(hand, {"type": "finished", "attempt": 1}, 1e6)
-    clocks.heard(hand, {"type": "started", "attempt": 2}, 1e6)
-    assert [order.attempt for _, order in clocks.overdue([hand], 1e6 + 20.0)] == [2]
+    deadlines, handle = Deadlines(grace=1.0), WorkerHandle("w0", peer=1)
+    deadlines.note_order(handle, run_unit(1, None), 0.0)
+    deadlines.note_report(handle, UnitStarted(1), 0.0)
+    deadlines.note_order(handle, run_unit(2, 10.0), 0.0)
+    assert deadlines.overdue([handle], 1e6) == []
+    deadlines.note_report(handle, finished(1), 1e6)
+    deadlines.note_report(handle, UnitStarted(2), 1e6)
+    assert [order.attempt for _, order in deadlines.overdue([handle], 1e6 + 20.0)] == [2]

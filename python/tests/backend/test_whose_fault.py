@@ -10,11 +10,10 @@ import pytest
 from small_search import FEATURES, small_dataset, torch_model_fn
 
 from cerebro_spark.backend.job import Job
-from cerebro_spark.backend.messages import order
-from cerebro_spark.backend.wire import Message
-from cerebro_spark.backend.worker import Worker
+from cerebro_spark.backend.wire.messages import FromWorker, Stop
+from cerebro_spark.backend.worker.worker import Worker
 from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.events import LoadPartition, RunUnit
+from cerebro_spark.events import LoadPartition, RunUnit, UnitFailed, UnitFinished
 from cerebro_spark.store import paths
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.types import Checkpoint, Unit
@@ -22,27 +21,16 @@ from cerebro_spark.types import Checkpoint, Unit
 pytestmark = pytest.mark.slow
 
 
-class Ear:
-    """A wire on which nobody answers: it keeps what a worker says."""
-
-    def __init__(self) -> None:
-        self.said: list[Message] = []
-
-    def send(self, message: Message) -> None:
-        self.said.append(message)
-
-
-def reported(dataset: Dataset, model_fn: Callable[[Any], Any], *orders: RunUnit) -> list[Message]:
-    """What a worker says of units that it is told to run, one after another."""
-    ear = Ear()
-    worker = Worker(Job("r1", dataset.store, dataset, Hooks(model_fn), framework="torch"), ear)  # type: ignore[arg-type]
-    for action in (LoadPartition("w0", dataset.train[0].id), *orders):
-        told = order(action)
-        assert told is not None
-        worker.order(told)
-    worker.order({"type": "stop"})
+def reported(dataset: Dataset, model_fn: Callable[[Any], Any], *orders: RunUnit) -> list[UnitFinished | UnitFailed]:
+    """What a worker reports of units that it is told to run, one after another."""
+    said: list[FromWorker] = []
+    worker = Worker("w0", Job("r1", dataset.store, dataset, Hooks(model_fn), framework="torch"), said.append)
+    worker.take(LoadPartition("w0", dataset.train[0].id))
+    for order in orders:
+        worker.take(order)
+    worker.take(Stop())
     worker.work()
-    return [message for message in ear.said if message["type"] in ("finished", "failed")]
+    return [message for message in said if isinstance(message, UnitFinished | UnitFailed)]
 
 
 def wide_model_fn(params: Any) -> Any:
@@ -72,8 +60,10 @@ def unsavable_model_fn(params: Any) -> Any:
 
 def trained(dataset: Dataset) -> Checkpoint:
     """The checkpoint of a first unit, in the store."""
-    (message,) = reported(dataset, torch_model_fn, RunUnit("w0", Unit("t0", 1, dataset.train[0].id), 1, {}, step=1))
-    return Checkpoint(*message["checkpoint"])
+    (report,) = reported(dataset, torch_model_fn, RunUnit("w0", Unit("t0", 1, dataset.train[0].id), 1, {}, step=1))
+    assert isinstance(report, UnitFinished)
+    assert report.checkpoint is not None
+    return report.checkpoint
 
 
 def second(dataset: Dataset, parent: Checkpoint) -> RunUnit:
@@ -83,16 +73,18 @@ def second(dataset: Dataset, parent: Checkpoint) -> RunUnit:
 def test_a_state_that_no_file_can_hold_is_its_trials_fault(tmp_path: Path) -> None:
     dataset = small_dataset(tmp_path)
     first = RunUnit("w0", Unit("t0", 1, dataset.train[0].id), 1, {}, step=1)
-    (message,) = reported(dataset, unsavable_model_fn, first)
-    assert (message["type"], message["blame"]) == ("failed", "trial")
-    assert "a checkpoint cannot hold" in message["error"]
+    (report,) = reported(dataset, unsavable_model_fn, first)
+    assert isinstance(report, UnitFailed)
+    assert report.blame == "trial"
+    assert "a checkpoint cannot hold" in report.error
 
 
 def test_a_model_that_does_not_fit_its_file_is_its_trials_fault(tmp_path: Path) -> None:
     dataset = small_dataset(tmp_path)
-    (message,) = reported(dataset, wide_model_fn, second(dataset, trained(dataset)))
-    assert (message["type"], message["blame"]) == ("failed", "trial")
-    assert "the architecture that wrote it" in message["error"]
+    (report,) = reported(dataset, wide_model_fn, second(dataset, trained(dataset)))
+    assert isinstance(report, UnitFailed)
+    assert report.blame == "trial"
+    assert "the architecture that wrote it" in report.error
 
 
 def weights(data: bytes) -> int:
@@ -121,5 +113,6 @@ def test_a_file_that_is_not_what_was_written_is_tried_again(tmp_path: Path, dama
     if damage is not None:
         assert damage(data) != data
         dataset.store.write(name, damage(data))
-    (message,) = reported(dataset, torch_model_fn, second(dataset, parent))
-    assert (message["type"], message["blame"]) == ("failed", "worker"), message["error"]
+    (report,) = reported(dataset, torch_model_fn, second(dataset, parent))
+    assert isinstance(report, UnitFailed)
+    assert report.blame == "worker", report.error

@@ -1,4 +1,4 @@
-"""The wire: whole messages out of any chunks of bytes, and nothing at all from whoever does not know the secret."""
+"""The wire: whole frames out of any chunks of bytes, and nothing at all from a peer that does not know the secret."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro_spark.backend.wire import MAGIC, Channel, Line, WireError
+from cerebro_spark.backend.wire.channel import MAGIC, VERSION, Channel, WireError
+from cerebro_spark.backend.wire.connection import DriverConnection
 
 SECRET = b"s" * 32
-messages = st.lists(
-    st.fixed_dictionaries({"type": st.text(max_size=8)}, optional={"x": st.integers(), "y": st.text(max_size=50)}),
-    max_size=6,
-)
+frames = st.lists(st.binary(max_size=80), max_size=6)
 
 
 def pair(secret: bytes = SECRET) -> tuple[Channel, Channel]:
@@ -27,12 +25,12 @@ def pair(secret: bytes = SECRET) -> tuple[Channel, Channel]:
 
 
 @settings(deadline=None)
-@given(messages, messages, st.data())
-def test_messages_arrive_whole_however_the_bytes_are_cut(down: list, up: list, data: st.DataObject) -> None:
+@given(frames, frames, st.data())
+def test_frames_arrive_whole_however_the_bytes_are_cut(down: list[bytes], up: list[bytes], data: st.DataObject) -> None:
     driver, worker = pair()
     for sender, receiver, said in ((driver, worker, down), (worker, driver, up)):
-        for message in said:
-            sender.say(message)
+        for body in said:
+            sender.say(body)
         stream = sender.to_send()
         heard = []
         while stream:
@@ -64,9 +62,9 @@ def test_an_echo_is_no_proof() -> None:
 
 def test_another_workers_conversation_cannot_be_played_back() -> None:
     driver, worker = pair()
-    worker.say({"type": "finished"})
+    worker.say(b"finished")
     recorded = worker.to_send()
-    assert driver.receive(recorded) == [{"type": "finished"}]
+    assert driver.receive(recorded) == [b"finished"]
     with pytest.raises(WireError, match="changed on its way"):
         driver.receive(recorded)
     other, _ = pair()
@@ -90,7 +88,7 @@ def test_garbage_opens_nothing_and_says_nothing(noise: bytes) -> None:
 @given(st.data())
 def test_a_flipped_bit_is_noticed(data: st.DataObject) -> None:
     driver, worker = pair()
-    worker.say({"type": "loaded", "partition": "train-00000"})
+    worker.say(b"loaded train-00000")
     stream = bytearray(worker.to_send())
     place = data.draw(st.integers(0, len(stream) - 1))
     stream[place] ^= 1 << data.draw(st.integers(0, 7))
@@ -120,24 +118,31 @@ def test_proof_and_a_long_message_may_come_together() -> None:
     greeting_and_proof = worker.to_send()
     driver.receive(greeting_and_proof[:53])
     worker.receive(driver.to_send())
-    worker.say({"type": "hello", "big": "x" * 300_000})
+    worker.say(b"x" * 300_000)
     assert len(driver.receive(greeting_and_proof[53:] + worker.to_send())) == 1
 
 
 def test_nothing_is_said_before_the_proof() -> None:
     with pytest.raises(WireError, match="before both sides"):
-        Channel(SECRET, leads=True).say({"type": "load"})
+        Channel(SECRET, leads=True).say(b"load")
 
 
 def test_a_driver_that_cannot_be_reached_is_named_with_what_to_do() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = closed.getsockname()
     with pytest.raises(WireError, match=rf"cannot be reached at 127.0.0.1:{address[1]} \(.*spark.driver.host"):
-        Line(address, SECRET, 5.0)
+        DriverConnection(address, SECRET, 5.0)
 
 
-def test_only_objects_with_a_type_are_messages() -> None:
-    driver, worker = pair()
-    worker.say(["not", "a", "message"])  # type: ignore[arg-type]
-    with pytest.raises(WireError, match="not a message"):
-        driver.receive(worker.to_send())
+@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1, 10 * VERSION])
+def test_another_version_is_named_with_what_to_do(version: int) -> None:
+    channel = Channel(SECRET, leads=True)
+    said = rf"speaks version {version} of the protocol, but this one version {VERSION}: install the same version"
+    with pytest.raises(WireError, match=said):
+        channel.receive(b"cerebro-spark wire %d\n" % version + b"n" * 32)
+    assert not channel.open
+
+
+def test_another_protocol_is_no_version_of_this_one() -> None:
+    with pytest.raises(WireError, match="does not speak this protocol"):
+        Channel(SECRET, leads=False).receive(b"SSH-2.0-OpenSSH_9.6\r\n")

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import cerebro_spark as cs
 from cerebro_spark import hp
-from cerebro_spark.backend import cluster
+from cerebro_spark.backend.driver import spark_cluster as cluster
 
 
 def main(folder: Path) -> None:

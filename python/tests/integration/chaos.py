@@ -17,13 +17,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from cerebro_spark.backend.hand import Hand
+from cerebro_spark.backend.driver.workers import WorkerHandle
 from cerebro_spark.backend.spark import SparkBackend
-from cerebro_spark.backend.wire import Message
+from cerebro_spark.backend.wire.messages import FromWorker, UnitStarted
 from cerebro_spark.events import Action, Event, RunUnit, UnitFinished, WorkerJoined, WorkerLost
 from cerebro_spark.search import Done, Search, Wait, make_trial_ids
 from cerebro_spark.turns import Turn
-from cerebro_spark.types import Report, Unit, Work
+from cerebro_spark.types import Partition, Report, Unit, Work
 
 Kind = Literal["worker", "task", "executor", "stall", "return"]
 _SECONDS_TO_FIND_A_VICTIM = 60.0
@@ -71,10 +71,16 @@ class WatchedBackend(SparkBackend):
             self.units[action.attempt] = action.unit
         super().submit(action)
 
-    def _note(self, hand: Hand, message: Message, event: Event | None) -> None:
-        super()._note(hand, message, event)
-        if message["type"] == "started":
-            self.on_start(hand.name, int(message["attempt"]))
+    def start(self, partitions: Sequence[Partition], at: float = 0.0) -> None:
+        super().start(partitions, at)
+        note = self._run._note
+
+        def watched(handle: WorkerHandle, message: FromWorker) -> None:
+            note(handle, message)
+            if isinstance(message, UnitStarted):
+                self.on_start(handle.name, message.attempt)
+
+        self._run._note = watched  # type: ignore[method-assign]
 
 
 class Chaos:
@@ -166,15 +172,15 @@ class Chaos:
         name = self._rng.choice(self._victims(blow))
         attempt = self._running(name)
         self._wait_for(lambda: False, self._rng.uniform(0.0, 0.8) * self._seconds)
-        hand = self._backend._hands.get(name)
-        if self._over or hand is None or not hand.pid or (blow.in_unit and self._running(name) != attempt):
+        handle = self._backend._run.pool.handles.get(name)
+        if self._over or handle is None or not handle.pid or (blow.in_unit and self._running(name) != attempt):
             return False
         self._ready.discard(name)
         self._struck.add(name)
         running = self._running(name)
         unit = None if running is None else self._backend.units[running]
-        self.strikes.append(Strike(blow.kind, name, hand.pid, self._backend.now(), running, unit))
-        self._strike(blow.kind, name, hand.pid)
+        self.strikes.append(Strike(blow.kind, name, handle.pid, self._backend.now(), running, unit))
+        self._strike(blow.kind, name, handle.pid)
         return True
 
     def _strike(self, kind: Kind, name: str, pid: int) -> None:

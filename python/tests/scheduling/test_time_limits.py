@@ -9,7 +9,7 @@ import pytest
 from engine_runs import PARTITIONS, WORLD, Recording, watch
 from wild_runs import ListedLog
 
-from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World, _Seat
+from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World, _WorkerState
 from cerebro_spark.engine import Engine
 from cerebro_spark.errors import BackendError, ConfigurationError, RunStalled
 from cerebro_spark.events import (
@@ -44,7 +44,7 @@ class Sticky(SimulatedBackend):
         self.orders.append(action)
         super().submit(action)
 
-    def _seconds(self, order: RunUnit, seat: _Seat) -> float:
+    def _seconds(self, order: RunUnit, seat: _WorkerState) -> float:
         return float("inf") if self._stuck(order) else super()._seconds(order, seat)
 
     def _load_seconds(self, action: LoadPartition) -> float:

@@ -14,8 +14,8 @@ from sound_search import model_fn as good_model_fn
 
 import cerebro_spark as cs
 from cerebro_spark import hp
+from cerebro_spark.backend.remote import RemoteBackend
 from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World
-from cerebro_spark.backend.wired import WiredBackend
 from cerebro_spark.errors import CerebroError, ConfigurationError, MissingDependency, PreflightFailed, StoreForbidden
 from cerebro_spark.store.local import LocalStore
 from cerebro_spark.types import Partition
@@ -29,10 +29,10 @@ class WorkersStarted(BaseException):
 def no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever gets as far as to start workers fails the test: a guard, in place of what they would do."""
 
-    def start(self: WiredBackend, partitions: Sequence[Partition], at: float = 0.0) -> None:
+    def start(self: RemoteBackend, partitions: Sequence[Partition], at: float = 0.0) -> None:
         raise WorkersStarted
 
-    monkeypatch.setattr(WiredBackend, "start", start)
+    monkeypatch.setattr(RemoteBackend, "start", start)
 
 
 def test_the_table_is_long_enough_and_names_each_case_once() -> None:

@@ -192,8 +192,8 @@ def test_workers_that_are_killed_and_not_replaced_end_it(dataset: Dataset, tmp_p
     backend = LocalBackend(1, max_restarts=0)
 
     def kill() -> None:
-        for hand in list(backend._hands.values()):
-            os.kill(hand.pid, signal.SIGKILL)
+        for handle in list(backend._run.pool.handles.values()):
+            os.kill(handle.pid, signal.SIGKILL)
 
     trials = CerebroTrials(
         backend=backend,

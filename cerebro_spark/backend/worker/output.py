@@ -1,6 +1,6 @@
-"""What a worker process prints, as lines for a log: whose they are, how loud, and no more than a log can bear.
+"""What a worker process prints, as lines for a log: of which trial, how loud, and no more than a log can bear.
 
-It never keeps the process waiting: what is too much is left out, and how much that was is said.
+It never keeps the process waiting: what is too much is left out, and a line says how much that was.
 """
 
 from __future__ import annotations
@@ -12,39 +12,33 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import IO, NamedTuple
+from typing import IO
+
+from cerebro_spark.backend.wire.messages import OutputLine
 
 MARK = "\x1etrial:"
-"""Begins a line by which a worker says, in the midst of what it prints, of which trial the rest is."""
+"""Begins a line by which a worker says, within its output, of which trial the rest is."""
 _MOST_CHARACTERS = 1000
 _WARNING = re.compile(r"^(WARNING|ERROR|CRITICAL)\b|\w*(Warning|Error)\b: ")
 
 
-class Said(NamedTuple):
-    """A line of a worker; `loud` is one that is worth a warning."""
-
-    text: str
-    trial: str = ""
-    loud: bool = False
+OnLine = Callable[[OutputLine], None]
 
 
-Say = Callable[[Said], None]
-
-
-def mark(trial: str) -> None:
-    """Say of which trial all is that this process prints from now on; "" for none."""
+def mark_trial(trial: str) -> None:
+    """Mark all that this process prints from now on as output of this trial; "" for none."""
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         with contextlib.suppress(Exception):  # the user's code may have put anything in their place, or closed them
             stream.flush()
             os.write(number, f"\n{MARK}{trial}\n".encode())
 
 
-class Ration:
-    """So many lines at once, and so many a second after that. Several threads may take.
+class LineQuota:
+    """Lets so many lines pass at once, and so many a second after that. Several threads may take.
 
     >>> time = iter([0.0, 0.0, 0.0, 0.5]).__next__
-    >>> ration = Ration(burst=1, rate=2.0, clock=time)
-    >>> ration.take(), ration.take(), ration.take()
+    >>> quota = LineQuota(burst=1, rate=2.0, clock=time)
+    >>> quota.take(), quota.take(), quota.take()
     (0, None, 1)
     """
 
@@ -55,7 +49,7 @@ class Ration:
         self._left_out = 0
 
     def take(self) -> int | None:
-        """Whether one more line may pass: None if not, else how many were left out just before it."""
+        """Return None if no other line may pass now, else how many were left out just before it."""
         with self._lock:
             now = self._clock()
             self._left = min(self._burst, self._left + (now - self._since) * self._rate)
@@ -67,7 +61,7 @@ class Ration:
             return self._clear()
 
     def rest(self) -> int:
-        """How many were left out at the end."""
+        """Return how many were left out at the end."""
         with self._lock:
             return self._clear()
 
@@ -76,28 +70,30 @@ class Ration:
         return left_out
 
 
-def pass_on(stream: IO[bytes], is_error: bool, ration: Ration, say: Say, keep: Callable[[str], None]) -> None:
-    """Read a stream to its end and say its lines; `keep` gets all of them, but for the marks."""
+def read_lines(
+    stream: IO[bytes], is_error: bool, quota: LineQuota, on_line: OnLine, keep: Callable[[str], None]
+) -> None:
+    """Read a stream to its end and pass on its lines; `keep` gets the text of all of them, but for the marks."""
     trial = ""
     for text in _lines(stream):
         if text.startswith(MARK):
             trial = text[len(MARK) :]
             continue
         keep(text)
-        left_out = ration.take()
+        left_out = quota.take()
         if left_out is not None:
-            _say_left_out(left_out, trial, say)
-            say(Said(text, trial, is_error and _WARNING.search(text) is not None))
-    _say_left_out(ration.rest(), trial, say)
+            _tell_left_out(left_out, trial, on_line)
+            on_line(OutputLine(text, trial, is_error and _WARNING.search(text) is not None))
+    _tell_left_out(quota.rest(), trial, on_line)
 
 
-def _say_left_out(count: int, trial: str, say: Say) -> None:
+def _tell_left_out(count: int, trial: str, on_line: OnLine) -> None:
     if count:
-        say(Said(f"({count} lines left out: it prints more than a log can bear)", trial, loud=True))
+        on_line(OutputLine(f"({count} lines left out: it prints more than a log can bear)", trial, loud=True))
 
 
 def _lines(stream: IO[bytes]) -> Iterator[str]:
-    """Lines that are not empty; a long one in pieces, of a progress bar what it came to."""
+    """Yield the lines that are not empty; a long one in pieces, of a progress bar its last state."""
     while raw := stream.readline(_MOST_CHARACTERS):
         text = raw.decode(errors="replace").rstrip().rpartition("\r")[2]
         if text:

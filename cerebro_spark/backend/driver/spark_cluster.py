@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cerebro_spark.backend.job import Job
-from cerebro_spark.backend.spark_task import missing_here
+from cerebro_spark.backend.wire.messages import StartTrouble
+from cerebro_spark.backend.worker.spark_task import missing_here
 from cerebro_spark.data.cluster import explain_missing_package
 from cerebro_spark.errors import ConfigurationError, StoreError
 from cerebro_spark.store.base import Store
@@ -65,7 +66,7 @@ def look(context: Any) -> Cluster:
 
 
 def settled(context: Any, patience: float = _SECONDS_TO_REGISTER, enough: int | None = None) -> Cluster:
-    """Ask again until all executors that were asked for have registered, or nobody new has come for a while.
+    """Ask again until all executors that were asked for have registered, or no new one has come for a while.
 
     Where `enough` slots are waited for, a pause between two executors is no reason to stop: only they are, or the end
     of patience. Spark tells Python of no event when an executor registers, so this looks again and again.
@@ -210,7 +211,7 @@ def troubles(findings: Sequence[Finding], store: Store | None) -> list[str]:
         if finding.missing:
             found.append(lacking(finding.host, finding.missing))
         if finding.store is not None and store is not None:
-            found.append(explained(finding.host, {"store": finding.store}, store))
+            found.append(explained(finding.host, StartTrouble("store", finding.store), store))
     return list(dict.fromkeys(found))
 
 
@@ -221,16 +222,16 @@ def lacking(host: str, libraries: Sequence[str]) -> str:
     )
 
 
-def explained(host: str, trouble: Mapping[str, str], store: Store) -> str:
-    """Why a worker there cannot begin: its functions cannot be loaded, or the store not be written to."""
-    if "functions" in trouble:
+def explained(host: str, trouble: StartTrouble, store: Store) -> str:
+    """Return why a worker on this host cannot begin, with what to do."""
+    if trouble.what == "functions":
         return (
-            f"executors on {host} cannot load the run's functions: {trouble['functions']}. Python modules of your"
+            f"executors on {host} cannot load the run's functions: {trouble.error}. Python modules of your"
             " own travel with the functions; install packages and compiled modules there, or send them with"
             " spark.sparkContext.addPyFile('module.zip') or spark-submit --py-files"
         )
     return (
-        f"executors on {host} cannot write to the store {store.url}: {trouble['store']}. Give the user who runs them"
+        f"executors on {host} cannot write to the store {store.url}: {trouble.error}. Give the user who runs them"
         " the right to, or use another store"
     )
 

@@ -32,11 +32,11 @@ LIMIT = 64_000
 _log = logging.getLogger(__name__)
 
 
-def put_away(metrics: Metrics, job: Job, trial: TrialId, attempt: int, *, final: bool) -> Metrics:
-    """The metrics as log and wire may have them: a large state lies in the store, or nowhere after the final unit."""
+def store_large_states(metrics: Metrics, job: Job, trial: TrialId, attempt: int, *, final: bool) -> Metrics:
+    """Return the metrics as log and wire may have them: a large state is stored, or dropped after the final unit."""
     if not metrics.carried:
         return metrics
-    data = _packed(metrics.carried)
+    data = _pack(metrics.carried)
     if len(data) <= LIMIT:
         return metrics
     name = "" if final else paths.carried(job.run, trial, attempt)
@@ -45,8 +45,8 @@ def put_away(metrics: Metrics, job: Job, trial: TrialId, attempt: int, *, final:
     return dataclasses.replace(metrics, carried={}, stored=CarriedFile(name, len(data), _digest(data)))
 
 
-def fetched(metrics: Metrics | None, store: Store) -> Metrics | None:
-    """The metrics with the state that was put away, if one was. Raises StoreError for a file that is not it."""
+def load_states(metrics: Metrics | None, store: Store) -> Metrics | None:
+    """Return the metrics with the state that was stored, if one was. Raises StoreError for a file that is not it."""
     if metrics is None or metrics.stored is None:
         return metrics
     data = store.read(metrics.stored.name)
@@ -56,17 +56,21 @@ def fetched(metrics: Metrics | None, store: Store) -> Metrics | None:
     return dataclasses.replace(metrics, carried=carried, stored=None)
 
 
-def carried_digest(metrics: Metrics) -> str:
-    """Equal for equal carried states, wherever they lie; "" where there are none."""
+def digest_states(metrics: Metrics) -> str:
+    """Return a digest that is equal for equal carried states, wherever they lie; "" where there are none."""
     if metrics.stored is not None:
         return metrics.stored.digest
-    return _digest(_packed(metrics.carried)) if metrics.carried else ""
+    return _digest(_pack(metrics.carried)) if metrics.carried else ""
 
 
-class CarriedFiles:
-    """Deletes the files of one run that no unit can need any more. Told of every event, once the scheduler has had it.
+class MetricStateFiles:
+    """Deletes the files of one run that no unit can need any more, in a thread of its own.
 
-    It keeps nobody waiting: a thread of its own deletes. What a driver that died left is deleted at the run's end.
+    It is told of every event, after the scheduler. What a driver that died left is deleted at the run's end.
+
+    Args:
+        store: The run's store.
+        run: The run's id.
     """
 
     def __init__(self, store: Store, run: str) -> None:
@@ -74,10 +78,10 @@ class CarriedFiles:
         self._run = run
         self._known: defaultdict[TrialId, set[str]] = defaultdict(set)
         self._any = False
-        self._pool = ThreadPoolExecutor(1, "carried")
+        self._pool = ThreadPoolExecutor(1, "metric-states")
 
     def note(self, event: Event, trials: Mapping[TrialId, TrialRecord]) -> None:
-        """A unit that ended has made the state before its own superfluous."""
+        """Take notice of an event: a unit that ended has made the state before its own superfluous."""
         if not isinstance(event, UnitFinished) or event.unit.trial not in trials:
             return
         trial = event.unit.trial
@@ -92,11 +96,11 @@ class CarriedFiles:
             self._pool.submit(self._delete, name)
 
     def clear(self, *, inherited: bool) -> None:
-        """The run is over: nobody needs any of them. A run that was `inherited` may have some of an earlier driver."""
+        """Delete all files: the run is over. A run that was `inherited` may have some of an earlier driver."""
         if self._any or inherited:
             self._pool.submit(self._delete, paths.carried_folder(self._run))
 
-    def __enter__(self) -> CarriedFiles:
+    def __enter__(self) -> MetricStateFiles:
         return self
 
     def __exit__(
@@ -112,13 +116,13 @@ class CarriedFiles:
 
 
 def files_in_use(trial: TrialRecord) -> set[str]:
-    """The files from which a next unit of the trial would go on: of its epoch, and of epochs that are evaluated."""
+    """Return the files that a next unit of the trial would need: of its epoch, and of epochs that are evaluated."""
     parts = [trial.trained, *(evaluation.measured for evaluation in trial.evaluations.values())]
     stored = [Metrics.merge(part.values()).stored for part in parts if part]
     return {file.name for file in stored if file is not None}
 
 
-def _packed(carried: Mapping[str, Any]) -> bytes:
+def _pack(carried: Mapping[str, Any]) -> bytes:
     return json.dumps(to_plain(carried, "carried"), sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 

@@ -1,7 +1,7 @@
-"""The driver's end of all wires: one thread, one selector, as many workers as there are. It never blocks its callers.
+"""The driver's end of all connections: one thread, one selector, any number of workers. It never blocks its callers.
 
-Whoever connects has ten seconds to prove that he knows the run's secret; what he sends before that is bounded and never
-looked into. A worker that hangs up, breaks the protocol or is silent for longer than the heartbeat allows is lost.
+A peer has ten seconds to prove that it knows the run's secret; what it sends before that is bounded and never looked
+into. A worker that hangs up, breaks the protocol or is silent for longer than the heartbeat allows is lost.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from cerebro_spark.backend.wire import Channel, Message, WireError, keep_alive
+from cerebro_spark.backend.wire.channel import Channel, WireError
+from cerebro_spark.backend.wire.connection import keep_alive
+from cerebro_spark.backend.wire.messages import FromWorker, ToWorker, pack, unpack_report
 
 _log = logging.getLogger(__name__)
 _SECONDS_TO_PROVE = 10.0
@@ -33,17 +35,24 @@ class _Peer:
 
 
 class Hub:
-    """Listens, and tells `on_message(peer, message)` and `on_lost(peer, reason)`, both from the hub's own thread.
+    """Listens for workers, and passes on what they say.
 
-    They must not block. If the hub itself breaks down, `on_broken(reason)` hears of it, and nobody else ever will.
+    All callbacks are called from the hub's own thread and must not block.
 
-    `silence` are the seconds after which a worker that says nothing at all is given up.
+    Args:
+        secret: The secret of this run.
+        on_message: Called with a peer's number and its message.
+        on_lost: Called with a peer's number and the reason, once, for a peer that has said something before.
+        on_broken: Called with the reason if the hub itself breaks down; no other callback is called after that.
+        host: The address to listen on.
+        port: The port to listen on; 0 for any free one.
+        silence: Seconds after which a worker that says nothing at all is given up.
     """
 
     def __init__(
         self,
         secret: bytes,
-        on_message: Callable[[int, Message], None],
+        on_message: Callable[[int, FromWorker], None],
         on_lost: Callable[[int, str], None],
         on_broken: Callable[[str], None] = _log.error,
         *,
@@ -60,7 +69,7 @@ class Hub:
         self._count = 0
         self._closing = False
         self._lock = threading.Lock()
-        self._said: list[tuple[int, Message | str | None]] = []
+        self._said: list[tuple[int, bytes | str | None]] = []  # a frame to send, a reason to lose, or to drop
         self._listener = socket.create_server((host, port), backlog=128)
         self._listener.setblocking(False)
         self._wake_in, self._wake_out = socket.socketpair()
@@ -78,9 +87,9 @@ class Hub:
         host, port = self._listener.getsockname()[:2]
         return host, port
 
-    def send(self, peer: int, message: Message) -> None:
-        """Say something to a worker; nothing happens if it is gone."""
-        self._post(peer, message)
+    def send(self, peer: int, message: ToWorker) -> None:
+        """Say something to a worker; nothing happens if it is gone. Raises ConfigurationError for what cannot be."""
+        self._post(peer, pack(message))
 
     def drop(self, peer: int) -> None:
         """Hang up on a worker without calling it lost."""
@@ -91,7 +100,7 @@ class Hub:
         self._post(peer, reason)
 
     def close(self) -> None:
-        """Send what is still to be sent, hang up on everybody, and stop listening."""
+        """Send what is still to be sent, hang up on all workers, and stop listening."""
         with self._lock:
             if self._closing:
                 return
@@ -99,7 +108,7 @@ class Hub:
             self._wake()
         self._thread.join(timeout=10.0)
 
-    def _post(self, peer: int, message: Message | str | None) -> None:
+    def _post(self, peer: int, message: bytes | str | None) -> None:
         with self._lock:
             if self._closing:
                 return
@@ -141,7 +150,7 @@ class Hub:
                 return
 
     def _serve_ready(self, timeout: float | None, woken: bool = True) -> None:
-        """Hear whoever has something to say. Calls of other threads are left for the next turn unless `woken`."""
+        """Serve all sockets that are ready. Calls of other threads are left for the next turn unless `woken`."""
         for key, ready in self._selector.select(timeout):
             if key.fileobj is self._listener:
                 self._accept()
@@ -186,17 +195,18 @@ class Hub:
             data = peer.socket.recv(1 << 18)
             if not data:
                 raise WireError("it hung up")
-            messages = peer.channel.receive(data)
+            frames = peer.channel.receive(data)
             if peer.channel.open:
                 peer.heard = time.monotonic()
-            for message in messages:
+            for body in frames:
+                message = unpack_report(body)
                 peer.announced = True
                 self._on_message(peer.number, message)
         if peer.number in self._peers:
             self._flush(peer)
 
     def _guarded(self, peer: _Peer, talk: Callable[[], None]) -> None:
-        """Whatever goes wrong with one peer is that peer's end, and nobody else's."""
+        """Lose a peer with which anything goes wrong, and no other."""
         try:
             talk()
         except BlockingIOError:
@@ -207,7 +217,7 @@ class Hub:
             _log.exception("a message of peer %d could not be dealt with", peer.number)
             self._lose(peer, f"{type(error).__name__}: {error}")
 
-    def _speak(self, number: int, message: Message | str | None) -> None:
+    def _speak(self, number: int, message: bytes | str | None) -> None:
         peer = self._peers.get(number)
         if peer is None:
             return
@@ -236,7 +246,7 @@ class Hub:
         self._selector.modify(peer.socket, wanted, peer)
 
     def _silent(self) -> list[tuple[_Peer, float]]:
-        """Whoever has said nothing for too long, with how long."""
+        """Return the peers that have said nothing for too long, with the seconds."""
         now = time.monotonic()
         quiet = [(peer, now - peer.heard) for peer in self._peers.values()]
         return [(peer, seconds) for peer, seconds in quiet if seconds >= self._patience(peer)]
@@ -246,7 +256,8 @@ class Hub:
         if peer.announced:
             self._on_lost(peer.number, reason)
         else:
-            _log.warning("refused a connection that never proved itself: %s", reason)
+            lacking = "said hello" if peer.channel.open else "proved itself"
+            _log.warning("refused a connection that never %s: %s", lacking, reason)
 
     def _forget(self, peer: _Peer) -> None:
         if self._peers.pop(peer.number, None) is not None:

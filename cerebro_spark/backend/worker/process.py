@@ -1,14 +1,13 @@
-"""A worker process, started from here: on the driver's machine, or inside a Spark task. It knows nothing of drivers.
+"""A worker process as its parent sees it: on the driver's machine, or inside a Spark task. It never talks to a driver.
 
-The posting goes in through standard input, which stays open as long as the parent lives: when it closes, the worker
-knows that its parent is gone, and goes too. What the worker prints is passed on line by line; `relay` sends a line back
-into it, for a parent that has no other way to the driver.
+The worker's spec goes in through standard input, which stays open as long as the parent lives: when it closes, the
+worker ends too. What the worker prints is passed on line by line; `relay` sends a line back into it, for a parent that
+has no connection to the driver.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import select
@@ -19,19 +18,27 @@ from collections import deque
 from collections.abc import Callable
 from typing import IO
 
-from cerebro_spark.backend.speech import Ration, Said, Say, pass_on
+from cerebro_spark.backend.wire.messages import OutputLine, pack
+from cerebro_spark.backend.worker.output import LineQuota, OnLine, read_lines
 
 _log = logging.getLogger(__name__)
-HOST = "CEREBRO_SPARK_HOST"  # what a worker's machine is called, where whoever starts the worker knows it
+HOST = "CEREBRO_SPARK_HOST"  # the name of a worker's machine, if its parent knows it
 _LAST_WORDS = 40
 _SECONDS_FOR_LAST_WORDS = 5.0
 
 
-class Child:
-    """A running worker process. `on_end` is called once, from a thread of the child's own, when nothing is left of it.
+class WorkerProcess:
+    """A running worker process.
 
-    What the process says goes into `words`, all of it before `on_end` is called. Raises OSError if the process cannot
-    be started. `post` may block until the process has started up and reads.
+    Args:
+        name: The worker's name, for the names of threads.
+        on_end: Called once, from a thread of its own, when nothing is left of the process.
+        words: Gets the last lines of standard error, all of them before `on_end` is called. Default: a new deque.
+        environment: Variables that the process has besides those of this one.
+        on_line: Called with every line that the process prints. Default: the lines go to the log.
+
+    Raises:
+        OSError: If the process cannot be started.
     """
 
     def __init__(
@@ -40,11 +47,11 @@ class Child:
         on_end: Callable[[], None],
         words: deque[str] | None = None,
         environment: dict[str, str] | None = None,
-        say: Say = lambda said: _log.info("%s", said.text),
+        on_line: OnLine = lambda line: _log.info("%s", line.text),
     ) -> None:
         self.words: deque[str] = deque(maxlen=_LAST_WORDS) if words is None else words
         self._on_end = on_end
-        self._say = say
+        self._on_line = on_line
         self._process = subprocess.Popen(
             [sys.executable, "-m", "cerebro_spark.backend.worker"],
             stdin=subprocess.PIPE,
@@ -59,11 +66,11 @@ class Child:
                 **(environment or {}),
             },
         )
-        self._posted = False
-        ration = Ration()
+        self._given = False
+        quota = LineQuota()
         streams = (self._process.stdout, False), (self._process.stderr, True)
         self._pumps = [
-            threading.Thread(target=self._listen, args=(*stream, ration), name=f"words-{name}", daemon=True)
+            threading.Thread(target=self._listen, args=(*stream, quota), name=f"words-{name}", daemon=True)
             for stream in streams
         ]
         for pump in self._pumps:
@@ -75,32 +82,35 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
-    def post(self, posting: bytes) -> None:
-        """Hand over the posting. A process that died at once cannot take it; its watcher tells the rest."""
+    def give(self, spec: bytes) -> None:
+        """Hand over the pickled WorkerSpec; may block until the process has started up and reads.
+
+        A process that died at once cannot take it; `on_end` tells that.
+        """
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(posting)
+            self._process.stdin.write(spec)
             self._process.stdin.flush()
             os.set_blocking(self._process.stdin.fileno(), False)
-            self._posted = True
+            self._given = True
         except (BrokenPipeError, ValueError):
-            _log.debug("process %d was gone before it had its posting", self.pid)
+            _log.debug("process %d was gone before it had its spec", self.pid)
 
-    def relay(self, said: Said) -> None:
-        """Hand a line back to the process, which can pass it on; if it has no ear for it now, the line is lost."""
-        line = json.dumps(said, ensure_ascii=False).encode() + b"\n"
-        if not self._posted or len(line) > select.PIPE_BUF:
+    def relay(self, line: OutputLine) -> None:
+        """Hand a line back to the process, which can send it on; if it does not read just now, the line is lost."""
+        raw = pack(line) + b"\n"
+        if not self._given or len(raw) > select.PIPE_BUF:
             return
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
-            os.write(self._process.stdin.fileno(), line)  # not longer than what a pipe takes whole or not at all
+            os.write(self._process.stdin.fileno(), raw)  # not longer than what a pipe takes whole or not at all
 
     def kill(self) -> None:
         self._process.kill()
 
-    def _listen(self, stream: IO[bytes], is_error: bool, ration: Ration) -> None:
+    def _listen(self, stream: IO[bytes], is_error: bool, quota: LineQuota) -> None:
         with stream:
-            pass_on(stream, is_error, ration, self._say, self.words.append if is_error else lambda text: None)
+            read_lines(stream, is_error, quota, self._on_line, self.words.append if is_error else lambda text: None)
 
     def _watch(self) -> None:
         code = self._process.wait()
@@ -113,5 +123,5 @@ class Child:
         try:
             self._process.stdin.close()
         except BrokenPipeError:
-            _log.debug("process %d left a part of its posting unread", self.pid)
+            _log.debug("process %d left a part of its spec unread", self.pid)
         self._on_end()

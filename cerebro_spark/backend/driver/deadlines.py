@@ -1,0 +1,120 @@
+"""What workers were ordered to do, since when, and which of them take too long for it. It kills no worker.
+
+An order's time runs from when its worker says that it began until it says how it ended; writing a checkpoint to the
+store is part of that. A worker that begins nothing at all is overdue too, only later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cerebro_spark.backend.wire.messages import FromWorker, LoadStarted, ToWorker, UnitStarted
+from cerebro_spark.events import (
+    LimitOrder,
+    LoadPartition,
+    PartitionLoaded,
+    PartitionLost,
+    RunUnit,
+    UnitFailed,
+    UnitFinished,
+)
+from cerebro_spark.types import PartitionId
+
+if TYPE_CHECKING:
+    from cerebro_spark.backend.driver.workers import WorkerHandle
+
+_NEVER = float("inf")
+
+
+@dataclass(slots=True)
+class PendingOrder:
+    """A unit or a load that a worker is to end within `limit` seconds; `began` is None while it has not begun."""
+
+    what: str
+    limit: float
+    began: float | None = None
+    attempt: int | None = None
+    partition: PartitionId | None = None
+
+
+class Deadlines:
+    """The deadlines of one run. Its caller holds the pool's lock.
+
+    Args:
+        grace: Seconds that a worker may take to begin an order.
+    """
+
+    def __init__(self, grace: float) -> None:
+        self._grace = grace
+        self._look_at = _NEVER
+
+    def wait(self, now: float) -> float | None:
+        """Return the seconds after which a worker may be overdue; None if none can be."""
+        return None if self._look_at == _NEVER else max(0.0, self._look_at - now)
+
+    def note_order(self, handle: WorkerHandle, order: ToWorker, now: float) -> None:
+        """Start to watch an order, if it is one that takes time."""
+        match order:
+            case RunUnit():
+                what = f"unit {order.unit}"
+                pending = PendingOrder(what, _seconds(order.limit), attempt=order.attempt)
+                handle.orders[order.attempt] = pending
+            case LoadPartition():
+                what = f"loading partition {order.partition}"
+                pending = PendingOrder(what, _seconds(order.limit), partition=order.partition)
+                handle.orders[order.partition] = pending
+            case _:
+                return
+        if len(handle.orders) == 1:
+            handle.since = now
+        self._look_at = min(self._look_at, now + pending.limit)
+
+    def set_limit(self, handle: WorkerHandle, action: LimitOrder, now: float) -> None:
+        """Give a limit to something that was ordered without one."""
+        key = action.partition if action.attempt is None else action.attempt
+        order = None if key is None else handle.orders.get(key)
+        if order is not None:
+            order.limit = action.limit
+            self._look_at = min(self._look_at, (now if order.began is None else order.began) + order.limit)
+
+    def note_report(self, handle: WorkerHandle, message: FromWorker, now: float) -> None:
+        """Take notice of a message that may be the beginning or the end of an order."""
+        match message:
+            case UnitStarted(attempt=key) | LoadStarted(partition=key):
+                if key in handle.orders:
+                    handle.orders[key].began = handle.since = now
+            case UnitFinished(attempt=key) | UnitFailed(attempt=key):
+                handle.orders.pop(key, None)
+                handle.since = now
+            case PartitionLoaded(partition=key) | PartitionLost(partition=key):
+                handle.orders.pop(key, None)
+                handle.since = now
+
+    def overdue(self, handles: Iterable[WorkerHandle], now: float) -> list[tuple[WorkerHandle, PendingOrder]]:
+        """Return the workers that are stuck, each with what; looks only when there may be one."""
+        if now < self._look_at:
+            return []
+        late: dict[int, tuple[WorkerHandle, PendingOrder]] = {}
+        self._look_at = _NEVER
+        pending = [(handle, order) for handle in handles for order in handle.orders.values()]
+        for handle, order in pending:
+            due = self._due(handle, order)
+            if due <= now:
+                late.setdefault(id(handle), (handle, order))
+            else:
+                # What has not begun may begin at once.
+                soonest = due if order.began is not None else min(due, now + order.limit)
+                self._look_at = min(self._look_at, soonest)
+        return list(late.values())
+
+    def _due(self, handle: WorkerHandle, order: PendingOrder) -> float:
+        if order.began is not None:
+            return order.began + order.limit
+        busy = any(other.began is not None for other in handle.orders.values())
+        return _NEVER if busy else handle.since + self._grace + order.limit
+
+
+def _seconds(limit: float | None) -> float:
+    return _NEVER if limit is None else limit

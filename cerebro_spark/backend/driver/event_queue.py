@@ -1,0 +1,79 @@
+"""What a backend has to tell, in the order in which it came. It does not look into what it passes on."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Sequence
+
+from cerebro_spark.backend.wire.messages import TrialRehearsed
+from cerebro_spark.errors import BackendError
+from cerebro_spark.events import Event
+
+News = Event | TrialRehearsed
+
+
+class EventQueue:
+    """Any thread puts; one takes.
+
+    >>> from cerebro_spark.events import GatheringEnded
+    >>> events = EventQueue()
+    >>> events.put(GatheringEnded(1.0))
+    >>> events.fail(BackendError("gone"))
+    >>> events.take()
+    [GatheringEnded(at=1.0)]
+    >>> events.take()
+    Traceback (most recent call last):
+    ...
+    cerebro_spark.errors.BackendError: gone
+    """
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[News | BackendError] = queue.SimpleQueue()
+        self._taken_before: list[News] = []
+        self._late: BackendError | None = None
+        self._failed = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether an error was put, after which the run cannot go on."""
+        return self._failed
+
+    def put(self, event: News) -> None:
+        self._waiting.put(event)
+
+    def fail(self, error: BackendError) -> None:
+        """Have an error raised after all that was put before it was taken."""
+        self._failed = True
+        self._waiting.put(error)
+
+    def put_back(self, events: Sequence[News]) -> None:
+        """Have these taken again, before everything else. Only for the thread that takes."""
+        self._taken_before[:0] = events
+
+    def take(self, timeout: float | None = None) -> list[News]:
+        """Wait for events.
+
+        Args:
+            timeout: Seconds to wait at most; None for as long as it takes.
+
+        Returns:
+            All there are, at least one; none if none came in time.
+
+        Raises:
+            BackendError: The one that was put, once all that was put before it was taken.
+        """
+        events, self._taken_before = self._taken_before, []
+        while not events or not self._waiting.empty():
+            try:
+                item = self._late or self._waiting.get(timeout=timeout)
+            except queue.Empty:
+                break
+            self._late = None
+            if not isinstance(item, BackendError):
+                events.append(item)
+            elif events:
+                self._late = item
+                break
+            else:
+                raise item
+        return events

@@ -1,0 +1,96 @@
+"""How one batch of a trial is tried on the first worker there, before a run begins. It decides nothing.
+
+The rehearsal is an order and an event like all others, but never logged. Events that come meanwhile stay in the queue.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from cerebro_spark.backend.driver.event_queue import EventQueue, News
+from cerebro_spark.backend.driver.pool import WorkerPool
+from cerebro_spark.backend.driver.workers import WorkerHandle
+from cerebro_spark.backend.wire.hub import Hub
+from cerebro_spark.backend.wire.messages import RehearseTrial, TrialRehearsed
+from cerebro_spark.events import Event, WorkerLost
+
+_SECONDS_TO_END = 10.0
+
+
+class Rehearsals:
+    """The rehearsals of one run. Called by the engine's thread, which takes from the queue.
+
+    Args:
+        pool: The run's workers.
+        hub: The way to them.
+        events: The queue in which their answers and their losses come.
+        timeout: Seconds that one batch may take; None for as long as it takes.
+    """
+
+    def __init__(self, pool: WorkerPool, hub: Hub, events: EventQueue, timeout: float | None) -> None:
+        self._pool = pool
+        self._hub = hub
+        self._events = events
+        self._timeout = timeout
+        self._count = 0
+
+    def rehearse(self, params: Mapping[str, Any]) -> str | None:
+        """Try one batch; return None if it went well, else what went wrong. Raises BackendError if the run failed."""
+        taken: list[News] = []
+        try:
+            return self._rehearse(params, taken)
+        finally:
+            self._events.put_back([event for event in taken if isinstance(event, Event)])
+
+    def _rehearse(self, params: Mapping[str, Any], taken: list[News]) -> str | None:
+        last_words = ""
+        # A worker may be taken away at just this moment; if the next one dies too, the trial kills them.
+        for _ in range(2):
+            handle = self._first_worker(taken)
+            answer = self._try_on(handle, params, taken)
+            if answer is not None:
+                return answer.error
+            handle.ended.wait(_SECONDS_TO_END)
+            died = f"worker {handle.name} on {handle.host} died; its last words:"
+            last_words = last_words or "\n".join([died, *handle.words])
+        return last_words
+
+    def _first_worker(self, taken: list[News]) -> WorkerHandle:
+        """Wait until a worker is there; if none can come any more, the queue raises the error that says so."""
+        while not (connected := self._pool.connected()):
+            taken += self._events.take()
+        return connected[0]
+
+    def _try_on(self, handle: WorkerHandle, params: Mapping[str, Any], taken: list[News]) -> TrialRehearsed | None:
+        """Have a worker try one batch; return its answer, None if it died."""
+        number, self._count = self._count, self._count + 1
+        handle.tried = True
+        self._hub.send(handle.peer or 0, RehearseTrial(params, number))
+        told = {handle.name}
+        deadline = None if self._timeout is None else time.monotonic() + self._timeout
+        while True:
+            if number == 0:
+                self._warm_up_others(params, told)
+            news = self._events.take(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            taken += news
+            for item in news:
+                if isinstance(item, TrialRehearsed) and item.number == number:
+                    return item
+                if isinstance(item, WorkerLost) and item.worker == handle.name:
+                    return None
+            if not news:
+                return self._give_up(handle, number)
+
+    def _warm_up_others(self, params: Mapping[str, Any], told: set[str]) -> None:
+        """Have idle workers build the same meanwhile: else they would do so in their first unit."""
+        for other in self._pool.connected():
+            if other.name not in told:
+                told.add(other.name)
+                self._hub.send(other.peer or 0, RehearseTrial(params))
+
+    def _give_up(self, handle: WorkerHandle, number: int) -> TrialRehearsed:
+        error = f"one batch took longer than {self._timeout:g} s"
+        self._hub.lose(handle.peer or 0, error)
+        return TrialRehearsed(number, error)

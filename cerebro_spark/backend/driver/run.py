@@ -1,0 +1,282 @@
+"""One run on workers at the other end of connections: orders go out, events come in. It decides nothing."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from cerebro_spark.backend.driver.checkpoints import CheckpointDeleter
+from cerebro_spark.backend.driver.deadlines import Deadlines, PendingOrder
+from cerebro_spark.backend.driver.event_queue import EventQueue
+from cerebro_spark.backend.driver.launcher import Launcher
+from cerebro_spark.backend.driver.pool import WorkerPool
+from cerebro_spark.backend.driver.rehearsal import Rehearsals
+from cerebro_spark.backend.driver.timers import Gathering
+from cerebro_spark.backend.driver.workers import WorkerHandle
+from cerebro_spark.backend.job import Job
+from cerebro_spark.backend.wire.channel import WireError
+from cerebro_spark.backend.wire.hub import Hub
+from cerebro_spark.backend.wire.messages import (
+    FromWorker,
+    Heartbeat,
+    Hello,
+    LoadStarted,
+    OutputLine,
+    Stop,
+    TrialRehearsed,
+    UnitStarted,
+)
+from cerebro_spark.backend.worker.session import WorkerSpec
+from cerebro_spark.errors import BackendError
+from cerebro_spark.events import (
+    Action,
+    DeleteCheckpoint,
+    DropPartition,
+    Event,
+    GatheringEnded,
+    LimitOrder,
+    LoadPartition,
+    PartitionLoaded,
+    PartitionLost,
+    RetireWorker,
+    RunUnit,
+    UnitFailed,
+    UnitFinished,
+    WorkerJoined,
+    WorkerLost,
+    WorkerRetiring,
+)
+from cerebro_spark.types import WorkerId
+
+_log = logging.getLogger(__name__)
+
+
+class RemoteRun:
+    """One run: the hub, the pool of workers and what is known of their orders.
+
+    Threads: the engine's calls the public methods; the hub's calls `_receive`, `_lost` and `_broken`, and must not be
+    kept waiting. The pool's lock guards all that both change.
+
+    Args:
+        launcher: Starts the workers; it is prepared already.
+        job: What they work on.
+        num_workers: How many the run begins with.
+        now: The backend's clock.
+        heartbeat: Seconds after which a silent worker is lost.
+        start_timeout: Seconds that a worker may take to join.
+        max_restarts: How many workers may be replaced.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        job: Job,
+        num_workers: int,
+        now: Callable[[], float],
+        *,
+        heartbeat: float,
+        start_timeout: float,
+        max_restarts: int,
+    ) -> None:
+        self._launcher = launcher
+        self._num_workers = num_workers
+        self._now = now
+        self._events = EventQueue()
+        self._deadlines = Deadlines(start_timeout)
+        self._deleter = CheckpointDeleter(job)
+        self._by_peer: dict[int, WorkerHandle] = {}
+        address, secret = launcher.hub_address(), secrets.token_bytes(32)
+        self._hub = Hub(
+            secret,
+            self._receive,
+            self._lost,
+            self._broken,
+            host=address.host,
+            port=address.port,
+            silence=heartbeat,
+        )
+        self.pool = WorkerPool(
+            launcher,
+            job,
+            WorkerSpec((address.dialled, self._hub.address[1]), secret, "", b"", beat=heartbeat / 4),
+            events=self._events,
+            now=now,
+            hang_up=self._hub.lose,
+            start_timeout=start_timeout,
+            max_restarts=max_restarts,
+        )
+        # Frameworks are loaded and models built before the batch itself.
+        timeout = None if job.unit_timeout is None else job.unit_timeout + start_timeout
+        self._rehearsals = Rehearsals(self.pool, self._hub, self._events, timeout)
+        self._gathering = Gathering(start_timeout, self._stop_gathering)
+        self.pool.hire(num_workers)
+
+    def rehearse(self, params: Mapping[str, Any]) -> str | None:
+        """Try a configuration on one batch; see Backend."""
+        return self._rehearsals.rehearse(params)
+
+    def submit(self, action: Action) -> None:
+        """Order something; see Backend."""
+        match action:
+            case DeleteCheckpoint():
+                self._deleter.delete(action)
+            case LoadPartition() | DropPartition() | RunUnit() | RetireWorker() | LimitOrder():
+                with self.pool.lock:
+                    handle = self.pool.handles.get(action.worker)
+                    if handle is not None and handle.peer is not None:
+                        self._order(handle, handle.peer, action)
+
+    def events(self) -> list[Event]:
+        """Wait for events; see Backend."""
+        while True:
+            with self.pool.lock:
+                for handle, late in self._deadlines.overdue(self.pool.handles.values(), self._now()):
+                    self._give_up(handle, late)
+                patience = self._deadlines.wait(self._now())
+            # The answer to a rehearsal that was given up may come late.
+            events = [event for event in self._events.take(patience) if isinstance(event, Event)]
+            if events:
+                return events
+
+    def close(self) -> None:
+        """Stop all workers, and wait until nothing is left of them."""
+        try:
+            self._gathering.cancel()
+            for handle in self.pool.begin_close():
+                self._hub.send(handle.peer or 0, Stop())
+            self._hub.close()
+            self.pool.close()
+            self._deleter.close()
+        except BaseException:  # Ctrl-C again: there will be no second call, so nothing waits any more
+            self.pool.kill_all()
+            raise
+
+    def remove_worker(self, name: WorkerId) -> None:
+        """Have a worker leave once its running unit has ended; see RemoteBackend."""
+        with self.pool.lock:
+            handle = self.pool.handles.get(name)
+            if handle is None or handle.peer is None:
+                there = ", ".join(sorted(other.name for other in self.pool.connected()))
+                raise BackendError(f"there is no worker {name!r}: there are {there or 'none'}")
+            if all(other is handle or other.leaving for other in self.pool.handles.values()):
+                raise BackendError(f"worker {name!r} is the last one: launch another before, with add_workers()")
+            handle.leaving = True
+            self._events.put(WorkerRetiring(self._now(), name))
+
+    def _order(
+        self,
+        handle: WorkerHandle,
+        peer: int,
+        action: LoadPartition | DropPartition | RunUnit | RetireWorker | LimitOrder,
+    ) -> None:
+        """Order something of a worker that is there; the lock is held."""
+        if isinstance(action, LimitOrder):
+            self._deadlines.set_limit(handle, action, self._now())
+            return
+        if isinstance(action, RetireWorker):
+            self.pool.retire(handle, action)
+        if isinstance(action, RunUnit):
+            self._deleter.note_order(action)
+        self._deadlines.note_order(handle, action, self._now())
+        self._hub.send(peer, action)
+
+    def _give_up(self, handle: WorkerHandle, late: PendingOrder) -> None:
+        """Lose a worker that lives, but is stuck with something; the lock is held."""
+        reason = f"{late.what} took longer than {late.limit:g} s"
+        _log.warning("worker %s on %s is given up: %s", handle.name, handle.host, reason)
+        if late.partition is not None:
+            handle.cause = reason
+            self._events.put(PartitionLost(self._now(), handle.name, late.partition, reason))
+        else:
+            handle.running = late.attempt
+        handle.orders.clear()
+        self._hub.lose(handle.peer or 0, reason)
+
+    def _stop_gathering(self) -> bool:
+        """Begin with the workers that are there, although not all came; return True to wait for a first one."""
+        with self.pool.lock:
+            there = len(self._by_peer)
+            if there and there < self._num_workers and not self.pool.closing:
+                _log.warning("only %d of %d workers came: the run begins with them", there, self._num_workers)
+                self._events.put(GatheringEnded(self._now()))
+            return not there and not self.pool.closing
+
+    # -- called by the hub, which must not be kept waiting
+
+    def _receive(self, peer: int, message: FromWorker) -> None:
+        handle = self._by_peer.get(peer)
+        if isinstance(message, Hello):
+            self._welcome(peer, message)
+        elif handle is None:
+            raise WireError(f"a worker must say Hello first, but it said {type(message).__name__}")
+        else:
+            self._note(handle, message)
+
+    def _welcome(self, peer: int, hello: Hello) -> None:
+        with self.pool.lock:
+            handle = self.pool.handles.get(hello.worker)
+            if handle is None or handle.peer is not None or peer in self._by_peer:
+                raise WireError(f"it says Hello as {hello.worker!r}, but that is not the name of a worker yet to join")
+            host = self._launcher.host_of(handle) or hello.host
+            if hello.trouble is not None:
+                self.pool.refused(handle, self._launcher.explain(host, hello.trouble))
+                return
+            handle.peer, handle.host, handle.pid = peer, host, hello.pid
+            self._by_peer[peer] = handle
+            _log.debug("worker %s has joined from %s", handle.name, host)
+            self._events.put(WorkerJoined(self._now(), handle.name, host, threads=hello.threads))
+        self.pool.do(self._check_joined, hello)
+
+    def _check_joined(self, hello: Hello) -> None:
+        try:
+            self._launcher.check_joined(hello)
+        except BackendError as error:
+            self._events.fail(error)
+
+    def _note(self, handle: WorkerHandle, message: FromWorker) -> None:
+        """Take in what a worker says after its hello."""
+        match message:
+            case Heartbeat() | Hello():
+                return
+            case OutputLine():
+                self.pool.printed(handle, message)
+            case TrialRehearsed():
+                self._events.put(message)
+            case UnitStarted() | LoadStarted():
+                with self.pool.lock:
+                    self._deadlines.note_report(handle, message, self._now())
+                    handle.running = message.attempt if isinstance(message, UnitStarted) else handle.running
+            case PartitionLoaded() | PartitionLost() | UnitFinished() | UnitFailed():
+                self._note_event(handle, message)
+
+    def _note_event(
+        self, handle: WorkerHandle, event: PartitionLoaded | PartitionLost | UnitFinished | UnitFailed
+    ) -> None:
+        if event.worker != handle.name:
+            raise WireError(f"worker {handle.name} reports in the name of {event.worker!r}")
+        if isinstance(event, UnitFinished | UnitFailed):
+            self._deleter.note_report(event.attempt)
+        with self.pool.lock:
+            self._deadlines.note_report(handle, event, self._now())
+            handle.useful = handle.useful or isinstance(event, PartitionLoaded | UnitFinished)
+        if isinstance(event, UnitFailed):
+            _log.debug("%s failed on %s (%s): %s", event.unit, handle.name, handle.host, event.error)
+        self._events.put(replace(event, at=self._now()))
+
+    def _lost(self, peer: int, reason: str) -> None:
+        """Give up a worker whose connection is closed, whatever its process does, and have it replaced."""
+        with self.pool.lock:
+            handle = self._by_peer.pop(peer, None)
+            if handle is None or self.pool.closing:
+                return
+            if not handle.dismissed:
+                _log.debug("worker %s on %s is lost: %s", handle.name, handle.host, reason)
+                reason = handle.cause or reason
+                self._events.put(WorkerLost(self._now(), handle.name, reason, not handle.cause, handle.running))
+            self.pool.remove(handle)
+
+    def _broken(self, reason: str) -> None:
+        self._events.fail(BackendError(f"the driver's connection to its workers broke down: {reason}"))

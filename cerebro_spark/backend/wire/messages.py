@@ -1,0 +1,155 @@
+"""What driver and workers say to each other: the actions and events of a run, and messages that no log has.
+
+Each message is a dataclass in the codec's form. Reading one never trusts its sender: only the types of one direction
+are known there, with their own fields, and everything else is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from cerebro_spark.backend.wire.channel import WireError
+from cerebro_spark.codec import CodecError, from_json, to_json
+from cerebro_spark.events import (
+    DropPartition,
+    LoadPartition,
+    PartitionLoaded,
+    PartitionLost,
+    RetireWorker,
+    RunUnit,
+    UnitFailed,
+    UnitFinished,
+)
+from cerebro_spark.types import PartitionId, WorkerId
+
+
+class MessageError(WireError):
+    """A message of a type, or with a field, that this version does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartTrouble:
+    """Why a worker cannot begin: the user's functions cannot be loaded there, or the store cannot be written to."""
+
+    what: Literal["functions", "store"]
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Worker: the first message. `probe` is the blob it has written into the store; `threads` is 0 if unknown."""
+
+    worker: WorkerId
+    host: str = ""
+    pid: int = 0
+    threads: int = 0
+    probe: str | None = None
+    trouble: StartTrouble | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Worker: the process is alive, whatever else it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLine:
+    """Worker: a line that its process printed, for the trial `trial` ("" for none); `loud` is worth a warning."""
+
+    text: str
+    trial: str = ""
+    loud: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UnitStarted:
+    """Worker: the unit with this attempt has begun."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadStarted:
+    """Worker: the load of this partition has begun."""
+
+    partition: PartitionId
+
+
+@dataclass(frozen=True, slots=True)
+class RehearseTrial:
+    """Driver: train and evaluate one batch with these params, then answer TrialRehearsed.
+
+    Without a `number` no answer is wanted: the worker builds and traces what its first unit needs.
+    """
+
+    params: Mapping[str, Any]
+    number: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRehearsed:
+    """Worker: the rehearsal with this number is over; `error` says what went wrong, if anything did."""
+
+    number: int
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Driver: the run is over, end."""
+
+
+ToWorker = LoadPartition | DropPartition | RunUnit | RetireWorker | RehearseTrial | Stop
+FromWorker = (
+    Hello
+    | Heartbeat
+    | OutputLine
+    | UnitStarted
+    | LoadStarted
+    | TrialRehearsed
+    | PartitionLoaded
+    | PartitionLost
+    | UnitFinished
+    | UnitFailed
+)
+_TO_WORKER: dict[str, type] = {kind.__name__: kind for kind in get_args(ToWorker)}
+_FROM_WORKER: dict[str, type] = {kind.__name__: kind for kind in get_args(FromWorker)}
+
+
+def pack(message: ToWorker | FromWorker) -> bytes:
+    """Return a message as the body of a frame.
+
+    Raises:
+        ConfigurationError: If it holds a value that JSON cannot.
+
+    >>> pack(UnitStarted(7))
+    b'{"type":"UnitStarted","attempt":7}'
+    """
+    return to_json(message, "type").encode()
+
+
+def unpack_order(body: bytes) -> ToWorker:
+    """Return what the driver said. Raises MessageError for anything that a driver of this version cannot say."""
+    message: ToWorker = _unpack(body, _TO_WORKER)
+    return message
+
+
+def unpack_report(body: bytes) -> FromWorker:
+    """Return what a worker said. Raises MessageError for anything that a worker of this version cannot say.
+
+    >>> unpack_report(b'{"type":"UnitStarted","attempt":7}')
+    UnitStarted(attempt=7)
+    """
+    message: FromWorker = _unpack(body, _FROM_WORKER)
+    return message
+
+
+def _unpack(body: bytes, kinds: Mapping[str, type]) -> Any:
+    try:
+        return from_json(body, "type", kinds)
+    except CodecError as error:
+        raise MessageError(
+            f"a message cannot be read: {error}; driver and workers must run the same version of cerebro-spark"
+        ) from error

@@ -1,0 +1,142 @@
+"""A worker's session with its driver: it joins, shows that it is alive, and passes on orders. It carries out none.
+
+Three threads: the main one does the work, in the order in which it was given; one listens to the driver; one sends
+heartbeats.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+from dataclasses import dataclass, replace
+
+import cloudpickle
+
+from cerebro_spark.backend.job import Job
+from cerebro_spark.backend.wire.channel import WireError
+from cerebro_spark.backend.wire.connection import DriverConnection
+from cerebro_spark.backend.wire.messages import (
+    Heartbeat,
+    Hello,
+    MessageError,
+    OutputLine,
+    StartTrouble,
+    unpack_report,
+)
+from cerebro_spark.backend.worker.output import mark_trial
+from cerebro_spark.backend.worker.process import HOST
+from cerebro_spark.backend.worker.worker import Worker
+from cerebro_spark.errors import BackendError
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """What a worker process is started with. The job is pickled, so that a worker that cannot load it can still say so.
+
+    Attributes:
+        address: Host and port of the driver.
+        secret: The secret of the run.
+        name: The worker's name.
+        job: What it works on, pickled.
+        beat: Seconds between two heartbeats.
+        timeout: Seconds that connecting may take.
+        probe: The name of a blob that it writes into the store first, to show that it can; None for none.
+    """
+
+    address: tuple[str, int]
+    secret: bytes
+    name: str
+    job: bytes
+    beat: float = 5.0
+    timeout: float = 30.0
+    probe: str | None = None
+
+
+def pack_job(job: Job, name: str) -> bytes:
+    """Return a job as it travels. Raises BackendError that says what cannot."""
+    try:
+        data: bytes = cloudpickle.dumps(job)
+    except Exception as error:
+        raise BackendError(f"what worker {name} needs cannot be sent to it: {error}") from error
+    return data
+
+
+class OutputRelay:
+    """Sends lines to the driver that the parent process read from this one's output, and cannot send itself."""
+
+    connection: DriverConnection | None = None
+
+    def __call__(self, raw: bytes) -> None:
+        if self.connection is not None:
+            with contextlib.suppress(OSError, WireError):
+                line = unpack_report(raw)
+                if isinstance(line, OutputLine):
+                    self.connection.send(line)
+
+
+def serve(spec: WorkerSpec, relay: OutputRelay | None = None) -> None:
+    """Work until the driver says stop, or hangs up. With a `relay` this process has a parent that reads its output."""
+    # Before dialling: functions may load whole frameworks, and the driver would take the silence for death.
+    job = _load_job(spec)
+    connection = DriverConnection(spec.address, spec.secret, spec.timeout, silence=8 * spec.beat)
+    # The name by which others say where data lies, if the parent knows it.
+    host = os.environ.get(HOST) or socket.gethostname()
+    hello = Hello(spec.name, host, os.getpid(), probe=spec.probe)
+    if isinstance(job, StartTrouble):
+        connection.send(replace(hello, trouble=job))
+        connection.close()
+        return
+    connection.send(replace(hello, threads=job.resources.threads or 0))
+    if relay is not None:
+        relay.connection = connection
+    work_for(job, connection, spec, marks_output=relay is not None)
+
+
+def work_for(job: Job, connection: DriverConnection, spec: WorkerSpec, *, marks_output: bool = False) -> None:
+    """Work on this job until the driver says stop, or hangs up; the worker has joined already."""
+    worker = Worker(spec.name, job, connection.send, mark_trial if marks_output else lambda trial: None)
+    stopped = threading.Event()
+    threading.Thread(target=_beat, args=(connection, spec.beat, stopped), daemon=True).start()
+    threading.Thread(target=_listen, args=(connection, worker), name=f"listen-{spec.name}", daemon=True).start()
+    try:
+        worker.warm_up()
+        worker.work()
+    finally:
+        stopped.set()
+        connection.close()
+
+
+def _load_job(spec: WorkerSpec) -> Job | StartTrouble:
+    """Return the job, or what prevents it: functions that cannot be loaded here, or a store that cannot be written."""
+    try:
+        job: Job = cloudpickle.loads(spec.job)
+    except Exception as error:
+        return StartTrouble("functions", f"{type(error).__name__}: {error}")
+    try:
+        if spec.probe is not None:
+            job.store.write(spec.probe, b"probe")
+    except OSError as error:
+        return StartTrouble("store", f"{type(error).__name__}: {error}")
+    return job
+
+
+def _beat(connection: DriverConnection, seconds: float, stopped: threading.Event) -> None:
+    while not stopped.wait(seconds):
+        try:
+            connection.send(Heartbeat())
+        except (OSError, WireError):
+            return  # the listener sees the same and ends the worker
+
+
+def _listen(connection: DriverConnection, worker: Worker) -> None:
+    try:
+        while True:
+            for order in connection.receive():
+                worker.take(order)
+    except (OSError, WireError) as error:
+        if isinstance(error, MessageError):
+            print(f"the driver cannot be understood: {error}", file=sys.stderr)
+        worker.abandon()

@@ -1,0 +1,194 @@
+"""Runs units on a worker: loads the model and the data, trains or evaluates, saves, reports. It decides nothing.
+
+A checkpoint is written while the next unit already runs; only when it is in the store is the unit reported.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+
+from cerebro_spark.backend.job import Job
+from cerebro_spark.backend.metric_states import load_states, store_large_states
+from cerebro_spark.backend.wire.messages import FromWorker, UnitStarted
+from cerebro_spark.data.loading.cache import Cache
+from cerebro_spark.data.shuffling import row_order
+from cerebro_spark.errors import (
+    CerebroError,
+    CheckpointError,
+    CheckpointUnreadable,
+    ConfigurationError,
+    StoreForbidden,
+    StoreFull,
+    StoreUnavailable,
+    TrialFailed,
+)
+from cerebro_spark.events import Blame, RunUnit, UnitFailed, UnitFinished
+from cerebro_spark.store import paths
+from cerebro_spark.trainer.base import Trainer
+from cerebro_spark.trainer.feed import Feed, batch_size_of
+from cerebro_spark.trainer.frameworks import choose_trainer
+from cerebro_spark.types import Checkpoint, Metrics, PartitionId, WorkerId
+
+Parent = Path | bytes
+# Events get their time from the driver's clock, when it receives them.
+_UNKNOWN_TIME = 0.0
+
+
+class UnitRunner:
+    """Runs the units of one worker, one at a time.
+
+    Args:
+        name: The worker's name.
+        job: What it works on.
+        cache: Its partitions.
+        report: Sends a message to the driver; called from several threads.
+        abandoned: Set when the driver is gone, and nothing is to be kept any more.
+    """
+
+    def __init__(
+        self,
+        name: WorkerId,
+        job: Job,
+        cache: Cache,
+        report: Callable[[FromWorker], None],
+        abandoned: threading.Event,
+    ) -> None:
+        self._name = name
+        self._job = job
+        self._cache = cache
+        self._report = report
+        self._abandoned = abandoned
+        self._saving = ThreadPoolExecutor(1, "save")
+        self._trainer: Trainer | None = None
+        self._computed = 0.0  # when the last unit had been computed; 0 before the first
+        self._waited = 0.0
+
+    def trainer(self) -> Trainer:
+        """Return the trainer, made on the first call."""
+        if self._trainer is None:
+            job = self._job
+            kind = choose_trainer(job.hooks.model_fn, job.framework)
+            self._trainer = kind(job.hooks, job.columns, seed=job.seed, resources=job.resources)
+        return self._trainer
+
+    def forget(self, partition: PartitionId) -> None:
+        """Give up what the trainer keeps of a partition."""
+        if self._trainer is not None:
+            self._trainer.forget(partition)
+
+    def fetch(self, parent: Checkpoint) -> Parent:
+        """Return a checkpoint, as a file if the store has one here, else as bytes."""
+        name = paths.checkpoint(self._job.run, parent)
+        return self._job.store.local_path(name) or self._job.store.read(name)
+
+    def close(self) -> None:
+        """Wait until all is saved and reported."""
+        self._saving.shutdown(wait=True)
+
+    def run(self, order: RunUnit, parent: Future[Parent] | None) -> None:
+        """Run a unit and report it; `parent` is the checkpoint that it starts from."""
+        self._report(UnitStarted(order.attempt))
+        try:
+            began = time.perf_counter()
+            metrics, values = self._perform(order, parent)
+            self._computed = time.perf_counter()
+            metrics = store_large_states(metrics, self._job, order.unit.trial, order.attempt, final=order.final)
+            report = UnitFinished(
+                _UNKNOWN_TIME,
+                self._name,
+                order.unit,
+                order.attempt,
+                self._computed - began,
+                metrics=metrics,
+                values=values,
+                waited=self._waited,
+            )
+            self._finish(order, report)
+        except Exception as error:
+            blame = blame_for(error)
+            text = traceback.format_exc() if blame is None else f"{type(error).__name__}: {error}"
+            self._fail(order, text, blame or "trial")
+
+    def _perform(self, order: RunUnit, parent: Future[Parent] | None) -> tuple[Metrics, dict[str, float] | None]:
+        unit, trainer = order.unit, self.trainer()
+        self._make_current(trainer, order, parent)
+        dataset = self._job.dataset
+        arrays = self._cache.load(dataset, dataset.partition(unit.partition))
+        size = batch_size_of(order.params)
+        carry = load_states(order.carry, self._job.store)
+        self._waited = time.perf_counter() - self._computed if self._computed else 0.0
+        if unit.kind == "train":
+            rows = len(next(iter(arrays.values())))
+            permutation = row_order(rows, self._job.seed, unit.trial, unit.epoch, unit.partition)
+            smallest = self._job.smallest_batch
+            feed = Feed(arrays, permutation, batch_size=size, key=unit.partition, smallest=smallest)
+            metrics = trainer.train(unit, feed, carry)
+        else:
+            metrics = trainer.evaluate(unit, Feed(arrays, batch_size=size, key=unit.partition), carry)
+        if not order.final:
+            return metrics, None
+        return metrics, trainer.finish(Metrics.merge([part for part in (carry, metrics) if part is not None]))
+
+    def _make_current(self, trainer: Trainer, order: RunUnit, parent: Future[Parent] | None) -> None:
+        if parent is None or order.parent is None:
+            trainer.build(order.unit.trial, order.params)
+            return
+        trainer.load(
+            order.unit.trial,
+            order.params,
+            parent.result(),
+            digest=order.parent.digest,
+            warm_start=order.rebased,
+        )
+
+    def _finish(self, order: RunUnit, report: UnitFinished) -> None:
+        """Report an evaluation; of a training unit copy the state out of the trainer, and have it stored meanwhile."""
+        if order.unit.kind == "eval":
+            self._report(report)
+            return
+        buffer = BytesIO()
+        saved = self.trainer().save(buffer)
+        unit = order.unit
+        checkpoint = Checkpoint(unit.trial, unit.epoch, order.step, order.attempt, saved.bytes, saved.digest)
+        self._saving.submit(self._store, order, replace(report, checkpoint=checkpoint), buffer)
+
+    def _store(self, order: RunUnit, report: UnitFinished, buffer: BytesIO) -> None:
+        if self._abandoned.is_set() or report.checkpoint is None:
+            return  # the driver has given this unit to another worker, and would never know of the file
+        try:
+            self._job.store.write(paths.checkpoint(self._job.run, report.checkpoint), buffer.getbuffer())
+            self._report(report)
+        except Exception as error:
+            # This thread has no caller that would see it: whatever it is, the driver must hear of it.
+            refused = isinstance(error, (StoreUnavailable, StoreForbidden, StoreFull))
+            blame: Blame | None = "store" if refused else blame_for(error)
+            self._fail(order, f"{type(error).__name__}: {error}", blame or "worker")
+
+    def _fail(self, order: RunUnit, error: str, blame: Blame) -> None:
+        self._report(UnitFailed(_UNKNOWN_TIME, self._name, order.unit, order.attempt, error, blame))
+
+
+def blame_for(error: Exception) -> Blame | None:
+    """Return what is at fault for the failure of a unit; None for an error that is not known here.
+
+    >>> blame_for(OSError("no space left"))
+    'worker'
+    """
+    match error:
+        case CheckpointUnreadable():
+            return "worker"  # the file, or the way to it: elsewhere, or later, it may be whole
+        case TrialFailed() | ConfigurationError() | CheckpointError() | MemoryError():
+            return "trial"
+        case StoreUnavailable():
+            return "store"
+        case CerebroError() | OSError():
+            return "worker"
+        case _:
+            return None

@@ -1,0 +1,120 @@
+"""A worker at work: it takes orders, and carries them out one after another. It decides nothing.
+
+While a unit trains, the checkpoint of the next one is fetched already.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from cerebro_spark.backend.job import Job
+from cerebro_spark.backend.wire.messages import (
+    FromWorker,
+    LoadStarted,
+    RehearseTrial,
+    Stop,
+    ToWorker,
+    TrialRehearsed,
+)
+from cerebro_spark.backend.worker.rehearsal import rehearse
+from cerebro_spark.backend.worker.units import Parent, UnitRunner
+from cerebro_spark.data.loading.cache import Cache
+from cerebro_spark.errors import CerebroError
+from cerebro_spark.events import DropPartition, LoadPartition, PartitionLoaded, PartitionLost, RetireWorker, RunUnit
+from cerebro_spark.types import PartitionId, WorkerId
+
+# Events get their time from the driver's clock, when it receives them.
+_UNKNOWN_TIME = 0.0
+
+
+class Worker:
+    """Carries out orders one after another, and reports what came of them.
+
+    Args:
+        name: The worker's name.
+        job: What it works on.
+        report: Sends a message to the driver; called from several threads.
+        mark: Called with the id of the trial that the process works for from now on; "" for none.
+    """
+
+    def __init__(
+        self,
+        name: WorkerId,
+        job: Job,
+        report: Callable[[FromWorker], None],
+        mark: Callable[[str], None] = lambda trial: None,
+    ) -> None:
+        self._name = name
+        self._job = job
+        self._report = report
+        self._mark = mark
+        self._cache = Cache(**job.cache)
+        self._orders: queue.SimpleQueue[ToWorker] = queue.SimpleQueue()
+        self._parents: dict[int, Future[Parent]] = {}
+        self._fetching = ThreadPoolExecutor(1, "fetch")
+        self._abandoned = threading.Event()
+        self._units = UnitRunner(name, job, self._cache, report, self._abandoned)
+
+    def take(self, order: ToWorker) -> None:
+        """Take an order; called by the listener. Fetching the checkpoint that a unit starts from begins at once."""
+        if isinstance(order, RunUnit) and order.parent is not None:
+            self._parents[order.attempt] = self._fetching.submit(self._units.fetch, order.parent)
+        self._orders.put(order)
+
+    def abandon(self) -> None:
+        """Begin no other unit, and keep nothing: the driver is gone. Called by the listener."""
+        self._abandoned.set()
+        self._orders.put(Stop())
+
+    def warm_up(self) -> None:
+        """Load the framework while other workers are still coming; if that fails, the first unit will fail as well."""
+        try:
+            self._units.trainer().warm_up()
+        except Exception as error:
+            print(f"the trainer is not ready: {type(error).__name__}: {error}", file=sys.stderr)
+
+    def work(self) -> None:
+        """Do what is ordered until told to stop."""
+        while not isinstance(order := self._orders.get(), Stop | RetireWorker) and not self._abandoned.is_set():
+            self._carry_out(order)
+        self._units.close()
+        self._fetching.shutdown(wait=False, cancel_futures=True)
+        self._cache.close()
+
+    def _carry_out(self, order: ToWorker) -> None:
+        match order:
+            case LoadPartition():
+                self._load(order.partition)
+            case DropPartition():
+                self._drop(order.partition)
+            case RunUnit():
+                self._mark(order.unit.trial)
+                self._units.run(order, self._parents.pop(order.attempt, None))
+                self._mark("")
+            case RehearseTrial():
+                error = rehearse(order.params, self._job, self._cache, self._units.trainer)
+                if order.number is not None:
+                    self._report(TrialRehearsed(order.number, error))
+
+    def _load(self, partition: PartitionId) -> None:
+        dataset = self._job.dataset
+        self._report(LoadStarted(partition))
+        try:
+            self._cache.load(dataset, dataset.partition(partition))
+        except Exception as error:
+            # Whatever it is, the driver must hear of it: a worker that only died would be replaced, and die again.
+            known = isinstance(error, (CerebroError, OSError))
+            reason = f"{type(error).__name__}: {error}" if known else traceback.format_exc()
+            self._report(PartitionLost(_UNKNOWN_TIME, self._name, partition, reason))
+            return
+        self._report(PartitionLoaded(_UNKNOWN_TIME, self._name, partition))
+
+    def _drop(self, partition: PartitionId) -> None:
+        dataset = self._job.dataset
+        self._cache.release(dataset, dataset.partition(partition))
+        self._units.forget(partition)

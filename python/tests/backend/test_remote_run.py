@@ -1,0 +1,215 @@
+"""Hiring, rehearsing and losing workers, with workers that are threads of this process and follow a script."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from cerebro_spark.backend.driver.launcher import Launcher, ProcessWatcher
+from cerebro_spark.backend.driver.workers import WorkerHandle
+from cerebro_spark.backend.job import Job
+from cerebro_spark.backend.remote import RemoteBackend
+from cerebro_spark.backend.wire.channel import WireError
+from cerebro_spark.backend.wire.connection import DriverConnection
+from cerebro_spark.backend.wire.messages import (
+    Heartbeat,
+    Hello,
+    RehearseTrial,
+    StartTrouble,
+    Stop,
+    ToWorker,
+    TrialRehearsed,
+)
+from cerebro_spark.backend.worker.session import WorkerSpec
+from cerebro_spark.errors import BackendError
+from cerebro_spark.events import Event, LoadPartition, PartitionLoaded, RetireWorker, WorkerJoined, WorkerLost
+
+WAIT = 30.0
+Script = Callable[[DriverConnection, str, ToWorker], None]
+
+
+class ThreadLauncher(Launcher):
+    """Starts a worker as a thread that says `hello` and does with each order what `script` says."""
+
+    def __init__(self, script: Script, hello: Callable[[str], Any] = Hello) -> None:
+        self._script = script
+        self._hello = hello
+        self.orders: list[tuple[str, ToWorker]] = []
+
+    def job_for(self, name: str, job: Job) -> Job:
+        return job
+
+    def launch(self, handle: WorkerHandle, spec: WorkerSpec, watcher: ProcessWatcher) -> None:
+        handle.launched = DriverConnection(spec.address, spec.secret, WAIT)
+        threading.Thread(target=self._work, args=(handle, watcher), daemon=True).start()
+
+    def kill(self, handle: WorkerHandle) -> None:
+        if handle.launched is not None:
+            handle.launched.close()
+
+    def _work(self, handle: WorkerHandle, watcher: ProcessWatcher) -> None:
+        connection: DriverConnection = handle.launched
+        with contextlib.suppress(OSError, WireError, Died):
+            connection.send(self._hello(handle.name))
+            while True:
+                for order in connection.receive():
+                    self.orders.append((handle.name, order))
+                    if isinstance(order, Stop | RetireWorker):
+                        raise Died
+                    self._script(connection, handle.name, order)
+        handle.words.append(f"the last words of {handle.name}")
+        connection.close()
+        watcher.ended(handle)
+
+
+class Died(Exception):
+    """The end of a worker."""
+
+
+def answering(connection: DriverConnection, name: str, order: ToWorker) -> None:
+    if isinstance(order, RehearseTrial) and order.number is not None:
+        connection.send(TrialRehearsed(order.number, None if order.params == {} else f"{name} says no"))
+
+
+def dying(connection: DriverConnection, name: str, order: ToWorker) -> None:
+    if isinstance(order, RehearseTrial) and order.number is not None:
+        raise Died
+
+
+class ThreadBackend(RemoteBackend):
+    def __init__(self, launcher: ThreadLauncher, num_workers: int = 2, **options: Any) -> None:
+        given = {"heartbeat": WAIT, "start_timeout": WAIT, "max_restarts": 9, **options}
+        super().__init__(num_workers, **given)
+        self._launcher = launcher
+
+
+@contextlib.contextmanager
+def started(launcher: ThreadLauncher, num_workers: int = 2, **changes: Any) -> Iterator[ThreadBackend]:
+    backend = ThreadBackend(launcher, num_workers)
+    backend.bind(Job("r1", None, None, None, **changes))  # type: ignore[arg-type]
+    backend.start([])
+    with backend:
+        yield backend
+
+
+def gather(backend: RemoteBackend, kind: type[Event], count: int) -> list[Any]:
+    found: list[Any] = []
+    while len(found) < count:
+        found += [event for event in backend.events() if isinstance(event, kind)]
+    return found
+
+
+def test_a_rehearsal_leaves_the_events_to_the_engine() -> None:
+    with started(ThreadLauncher(answering)) as backend:
+        assert backend.rehearse({}) is None
+        assert str(backend.rehearse({"lr": 1})).endswith("says no")
+        assert backend.rehearse({}) is None
+        assert sorted(event.worker for event in gather(backend, WorkerJoined, 2)) == ["w0", "w1"]
+
+
+def test_the_others_warm_up_once_and_answer_nothing() -> None:
+    launcher = ThreadLauncher(answering)
+    with started(launcher) as backend:
+        gather(backend, WorkerJoined, 2)
+        assert backend.rehearse({}) is None
+        assert backend.rehearse({}) is None
+    told = [(order.number, name) for name, order in launcher.orders if isinstance(order, RehearseTrial)]
+    assert sorted(number for number, _ in told if number is not None) == [0, 1]
+    assert len([name for number, name in told if number is None]) == 1
+
+
+def test_a_trial_that_kills_two_workers_is_told_with_their_last_words() -> None:
+    with started(ThreadLauncher(dying), num_workers=1) as backend:
+        said = backend.rehearse({})
+        assert said == "worker w0 on  died; its last words:\nthe last words of w0"
+        lost, joined = gather(backend, WorkerLost, 2), backend.workers
+        assert [event.worker for event in lost] == ["w0", "w0.1"], "the engine hears of both"
+        assert "w0" not in joined
+
+
+def test_a_batch_that_takes_too_long_counts_as_failed_and_its_worker_as_lost() -> None:
+    launcher = ThreadLauncher(lambda connection, name, order: None)
+    with started(launcher, num_workers=1, unit_timeout=0.1) as backend:
+        backend._run._rehearsals._timeout = 0.2
+        assert backend.rehearse({}) == "one batch took longer than 0.2 s"
+        (lost,) = gather(backend, WorkerLost, 1)
+        assert (lost.worker, lost.reason) == ("w0", "one batch took longer than 0.2 s")
+
+
+def test_a_late_answer_to_a_rehearsal_is_no_event() -> None:
+    def late(connection: DriverConnection, name: str, order: ToWorker) -> None:
+        if isinstance(order, LoadPartition):
+            connection.send(TrialRehearsed(77))
+            connection.send(PartitionLoaded(0.0, name, order.partition))
+
+    with started(ThreadLauncher(late), num_workers=1) as backend:
+        gather(backend, WorkerJoined, 1)
+        backend.submit(LoadPartition("w0", "p0"))
+        (event,) = backend.events()
+        assert isinstance(event, PartitionLoaded)
+
+
+def test_an_event_has_the_time_of_the_drivers_clock() -> None:
+    def loading(connection: DriverConnection, name: str, order: ToWorker) -> None:
+        if isinstance(order, LoadPartition):
+            connection.send(PartitionLoaded(-1e9, name, order.partition))
+
+    with started(ThreadLauncher(loading), num_workers=1) as backend:
+        gather(backend, WorkerJoined, 1)
+        before = backend.now()
+        backend.submit(LoadPartition("w0", "p0"))
+        (event,) = gather(backend, PartitionLoaded, 1)
+        assert before <= event.at <= backend.now()
+
+
+def test_a_worker_that_reports_in_the_name_of_another_is_lost() -> None:
+    def lying(connection: DriverConnection, name: str, order: ToWorker) -> None:
+        if isinstance(order, LoadPartition):
+            connection.send(PartitionLoaded(0.0, "w1", order.partition))
+
+    with started(ThreadLauncher(lying)) as backend:
+        gather(backend, WorkerJoined, 2)
+        backend.submit(LoadPartition("w0", "p0"))
+        (event,) = backend.events()
+        assert isinstance(event, WorkerLost)
+        assert (event.worker, event.reason) == ("w0", "worker w0 reports in the name of 'w1'")
+
+
+@pytest.mark.parametrize(
+    "first", [lambda name: Heartbeat(), lambda name: Hello("w9")], ids=["no hello", "another name"]
+)
+def test_who_does_not_say_hello_never_joins(first: Callable[[str], Any]) -> None:
+    with started(ThreadLauncher(answering, first), num_workers=1) as backend:
+        with pytest.raises(BackendError, match=r"worker w0\.2 died, and so did those before it"):
+            backend.rehearse({})
+        assert backend.workers == []
+
+
+def test_a_worker_that_cannot_begin_ends_the_run_with_the_reason() -> None:
+    def troubled(name: str) -> Hello:
+        return Hello(name, "here", trouble=StartTrouble("functions", "No module named 'mine'"))
+
+    with started(ThreadLauncher(answering, troubled), num_workers=1) as backend:
+        with pytest.raises(BackendError, match="workers on here cannot begin: No module named 'mine'"):
+            backend.events()
+
+
+def test_a_place_is_filled_again_after_a_while() -> None:
+    with started(ThreadLauncher(answering)) as backend:
+        gather(backend, WorkerJoined, 2)
+        backend.submit(RetireWorker("w0", back_after=0.01))
+        assert [event.worker for event in gather(backend, WorkerJoined, 1)] == ["w0.1"]
+
+
+def test_a_backend_that_is_not_running_says_so() -> None:
+    backend = ThreadBackend(ThreadLauncher(answering))
+    assert backend.workers == []
+    backend.submit(LoadPartition("w0", "p0"))
+    with pytest.raises(BackendError, match="this backend is not running: start it first"):
+        backend.events()
+    with pytest.raises(BackendError, match="workers can be added only while a run goes on"):
+        backend.add_workers()
