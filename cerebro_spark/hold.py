@@ -118,7 +118,7 @@ def wait_until_free(
         return
     holder = _holder(store, max(known))
     _log.warning(
-        "run %s may still be held by %s: waiting up to %g s for a sign of life (take_over=True does not wait)",
+        "run %s may still be held by %s: looking for up to %g s for a sign of life (take_over=True does not)",
         *(run, holder, seconds),
     )
     began = clock()

@@ -1,19 +1,18 @@
-"""Seeds and the Python and NumPy generators that a checkpoint carries. It chooses no seed by itself."""
+"""Seeds, and the generators of Python and NumPy that a checkpoint carries. It chooses no seed by itself."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import random
-from typing import Any
 
 import numpy as np
 
-Tree = Any
+from cerebro_spark.trainer.checkpoints.tree import Tree
 
 
 def derive_seed(*parts: object) -> int:
-    """A 32-bit seed that is the same on every machine for the same parts.
+    """Return a 32-bit seed, the same on every machine for the same parts.
 
     >>> derive_seed(7, "t3") == derive_seed(7, "t3") != derive_seed(7, "t4")
     True
@@ -29,7 +28,7 @@ def seed_host(seed: int) -> None:
 
 
 def capture_host() -> Tree:
-    """The states of Python's and NumPy's global generators, as plain values and arrays."""
+    """Return the states of Python's and NumPy's global generators, as plain values and arrays."""
     version, words, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
