@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from cerebro_spark.backend.job import Framework, Job
+from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.local import LocalBackend
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.prepare import prepare
@@ -37,6 +37,7 @@ from cerebro_spark.trainer.framework_trainer import FrameworkTrainer
 from cerebro_spark.trainer.sharing.built_model import BuiltModel
 from cerebro_spark.trainer.sharing.inspection import Inspector
 from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
+from cerebro_spark.trainer.spec import Framework, TrainerSpec
 from cerebro_spark.trainer.torch.model import TorchModel
 from cerebro_spark.turns import Turn
 from cerebro_spark.types import Metrics, Objective
@@ -200,7 +201,7 @@ def run(
 ) -> Watch:
     """One whole run on processes of this machine, one thread each."""
     backend = LocalBackend(num_workers=workers, threads=1)
-    backend.bind(Job("bench", dataset.store, dataset, Hooks(model_fn), framework=framework))
+    backend.bind(Job("bench", dataset.store, dataset, TrainerSpec(Hooks(model_fn), framework=framework)))
     settings = Settings(dataset.partitions, workers, queue_ahead=1, objective=Objective("loss", "min"))
     search = FixedSearch(configurations, epochs)
     Engine(search, settings, backend, EventLog(dataset.store, "bench"), "bench", [watch]).run()

@@ -80,6 +80,7 @@ def trained(folder: Path, model_fn: Callable[..., Any], kind: str, hidden: int) 
     from cerebro_spark.search import FixedSearch
     from cerebro_spark.store.local import LocalStore
     from cerebro_spark.trainer.base import Hooks
+    from cerebro_spark.trainer.spec import TrainerSpec
     from cerebro_spark.types import Objective
 
     x = np.random.default_rng(0).random((512, WIDTH), dtype="float32")
@@ -88,7 +89,7 @@ def trained(folder: Path, model_fn: Callable[..., Any], kind: str, hidden: int) 
     features: Any = "x" if kind == "array" else list(data)
     dataset = prepare({**data, "y": x.sum(axis=1)}, store=store, features=features, label="y", partitions=1)
     search = FixedSearch([{"hidden": hidden}], 1)
-    recipe = Recipe(search, Objective("loss", "min"), dataset, Hooks(model_fn))
+    recipe = Recipe(search, Objective("loss", "min"), dataset, TrainerSpec(Hooks(model_fn)))
     execute(recipe, store, LocalBackend(num_workers=1, threads=1), "r1", progress=False)
     return Result(store, "r1")
 

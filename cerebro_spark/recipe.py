@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cerebro_spark.backend.job import Framework, Job
+from cerebro_spark.backend.job import Job
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.manifest import read_manifest
 from cerebro_spark.errors import CerebroError, ConfigurationError, EventLogError, NotFoundInStore
@@ -25,7 +25,7 @@ from cerebro_spark.store.base import Store
 from cerebro_spark.store.references import Resolve
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.feed import SMALLEST_BATCH
-from cerebro_spark.trainer.resources import Resources
+from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.types import Objective
 
 
@@ -40,10 +40,7 @@ class Recipe:
     search: Search
     objective: Objective
     dataset: Dataset
-    hooks: Hooks
-    seed: int = 0
-    framework: Framework = "auto"
-    resources: Resources = field(default_factory=Resources)
+    trainer: TrainerSpec
     cache: Mapping[str, Any] = field(default_factory=dict)
     replicas: int = 1
     policy: str = "hopper"
@@ -53,6 +50,8 @@ class Recipe:
 
     def __setstate__(self, state: Sequence[Any]) -> None:
         """Set the fields in their order; those that an older release did not have get their defaults."""
+        if isinstance(state[3], Hooks):  # before there was a TrainerSpec, its four fields were the recipe's own
+            state = [*state[:3], TrainerSpec(*state[3:7]), *state[7:]]
         for index, known in enumerate(dataclasses.fields(self)):
             object.__setattr__(self, known.name, state[index] if index < len(state) else known.default)
 
@@ -62,10 +61,7 @@ class Recipe:
             run,
             store,
             self.dataset,
-            self.hooks,
-            self.seed,
-            self.framework,
-            self.resources,
+            self.trainer,
             self.cache,
             self.objective.metric,
             unit_timeout=self.unit_timeout,
@@ -78,7 +74,7 @@ class Recipe:
             workers,
             replicas=self.replicas,
             policy=self.policy,
-            seed=self.seed,
+            seed=self.trainer.seed,
             queue_ahead=1,
             objective=self.objective,
             smallest_batch=SMALLEST_BATCH,

@@ -150,7 +150,7 @@ def resume(
     with Hold(place, run, log.writer):
         turns = with_outcomes(log.claim())
         copy = recipes.unpack(*recipes.pack(recipe))
-        copy = with_threads(copy, threads or recipe.resources.threads or _threads(events_of(turns)))
+        copy = with_threads(copy, threads or recipe.trainer.resources.threads or _threads(events_of(turns)))
         drive = _Drive(place, run, copy, backend, start.settings, store_patience, log, turns)
         drive(lambda engine: engine.resume(), start.recipe, observers, progress)
     return recipe
@@ -229,7 +229,7 @@ def with_threads(recipe: Recipe, threads: int | None) -> Recipe:
     """Return the recipe for workers with a number of threads; unchanged if that is not known."""
     if not threads:
         return recipe
-    return dataclasses.replace(recipe, resources=dataclasses.replace(recipe.resources, threads=threads))
+    return dataclasses.replace(recipe, trainer=recipe.trainer.with_resources(threads=threads))
 
 
 class _Drive:

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.store.base import Store
-from cerebro_spark.trainer.base import Hooks, Resources, Trainer
 from cerebro_spark.trainer.feed import Columns, ColumnSpec
-
-Framework = Literal["auto", "keras", "torch"] | type[Trainer]
+from cerebro_spark.trainer.spec import TrainerSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run as a worker sees it: where its data and its checkpoints are, and the user's functions.
+    """One run as a worker sees it.
 
-    `metric` is what the search goes by, if that is to be looked for when one batch is tried. A training unit's last
-    batch of fewer rows than `smallest_batch` joins the one before it. `unit_timeout` are the seconds that a unit may
-    take, if the user said so.
+    Attributes:
+        run: The run's id.
+        store: Where checkpoints go.
+        dataset: The data, with the store that has it.
+        trainer: What its trainer is made from.
+        cache: Arguments of the cache of partitions.
+        metric: The metric of the search, which a rehearsal looks for; None looks for none.
+        smallest_batch: A training unit's last batch joins the one before it if it has fewer rows.
+        unit_timeout: The seconds that a unit may take, if the user said so.
     """
 
     run: str
     store: Store
     dataset: Dataset
-    hooks: Hooks
-    seed: int = 0
-    framework: Framework = "auto"
-    resources: Resources = field(default_factory=Resources)
+    trainer: TrainerSpec
     cache: Mapping[str, Any] = field(default_factory=dict)
     metric: str | None = None
     smallest_batch: int = 1

@@ -71,11 +71,12 @@ class LocalLauncher(Launcher):
         self._devices = devices
 
     def job_for(self, name: WorkerId, job: Job) -> Job:
-        asked = job.resources
+        asked = job.trainer.resources
         device = asked.device
         if self._devices and device == "auto":
             device = self._devices[int(name.partition(".")[0][1:]) % len(self._devices)]
-        return replace(job, resources=replace(asked, threads=asked.threads or self._threads, device=device))
+        threads = asked.threads or self._threads
+        return replace(job, trainer=job.trainer.with_resources(threads=threads, device=device))
 
     def launch(self, handle: WorkerHandle, spec: WorkerSpec, watcher: ProcessWatcher) -> None:
         try:

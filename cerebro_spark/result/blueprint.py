@@ -7,23 +7,22 @@ import math
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro_spark.backend.job import Framework
 from cerebro_spark.data.input.columns import Column
 from cerebro_spark.errors import ConfigurationError, DataError
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.result.decoding import OutputDecoder, choose_decoder
 from cerebro_spark.result.rows import source_columns
-from cerebro_spark.trainer.base import Hooks, Trainer
+from cerebro_spark.trainer.base import Trainer
 from cerebro_spark.trainer.feed import Batch, Columns, Feed
-from cerebro_spark.trainer.frameworks import choose_trainer
 from cerebro_spark.trainer.resources import Resources
+from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.types import Metrics, TrialId, Unit
 from cerebro_spark.user_modules import import_sent_modules_first
 
@@ -40,22 +39,14 @@ class Blueprint:
     params: Mapping[str, Any]
     checkpoint: bytes
     digest: str
-    hooks: Hooks
-    framework: Framework
+    spec: TrainerSpec
     columns: Columns
     sources: tuple[Column, ...]
-    seed: int
-    precision: Literal["bfloat16", "float16"] | None
     output_kind: str | None = None
 
     @property
     def features(self) -> list[Column]:
         return [column for column in self.sources if column.role == "feature"]
-
-    @property
-    def kind(self) -> type[Trainer]:
-        """The class of trainer; reading it loads the framework."""
-        return choose_trainer(self.hooks.model_fn, self.framework)
 
     def pack(self) -> PackedBlueprint:
         """Pickle the blueprint, to send it to executors."""
@@ -65,12 +56,11 @@ class Blueprint:
     def trainer(self, threads: int | None = None, device: str = "auto") -> Trainer:
         """Return a new trainer in which the trial is current, in the state of its best epoch."""
         used = "tensorflow" in sys.modules
-        kind = self.kind
-        if used and kind.framework == "keras-tensorflow":
+        if used and self.spec.trainer_class.framework == "keras-tensorflow":
             # TensorFlow accepts a thread count only before its first use.
             threads = None
-        resources = Resources(threads=threads, device=device, precision=self.precision)
-        trainer = kind(self.hooks, self.columns, seed=self.seed, resources=resources)
+        resources = Resources(threads=threads, device=device, precision=self.spec.resources.precision)
+        trainer = replace(self.spec, resources=resources).make_trainer(self.columns)
         trainer.load(self.trial, self.params, self.checkpoint, digest=self.digest)
         _use_averaged_weights(trainer)
         return trainer
@@ -99,12 +89,9 @@ def make_blueprint(
         epoch,
         dict(params),
         *state,
-        recipe.hooks,
-        recipe.framework,
+        recipe.trainer,
         columns,
         source_columns(recipe.dataset),
-        recipe.seed,
-        recipe.resources.precision,
         recipe.kind,
     )
 
@@ -127,7 +114,7 @@ class Scorer:
         rows = len(next(iter(batch.values())))
         if not rows:
             return {name: output[:0] for name, output in self.sample_outputs().items()}
-        if self.blueprint.hooks.input_fn is not None:
+        if self.blueprint.spec.hooks.input_fn is not None:
             batch = {**self.blueprint.columns.zeros(rows), **batch}
         outputs = self.trainer.predict(Feed(batch, batch_size=self._rows))
         for name, output in outputs.items():

@@ -333,7 +333,7 @@ class Result:
 
     @staticmethod
     def _is_keras(found: Blueprint) -> bool:
-        return found.kind.framework.startswith("keras")
+        return found.spec.trainer_class.framework.startswith("keras")
 
 
 def load_result(path: str | os.PathLike[str] | Store) -> Result:

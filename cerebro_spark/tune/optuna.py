@@ -12,7 +12,6 @@ from time import monotonic
 from typing import Any
 
 from cerebro_spark.backend.base import Backend
-from cerebro_spark.backend.job import Framework
 from cerebro_spark.checks import check_at_least
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.input.columns import ColumnNames
@@ -20,6 +19,7 @@ from cerebro_spark.errors import ConfigurationError, MissingDependency
 from cerebro_spark.result import Result
 from cerebro_spark.store.base import Store
 from cerebro_spark.trainer.resources import Resources
+from cerebro_spark.trainer.spec import Framework
 from cerebro_spark.tune.objective import objective_for
 from cerebro_spark.tune.options import ModelFn, TrainingOptions
 from cerebro_spark.tune.plugins.led import Absent, LedSearch, LedTraining, TrialProgress

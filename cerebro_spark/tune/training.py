@@ -7,7 +7,6 @@ from typing import Any
 
 from cerebro_spark import runs
 from cerebro_spark.backend.base import Backend
-from cerebro_spark.backend.job import Framework
 from cerebro_spark.backend.remote import RemoteBackend
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.prepare import prepare
@@ -19,6 +18,7 @@ from cerebro_spark.store.base import Store
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.frameworks import detect_framework
 from cerebro_spark.trainer.resources import Resources
+from cerebro_spark.trainer.spec import Framework, TrainerSpec
 from cerebro_spark.tune import arguments
 from cerebro_spark.tune.objective import objective_for
 from cerebro_spark.tune.options import ModelFn, TrainingOptions
@@ -54,10 +54,7 @@ class Training:
             search,
             self.objective,
             self.dataset(data, store, backend),
-            self.hooks,
-            seed=options.seed,
-            framework=self.framework,
-            resources=options.resources or Resources(),
+            TrainerSpec(self.hooks, options.seed, self.framework, options.resources or Resources()),
             replicas=options.replicas,
             max_kills=options.max_kills,
             kind=options.kind,

@@ -21,6 +21,7 @@ from cerebro_spark.recipe import Recipe
 from cerebro_spark.search import FixedSearch
 from cerebro_spark.store.local import LocalStore
 from cerebro_spark.trainer.base import Hooks
+from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.types import Objective
 
 SEED = 11
@@ -30,7 +31,7 @@ CONFIGURATIONS = [{"lr": lr, "batch_size": size} for lr in (0.01, 0.03) for size
 
 def small_recipe(dataset: Dataset, epochs: int = EPOCHS) -> Recipe:
     search = FixedSearch(CONFIGURATIONS, epochs)
-    return Recipe(search, Objective("val_loss", "min"), dataset, Hooks(torch_model_fn), seed=SEED)
+    return Recipe(search, Objective("val_loss", "min"), dataset, TrainerSpec(Hooks(torch_model_fn), seed=SEED))
 
 
 class Stop(Exception):

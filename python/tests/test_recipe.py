@@ -12,6 +12,7 @@ from cerebro_spark import recipe as recipes
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.search import FixedSearch
 from cerebro_spark.trainer.base import Hooks
+from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.types import Objective
 
 
@@ -26,7 +27,9 @@ class Older:
 
 
 def test_a_recipe_of_an_older_version_is_as_if_nothing_newer_was_given(tmp_path: Path) -> None:
-    recipe = Recipe(FixedSearch([{}], 1), Objective("loss", "min"), small_dataset(tmp_path), Hooks(print), max_kills=7)
+    recipe = Recipe(
+        FixedSearch([{}], 1), Objective("loss", "min"), small_dataset(tmp_path), TrainerSpec(Hooks(print)), max_kills=7
+    )
     count = [field.name for field in fields(Recipe)].index("max_kills")
     _, stores = recipes.pack(recipe)
     again = recipes.unpack(cloudpickle.dumps(Older(recipe, count)), stores)

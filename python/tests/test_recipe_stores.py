@@ -31,6 +31,7 @@ from cerebro_spark.store.local import LocalStore
 from cerebro_spark.store.references import Reference, resolver_from
 from cerebro_spark.store.retrying import RetryingStore
 from cerebro_spark.trainer.base import Hooks
+from cerebro_spark.trainer.spec import TrainerSpec
 
 # Put together here: the source of this module travels with its functions, and must not have them.
 OPTION, WORD = "-".join(["planted", "in", "an", "option"]), "-".join(["planted", "in", "the", "address"])
@@ -83,7 +84,7 @@ def test_no_byte_of_a_store_has_its_credentials(tmp_path: Path) -> None:
     def model_fn(params: dict[str, Any]) -> Any:
         return torch_model_fn({**params, "lr": len(store.list()) + dataset.rows})
 
-    recipe = dataclasses.replace(small_recipe(dataset, 2), hooks=Hooks(model_fn))
+    recipe = dataclasses.replace(small_recipe(dataset, 2), trainer=TrainerSpec(Hooks(model_fn)))
     begun(recipe, store)
     check_no_secrets(store)
     runs.resume(store, "r1", Watched())
@@ -101,10 +102,10 @@ def test_workers_get_the_credentials_and_so_do_functions_of_the_user(tmp_path: P
         return store
 
     backend = Watched()
-    runs.execute(dataclasses.replace(small_recipe(dataset, 1), hooks=Hooks(model_fn)), store, backend)
+    runs.execute(dataclasses.replace(small_recipe(dataset, 1), trainer=TrainerSpec(Hooks(model_fn))), store, backend)
     assert backend.job is not None
     job: Job = cloudpickle.loads(pack_job(backend.job, "w0"))
-    for each in (job.store, job.dataset.store, job.hooks.model_fn({})):
+    for each in (job.store, job.dataset.store, job.trainer.hooks.model_fn({})):
         plain = each.store if isinstance(each, RetryingStore) else each
         assert isinstance(plain, FsspecStore)
         assert (plain._options["token"], plain._address) == (OPTION, store._address)

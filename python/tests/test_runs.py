@@ -43,6 +43,7 @@ from cerebro_spark.search import FixedSearch
 from cerebro_spark.store import paths
 from cerebro_spark.store.local import LocalStore
 from cerebro_spark.trainer.base import Hooks
+from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.types import Objective, Partition, Unit, Work
 
 
@@ -147,7 +148,9 @@ def test_the_probe_leaves_nothing(tmp_path: Path) -> None:
 
 def test_functions_that_cannot_be_sent_are_said_before_anything_is_launched(template: Dataset, tmp_path: Path) -> None:
     lock = threading.Lock()
-    recipe = Recipe(FixedSearch([{}], 1), Objective("val_loss", "min"), template, Hooks(lambda params: lock))
+    recipe = Recipe(
+        FixedSearch([{}], 1), Objective("val_loss", "min"), template, TrainerSpec(Hooks(lambda params: lock))
+    )
     with pytest.raises(ConfigurationError, match="cannot be pickled"):
         runs.execute(recipe, tmp_path, Untouchable())
     assert LocalStore(tmp_path).list() == []

@@ -33,6 +33,7 @@ from cerebro_spark.recipe import Recipe
 from cerebro_spark.search import FixedSearch
 from cerebro_spark.store import paths
 from cerebro_spark.trainer.base import Hooks
+from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.types import Objective
 
 TESTS = Path(__file__).parent
@@ -241,7 +242,10 @@ def test_a_backend_and_a_recipe_serve_twice_and_give_the_same(tmp_path: Path) ->
     dataset = small_dataset(tmp_path, partitions=2)
     backend = LocalBackend(1, threads=1)
     recipe = Recipe(
-        FixedSearch(CONFIGURATIONS[:1], 1), Objective("val_loss", "min"), dataset, Hooks(torch_model_fn), seed=SEED
+        FixedSearch(CONFIGURATIONS[:1], 1),
+        Objective("val_loss", "min"),
+        dataset,
+        TrainerSpec(Hooks(torch_model_fn), seed=SEED),
     )
     for run in ("r1", "r2"):
         runs.execute(recipe, dataset.store, backend, run)

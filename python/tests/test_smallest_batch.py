@@ -20,6 +20,7 @@ from cerebro_spark.events import Event, RunStarted, Settings, UnitFailed, UnitFi
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.search import FixedSearch
 from cerebro_spark.trainer.base import Hooks
+from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.trainer.torch.model import TorchModel
 from cerebro_spark.types import Objective, Partition
 
@@ -43,7 +44,7 @@ def plain(params: dict[str, Any]) -> TorchModel:
 
 def recipe_of(dataset: Dataset, model_fn: Any, epochs: int = 1) -> Recipe:
     search = FixedSearch([{"batch_size": 32}], epochs)
-    return Recipe(search, Objective("val_loss", "min"), dataset, Hooks(model_fn), framework="torch")
+    return Recipe(search, Objective("val_loss", "min"), dataset, TrainerSpec(Hooks(model_fn), framework="torch"))
 
 
 def digests(events: list[Event]) -> list[str]:

@@ -165,7 +165,8 @@ def _too_few(cluster: Cluster, num_workers: int) -> str:
 
 def libraries_of(job: Job) -> tuple[str, ...]:
     """What a worker of this job must find where it runs."""
-    framework = detect_framework(job.hooks.model_fn) if job.framework == "auto" else job.framework
+    spec = job.trainer
+    framework = detect_framework(spec.hooks.model_fn) if spec.framework == "auto" else spec.framework
     return (*ALWAYS, *(LIBRARIES[framework] if isinstance(framework, str) else ()))
 
 

@@ -54,8 +54,8 @@ class SparkLauncher(Launcher):
     def prepare(self, job: Job, num_workers: int) -> None:
         self._check_session()
         self._cluster = spark_cluster.check(self._context, num_workers)
-        if job.resources.threads is not None:
-            spark_cluster.advise(self._cluster, job.resources.threads)
+        if job.trainer.resources.threads is not None:
+            spark_cluster.advise(self._cluster, job.trainer.resources.threads)
         self._libraries = spark_cluster.libraries_of(job)
         self._job = job
         self._hide_console_progress()
@@ -64,7 +64,7 @@ class SparkLauncher(Launcher):
         return HubAddress(self._cluster.bind_address, self._port, self._host)
 
     def job_for(self, name: WorkerId, job: Job) -> Job:
-        return replace(job, resources=replace(job.resources, threads=job.resources.threads or self._threads))
+        return replace(job, trainer=job.trainer.with_resources(threads=job.trainer.resources.threads or self._threads))
 
     def probe(self) -> str:
         # Beside the run, not in it: a worker that is killed may write it after its run was cleared away.

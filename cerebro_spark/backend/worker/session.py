@@ -89,7 +89,7 @@ def serve(spec: WorkerSpec, relay: OutputRelay | None = None) -> None:
         connection.send(replace(hello, trouble=job))
         connection.close()
         return
-    connection.send(replace(hello, threads=job.resources.threads or 0))
+    connection.send(replace(hello, threads=job.trainer.resources.threads or 0))
     if relay is not None:
         relay.connection = connection
     work_for(job, connection, spec, marks_output=relay is not None)

@@ -33,7 +33,6 @@ from cerebro_spark.events import Blame, RunUnit, UnitFailed, UnitFinished
 from cerebro_spark.store import paths
 from cerebro_spark.trainer.base import Trainer
 from cerebro_spark.trainer.feed import Feed, batch_size_of
-from cerebro_spark.trainer.frameworks import choose_trainer
 from cerebro_spark.types import Checkpoint, Metrics, PartitionId, WorkerId
 
 Parent = Path | bytes
@@ -74,8 +73,7 @@ class UnitRunner:
         """Return the trainer, made on the first call."""
         if self._trainer is None:
             job = self._job
-            kind = choose_trainer(job.hooks.model_fn, job.framework)
-            self._trainer = kind(job.hooks, job.columns, seed=job.seed, resources=job.resources)
+            self._trainer = job.trainer.make_trainer(job.columns)
         return self._trainer
 
     def forget(self, partition: PartitionId) -> None:
@@ -126,7 +124,7 @@ class UnitRunner:
         self._waited = time.perf_counter() - self._computed if self._computed else 0.0
         if unit.kind == "train":
             rows = len(next(iter(arrays.values())))
-            permutation = row_order(rows, self._job.seed, unit.trial, unit.epoch, unit.partition)
+            permutation = row_order(rows, self._job.trainer.seed, unit.trial, unit.epoch, unit.partition)
             smallest = self._job.smallest_batch
             feed = Feed(arrays, permutation, batch_size=size, key=unit.partition, smallest=smallest)
             metrics = trainer.train(unit, feed, carry)

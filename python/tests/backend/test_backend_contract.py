@@ -30,6 +30,7 @@ from cerebro_spark.events import (
     WorkerRetiring,
 )
 from cerebro_spark.trainer.base import Hooks
+from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.types import Partition, Unit
 
 
@@ -47,7 +48,7 @@ def simulated(folder: Path) -> Setting:
 
 def remote(backend: RemoteBackend, folder: Path) -> Setting:
     dataset = small_dataset(folder)
-    backend.bind(Job("r1", dataset.store, dataset, Hooks(torch_model_fn)))
+    backend.bind(Job("r1", dataset.store, dataset, TrainerSpec(Hooks(torch_model_fn))))
     return Setting(backend, dataset.partitions)
 
 

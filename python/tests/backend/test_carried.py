@@ -32,6 +32,7 @@ from cerebro_spark.search import FixedSearch
 from cerebro_spark.store import paths
 from cerebro_spark.store.local import LocalStore
 from cerebro_spark.trainer.base import Hooks
+from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.trainer.torch.model import TorchModel
 from cerebro_spark.types import CarriedFile, Metrics, Objective, Unit
 
@@ -40,7 +41,7 @@ SMALL = Metrics({"loss": 1.0}, {"loss": 2.0}, carried={"auc": {"seen": [0.1]}})
 
 
 def job_in(store: Any) -> Job:
-    return Job("r1", store, None, Hooks(lambda params: None))  # type: ignore[arg-type]  # the data are not looked at
+    return Job("r1", store, None, TrainerSpec(Hooks(lambda params: None)))  # type: ignore[arg-type]  # the data are not looked at
 
 
 def test_a_large_state_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -138,7 +139,7 @@ def bulky(params: dict[str, Any]) -> TorchModel:
 
 def recipe_of(dataset: Dataset) -> Recipe:
     search = FixedSearch([{"lr": 0.1, "batch_size": 40}, {"lr": 0.2, "batch_size": 40}], 2)
-    return Recipe(search, Objective("val_loss", "min"), dataset, Hooks(bulky), framework="torch")
+    return Recipe(search, Objective("val_loss", "min"), dataset, TrainerSpec(Hooks(bulky), framework="torch"))
 
 
 def stopping_after(units: int) -> Any:

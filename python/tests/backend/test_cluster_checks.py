@@ -28,6 +28,7 @@ from cerebro_spark.search import FixedSearch
 from cerebro_spark.store.local import LocalStore
 from cerebro_spark.store.opening import open_store
 from cerebro_spark.trainer.base import Hooks
+from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.types import Objective
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(240)]
@@ -35,7 +36,7 @@ pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(240)]
 
 def job(folder: Path, **changes: Any) -> Job:
     dataset = small_dataset(folder)
-    given: dict[str, Any] = {"store": dataset.store, "hooks": Hooks(torch_model_fn), **changes}
+    given: dict[str, Any] = {"store": dataset.store, "trainer": TrainerSpec(Hooks(torch_model_fn)), **changes}
     return Job("r1", dataset=dataset, **given)
 
 
@@ -105,14 +106,14 @@ def only_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 def test_a_module_of_the_users_own_travels_to_executors(spark: Any, tmp_path: Path, only_here: Path) -> None:
-    begin(spark, job(tmp_path, hooks=Hooks(import_module("only_here").model_fn)))
+    begin(spark, job(tmp_path, trainer=TrainerSpec(Hooks(import_module("only_here").model_fn))))
 
 
 def test_a_compiled_module_that_executors_do_not_have(spark: Any, tmp_path: Path, only_here: Path) -> None:
     py_compile.compile(str(only_here), str(only_here.with_suffix(".pyc")))
     only_here.unlink()
     with pytest.raises(BackendError, match=r"No module named 'only_here'(.|\n)*addPyFile"):
-        begin(spark, job(tmp_path, hooks=Hooks(import_module("only_here").model_fn)))
+        begin(spark, job(tmp_path, trainer=TrainerSpec(Hooks(import_module("only_here").model_fn))))
 
 
 def test_a_good_cluster_leaves_nothing_behind(spark: Any, tmp_path: Path) -> None:

@@ -23,12 +23,13 @@ from cerebro_spark.backend.spark import SparkBackend
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.events import RetireWorker, WorkerJoined
 from cerebro_spark.trainer.base import Hooks
+from cerebro_spark.trainer.spec import TrainerSpec
 
 
 def begun(backend: LocalBackend, folder: Path, model_fn: Any = torch_model_fn) -> None:
     """Start it, and wait until all its workers are there."""
     dataset = small_dataset(folder)
-    backend.bind(Job("r1", dataset.store, dataset, Hooks(model_fn), framework="torch"))
+    backend.bind(Job("r1", dataset.store, dataset, TrainerSpec(Hooks(model_fn), framework="torch")))
     backend.start(dataset.partitions)
     there = 0
     while there < backend.num_workers:

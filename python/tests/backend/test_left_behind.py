@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +38,7 @@ from cerebro_spark.search import FixedSearch
 from cerebro_spark.store import paths
 from cerebro_spark.store.local import LocalStore
 from cerebro_spark.trainer.base import Hooks
+from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.trainer.torch.trainer import TorchTrainer
 from cerebro_spark.turns import Turn
 from cerebro_spark.types import Checkpoint, Objective, Unit
@@ -65,7 +65,7 @@ def test_a_checkpoint_that_nobody_heard_of_is_deleted(tmp_path: Path) -> None:
     dataset = small_dataset(tmp_path)
     store = DeadlyStore(tmp_path / "store")
     backend = LocalBackend(num_workers=1, threads=1)
-    backend.bind(Job("r1", store, dataset, Hooks(torch_model_fn)))
+    backend.bind(Job("r1", store, dataset, TrainerSpec(Hooks(torch_model_fn))))
     settings = Settings(dataset.partitions, 1, queue_ahead=1, objective=Objective("val_loss", "min"))
     engine = Engine(FixedSearch([{"lr": 0.01}, {"lr": 0.02}], 2), settings, backend, EventLog(store, "r1"), "r1")
     engine.run()
@@ -132,7 +132,7 @@ def test_a_worker_that_was_given_up_does_no_more_than_it_must(tmp_path: Path) ->
     dataset = small_dataset(tmp_path)
     store = LocalStore(tmp_path / "store")
     training = GatedTraining()
-    job = Job("r1", store, dataset, Hooks(torch_model_fn, train_fn=training))
+    job = Job("r1", store, dataset, TrainerSpec(Hooks(torch_model_fn, train_fn=training)))
     joined = threading.Event()
     peers: list[int] = []
 
@@ -176,8 +176,8 @@ class NotedTrainer(TorchTrainer):
 def test_units_say_how_long_their_worker_waited(tmp_path: Path) -> None:
     dataset = small_dataset(tmp_path)
     backend = LocalBackend(num_workers=1, threads=1)
-    job = Job("r1", dataset.store, dataset, Hooks(torch_model_fn), framework=NotedTrainer)
-    backend.bind(replace(job, seed=3))
+    job = Job("r1", dataset.store, dataset, TrainerSpec(Hooks(torch_model_fn), 3, NotedTrainer))
+    backend.bind(job)
     settings = Settings(dataset.partitions, 1, queue_ahead=1)
     Engine(FixedSearch([{"lr": 0.01}], 3), settings, backend, EventLog(dataset.store, "r1"), "r1").run()
     units = [event for event in EventLog(dataset.store, "r1").read() if isinstance(event, UnitFinished)]

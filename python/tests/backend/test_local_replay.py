@@ -23,6 +23,7 @@ from cerebro_spark.store import paths
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.checkpoints.arrays import read_array
 from cerebro_spark.trainer.checkpoints.reading import open_checkpoint
+from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.turns import Turn
 from cerebro_spark.types import Checkpoint, Objective, Report, Work
 
@@ -94,7 +95,7 @@ def train(
     *who: Any,
 ) -> RunScript:
     """Run, and return what the log says of it."""
-    backend.bind(Job(run, dataset.store, dataset, Hooks(model_fn), seed=11))
+    backend.bind(Job(run, dataset.store, dataset, TrainerSpec(Hooks(model_fn), seed=11)))
     settings = Settings(
         dataset.partitions, backend.num_workers, queue_ahead=1, objective=Objective("val_loss", "min"), max_kills=9
     )

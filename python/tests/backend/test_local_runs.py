@@ -39,6 +39,7 @@ from cerebro_spark.search import Done, FixedSearch, Wait
 from cerebro_spark.store import paths
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.checkpoints.reading import open_checkpoint
+from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.turns import Turn
 from cerebro_spark.types import Objective, Report, Work
 
@@ -57,7 +58,7 @@ class Recording(FixedSearch):
 
 
 def run(dataset: Dataset, model_fn: Any, search: FixedSearch, backend: LocalBackend, observers: Any = ()) -> Engine:
-    backend.bind(Job("r1", dataset.store, dataset, Hooks(model_fn), seed=SEED))
+    backend.bind(Job("r1", dataset.store, dataset, TrainerSpec(Hooks(model_fn), seed=SEED)))
     settings = Settings(
         dataset.partitions, backend.num_workers, queue_ahead=1, objective=Objective("val_loss", "min"), max_kills=9
     )
@@ -163,7 +164,7 @@ def test_a_trial_that_kills_every_worker_is_failed_and_the_run_ends(tmp_path: Pa
     dataset = small_dataset(tmp_path)
     search = Recording([{"lr": 0.01}, {"lr": 0.02}], 1)
     backend = LocalBackend(num_workers=1, threads=1)
-    backend.bind(Job("r1", dataset.store, dataset, Hooks(deadly_model_fn), framework="torch"))
+    backend.bind(Job("r1", dataset.store, dataset, TrainerSpec(Hooks(deadly_model_fn), framework="torch")))
     settings = Settings(dataset.partitions, 1)
     Engine(search, settings, backend, EventLog(dataset.store, "r1")).run()
     (failed,) = [report for report in search.reports if report.failed]
@@ -187,7 +188,7 @@ def test_while_one_worker_tries_a_batch_the_others_build_the_same(tmp_path: Path
         return torch_model_fn(params)
 
     backend = LocalBackend(num_workers=2, threads=1)
-    backend.bind(Job("r1", dataset.store, dataset, Hooks(model_fn), seed=SEED))
+    backend.bind(Job("r1", dataset.store, dataset, TrainerSpec(Hooks(model_fn), seed=SEED)))
     backend.start(dataset.partitions)
     told: list[Event] = []
     while len(told) < 2:
@@ -217,7 +218,7 @@ class LoadedAfter:
 
 def test_functions_are_loaded_before_the_driver_is_dialled_who_takes_silence_for_death(tmp_path: Path) -> None:
     dataset = small_dataset(tmp_path)
-    job = pack_job(Job("r1", dataset.store, dataset, Hooks(LoadedAfter()), framework="torch"), "w0")
+    job = pack_job(Job("r1", dataset.store, dataset, TrainerSpec(Hooks(LoadedAfter()), framework="torch")), "w0")
     with socket.create_server(("127.0.0.1", 0)) as driver:
         spec = WorkerSpec(driver.getsockname(), b"secret", "w0", job)
         worker = threading.Thread(target=refused, args=(spec,), daemon=True)

@@ -27,6 +27,7 @@ from cerebro_spark.backend.wire.messages import (
 from cerebro_spark.backend.worker.session import WorkerSpec
 from cerebro_spark.errors import BackendError
 from cerebro_spark.events import Event, LoadPartition, PartitionLoaded, RetireWorker, WorkerJoined, WorkerLost
+from cerebro_spark.trainer.spec import TrainerSpec
 
 WAIT = 30.0
 Script = Callable[[DriverConnection, str, ToWorker], None]
@@ -90,7 +91,7 @@ class ThreadBackend(RemoteBackend):
 @contextlib.contextmanager
 def started(launcher: ThreadLauncher, num_workers: int = 2, **changes: Any) -> Iterator[ThreadBackend]:
     backend = ThreadBackend(launcher, num_workers)
-    backend.bind(Job("r1", None, None, None, **changes))  # type: ignore[arg-type]
+    backend.bind(Job("r1", None, None, TrainerSpec(None), **changes))  # type: ignore[arg-type]
     backend.start([])
     with backend:
         yield backend

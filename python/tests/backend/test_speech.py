@@ -28,6 +28,7 @@ from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import Settings
 from cerebro_spark.search import FixedSearch
 from cerebro_spark.trainer.base import Hooks
+from cerebro_spark.trainer.spec import TrainerSpec
 
 
 def passed_on(data: bytes, is_error: bool = True, burst: int = 9) -> tuple[list[OutputLine], list[str]]:
@@ -97,7 +98,7 @@ def test_what_a_worker_prints_is_in_the_drivers_log(
     caplog.set_level(logging.INFO, logger="cerebro_spark")
     dataset = small_dataset(tmp_path)
     backend = LocalBackend(num_workers=1, threads=1)
-    backend.bind(Job("r1", dataset.store, dataset, Hooks(talkative(lines)), framework="torch"))
+    backend.bind(Job("r1", dataset.store, dataset, TrainerSpec(Hooks(talkative(lines)), framework="torch")))
     search = FixedSearch([{"lr": 0.01}, {"lr": 0.02}], 1)
     Engine(search, Settings(dataset.partitions, 1), backend, EventLog(dataset.store, "r1")).run()
     said = [(record.levelname, record.getMessage()) for record in caplog.records if "w0" in record.getMessage()]
@@ -127,7 +128,7 @@ def test_inside_a_spark_task_it_goes_by_the_workers_own_wire(tmp_path: Path, cap
 
     hub = Hub(b"s" * 32, hear, lambda peer, reason: None)
     dataset = small_dataset(tmp_path)
-    job = Job("r1", dataset.store, dataset, Hooks(torch_model_fn), framework="nothing")  # type: ignore[arg-type]
+    job = Job("r1", dataset.store, dataset, TrainerSpec(Hooks(torch_model_fn), framework="nothing"))  # type: ignore[arg-type]
     spec = WorkerSpec(hub.address, b"s" * 32, "w0", cloudpickle.dumps(job))
     words = run_worker(cloudpickle.dumps(spec), "here", ())
     hub.close()

@@ -16,6 +16,7 @@ from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.events import LoadPartition, RunUnit, UnitFailed, UnitFinished
 from cerebro_spark.store import paths
 from cerebro_spark.trainer.base import Hooks
+from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.types import Checkpoint, Unit
 
 pytestmark = pytest.mark.slow
@@ -24,7 +25,9 @@ pytestmark = pytest.mark.slow
 def reported(dataset: Dataset, model_fn: Callable[[Any], Any], *orders: RunUnit) -> list[UnitFinished | UnitFailed]:
     """What a worker reports of units that it is told to run, one after another."""
     said: list[FromWorker] = []
-    worker = Worker("w0", Job("r1", dataset.store, dataset, Hooks(model_fn), framework="torch"), said.append)
+    worker = Worker(
+        "w0", Job("r1", dataset.store, dataset, TrainerSpec(Hooks(model_fn), framework="torch")), said.append
+    )
     worker.take(LoadPartition("w0", dataset.train[0].id))
     for order in orders:
         worker.take(order)

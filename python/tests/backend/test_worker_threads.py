@@ -19,6 +19,7 @@ from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import Settings
 from cerebro_spark.search import FixedSearch
 from cerebro_spark.trainer.base import Hooks
+from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.types import Objective
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -93,7 +94,7 @@ def burnt(tmp_path: Path, model_fn: Any, workers: int, threads: int) -> list[dic
     counts = tmp_path / "counts"
     counts.mkdir()
     backend = LocalBackend(num_workers=workers, threads=threads)
-    backend.bind(Job("r1", dataset.store, dataset, Hooks(model_fn, eval_fn=count_into(counts)), seed=3))
+    backend.bind(Job("r1", dataset.store, dataset, TrainerSpec(Hooks(model_fn, eval_fn=count_into(counts)), seed=3)))
     settings = Settings(dataset.partitions, workers, queue_ahead=1, objective=Objective("val_loss", "min"))
     search = FixedSearch([{"batch_size": 512}, {"batch_size": 500}], 2)
     Engine(search, settings, backend, EventLog(dataset.store, "r1"), run="r1").run()

@@ -20,6 +20,7 @@ from cerebro_spark.events import Event, Settings, UnitFinished, WorkAdded, Worke
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.store import paths
 from cerebro_spark.trainer.base import Hooks
+from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.types import Objective
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -40,7 +41,10 @@ class HardyRecipe(Recipe):
 def recipe(dataset: Dataset, calm: Path) -> Recipe:
     configurations = [{"lr": 0.002 * (number + 1), "batch_size": 16} for number in range(TRIALS)]
     return HardyRecipe(
-        UntilCalm(configurations, calm), Objective("val_loss", "min"), dataset, Hooks(torch_model_fn), seed=SEED
+        UntilCalm(configurations, calm),
+        Objective("val_loss", "min"),
+        dataset,
+        TrainerSpec(Hooks(torch_model_fn), seed=SEED),
     )
 
 

@@ -15,6 +15,7 @@ from cerebro_spark.backend.spark import SparkBackend
 from cerebro_spark.doctor import spark as doctor
 from cerebro_spark.events import GatheringEnded, WorkerJoined
 from cerebro_spark.trainer.base import Hooks
+from cerebro_spark.trainer.spec import TrainerSpec
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(240)]
 PATIENCE = 6.0
@@ -54,7 +55,7 @@ def test_those_who_come_late_do_not_wait_for_those_who_never_come(spark: Any, tm
     """Nobody is there when patience ends for the first time; half of them are when it ends again."""
     dataset = small_dataset(tmp_path)
     backend = SparkBackend(spark, 2, start_timeout=PATIENCE)
-    backend.bind(Job("r1", dataset.store, dataset, Hooks(torch_model_fn)))
+    backend.bind(Job("r1", dataset.store, dataset, TrainerSpec(Hooks(torch_model_fn))))
     told: list[type] = []
     with PlaceTaker(spark) as other, PlaceTaker(spark), backend:
         backend.start(dataset.partitions)
@@ -79,7 +80,7 @@ def test_a_worker_without_a_place_comes_when_there_is_one(spark: Any, tmp_path: 
     """Over three times the time in which a worker must have come, were it only slow: three such end a run."""
     dataset = small_dataset(tmp_path)
     backend = SparkBackend(spark, 2, start_timeout=PATIENCE)
-    backend.bind(Job("r1", dataset.store, dataset, Hooks(torch_model_fn)))
+    backend.bind(Job("r1", dataset.store, dataset, TrainerSpec(Hooks(torch_model_fn))))
     joined: list[str] = []
     gathered = False
     with PlaceTaker(spark) as other, backend:

@@ -31,6 +31,7 @@ from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.resources import Resources
+from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.types import Objective, Unit
 
 SEED = 11
@@ -87,9 +88,7 @@ def run_to_end(
         FixedSearch(CONFIGURATIONS, epochs),
         Objective("val_loss", "min"),
         dataset,
-        Hooks(MODEL_FNS[framework]),
-        seed=SEED,
-        resources=Resources(threads=1),
+        TrainerSpec(Hooks(MODEL_FNS[framework]), seed=SEED, resources=Resources(threads=1)),
     )
     runs.execute(recipe, store, backend, RUN, [keep, *observers], progress=False)
     told = _retell(list(EventLog(store, RUN).read()))

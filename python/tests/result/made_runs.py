@@ -19,6 +19,7 @@ from cerebro_spark.runs import execute
 from cerebro_spark.search import FixedSearch
 from cerebro_spark.store.local import LocalStore
 from cerebro_spark.trainer.base import Hooks
+from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.trainer.torch.model import TorchModel
 from cerebro_spark.types import Mode, Objective
 
@@ -73,7 +74,7 @@ def run_search(
     data = customers(400, seed=1) if data is None else data
     features = FEATURES if features is None else features
     dataset = prepare(data, store=store, features=features, label=label, weight=weight, validation=0.25, partitions=2)
-    recipe = Recipe(FixedSearch(configurations, epochs), Objective(*objective), dataset, hooks, seed=3)
+    recipe = Recipe(FixedSearch(configurations, epochs), Objective(*objective), dataset, TrainerSpec(hooks, seed=3))
     execute(recipe, store, LocalBackend(num_workers=1, threads=1), "r1", progress=False)
     return MadeRun(store, "r1", customers(90, seed=2))
 
