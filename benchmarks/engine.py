@@ -30,12 +30,13 @@ from cerebro_spark.engine import Engine
 from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import Event, Settings, UnitFinished
 from cerebro_spark.search import FixedSearch
-from cerebro_spark.trainer.base import Hooks, Params, Trainer
-from cerebro_spark.trainer.checkpoints.file import Entry, Source
-from cerebro_spark.trainer.checkpoints.state import numpy_array, numpy_entry
+from cerebro_spark.trainer.base import Hooks, Params
+from cerebro_spark.trainer.checkpoints.arrays import StateArray, StateSource, read_array, wrap_numpy
 from cerebro_spark.trainer.feed import Array, Batch, Feed
-from cerebro_spark.trainer.sharing.footprint import Footprint, Look
-from cerebro_spark.trainer.sharing.resident import Resident
+from cerebro_spark.trainer.framework_trainer import FrameworkTrainer
+from cerebro_spark.trainer.sharing.built_model import BuiltModel
+from cerebro_spark.trainer.sharing.inspection import Inspector
+from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
 from cerebro_spark.trainer.torch.model import TorchModel
 from cerebro_spark.types import Metrics, Objective
 
@@ -43,7 +44,7 @@ FEATURES = 32
 COPIED_BYTES = 10_000
 
 
-class Blob(Resident):
+class Blob(BuiltModel):
     """Ten kilobytes, and nothing that could be trained."""
 
     nbytes = COPIED_BYTES
@@ -54,58 +55,57 @@ class Blob(Resident):
     def state(self) -> Any:
         return {"data": self._data}
 
-    def restore(self, source: Source, numbers: Any = None) -> None:
-        self._data = numpy_array(source, "model/data")
+    def restore(self, source: StateSource, hyperparameters: Any = None) -> None:
+        self._data = read_array(source, "model/data")
 
-    def numbers(self) -> Any:
+    def hyperparameters(self) -> Any:
         return {}
 
-    def volatile(self) -> Any:
+    def copy_statistics(self) -> Any:
         return None
 
-    def settle(self, kept: Any) -> None: ...
+    def restore_statistics(self, copies: Any) -> None: ...
 
 
-class CopyingTrainer(Trainer):
+class CopyingTrainer(FrameworkTrainer[Blob]):
     """Loads and saves ten kilobytes, through the checkpoints that all trainers write; in between it does nothing."""
 
     framework = "copying"
-    returns = "nothing"
     _remedy = "never changes"
 
-    def _look(self) -> Look:
+    def _make_inspector(self) -> Inspector:
         return lambda value: None
 
-    def _footprint(self, resident: Resident) -> Footprint:
-        return Footprint(dict, self._look)
+    def _take_snapshot(self, model: Blob) -> ObjectSnapshot:
+        return ObjectSnapshot(dict, self._make_inspector)
 
     def _claim_resources(self) -> None: ...
-    def _restore(self, tree: Any) -> None: ...
+    def _restore_generators(self, tree: Any) -> None: ...
 
-    def _build(self, params: Params, seed: int) -> tuple[Resident, Any]:
+    def _build(self, params: Params, seed: int) -> tuple[Blob, Any]:
         return Blob(), {}
 
-    def _signature(self, resident: Resident) -> str:
+    def _sign(self, model: Blob) -> str:
         return "blob"
 
-    def _users(self, resident: Resident) -> Any:
-        return resident
+    def _user_model(self, model: Blob) -> Any:
+        return model
 
-    def _train(self, resident: Resident, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:
+    def _train(self, model: Blob, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:
         return Metrics({"loss": 0.0}, {"loss": 1.0})
 
     _evaluate = _train
 
-    def _predict(self, resident: Resident, batches: Iterable[Batch]) -> Iterator[dict[str, Array]]:
+    def _predict(self, model: Blob, batches: Iterable[Batch]) -> Iterator[dict[str, Array]]:
         return iter(())
 
-    def _finish(self, resident: Resident, metrics: Metrics) -> dict[str, float]:
+    def _finish(self, model: Blob, metrics: Metrics) -> dict[str, float]:
         return {}
 
-    def _entry(self, name: str, leaf: Any) -> Entry | None:
-        return numpy_entry(name, leaf)
+    def _wrap_array(self, name: str, leaf: Any) -> StateArray | None:
+        return wrap_numpy(name, leaf)
 
-    def _capture(self) -> Any:
+    def _capture_generators(self) -> Any:
         return {}
 
     def _versions(self) -> dict[str, str]:

@@ -69,18 +69,18 @@ def _of_cache(folder: Path, dry_run: bool) -> Iterator[Leftover]:
 
 
 def _of_store(store: Store, older_than: float | None, dry_run: bool) -> Iterator[Leftover]:
-    from cerebro_spark.data.partitioning import leftovers
+    from cerebro_spark.data.partitioning.dataset_writer import WEEK, delete_abandoned, find_abandoned
 
     staged = DAY if older_than is None else older_than * DAY
-    prepared = leftovers.WEEK if older_than is None else older_than * DAY
+    prepared = WEEK if older_than is None else older_than * DAY
     url = store.url.rstrip("/")
     for name, size in store.unfinished(staged).items():
         yield Leftover(f"{url}/{name}", size, "a write that never ended")
-    for folder, names in leftovers.abandoned(store, prepared).items():
+    for folder, names in find_abandoned(store, prepared).items():
         yield Leftover(f"{url}/{folder}", sum(store.size(name) for name in names), "a preparation that never ended")
     if not dry_run:
         store.sweep(staged)
-        leftovers.sweep(store, prepared)
+        delete_abandoned(store, prepared)
 
 
 def _megabytes(count: int) -> str:

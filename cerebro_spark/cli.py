@@ -1,4 +1,4 @@
-"""The `cerebro-spark` command. It only translates: options into calls, results into text, errors into one line."""
+"""The `cerebro-spark` command. It turns options into calls, results into text, and errors into one line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,14 @@ MEGABYTE = 1_000_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+    """Run the command.
+
+    Args:
+        arguments: The words after `cerebro-spark`. Defaults to None: those of this process.
+
+    Returns:
+        The exit code: 0, 1 if `doctor` found something to fix, or 2 for an error, which is printed.
+    """
     options = _parser().parse_args(arguments)
     command: Callable[[argparse.Namespace], int | None] = options.command
     try:
@@ -47,84 +54,120 @@ def _parser() -> argparse.ArgumentParser:
 def _add_simulate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "simulate",
-        help="what the scheduler would do on a made-up cluster",
-        description="Run the real scheduler on a made-up cluster in virtual time, and compare with what is possible.",
+        help="run the scheduler on an imaginary cluster",
+        description="Run the real scheduler on an imaginary cluster in virtual time, and compare with the lower bound.",
     )
     number: dict[str, Any] = {"type": int, "metavar": "N"}
-    parser.add_argument("--trials", **number, default=16, help="training configurations (16)")
-    parser.add_argument("--workers", **number, default=8, help="workers (8)")
-    parser.add_argument("--partitions", **number, default=None, help="training partitions (as many as workers)")
-    parser.add_argument("--epochs", **number, default=5, help="epochs of every trial (5)")
-    parser.add_argument("--replicas", **number, default=1, help="workers that hold each partition (1)")
-    parser.add_argument("--validation", **number, default=0, help="validation partitions, evaluated every epoch (0)")
-    parser.add_argument("--policy", default="hopper", metavar="NAME", help=f"one of {', '.join(POLICIES)} (hopper)")
+    parser.add_argument("--trials", **number, default=16, help="number of trials (default: %(default)s)")
+    parser.add_argument("--workers", **number, default=8, help="number of workers (default: %(default)s)")
     parser.add_argument(
-        "--heterogeneous", action="store_true", help="trial costs and worker speeds as in the Cerebro paper's Figure 6"
+        "--partitions", **number, default=None, help="number of training partitions (default: as many as workers)"
     )
-    parser.add_argument("--cost", type=float, default=1.0, metavar="S", help="mean seconds of a unit (1)")
-    parser.add_argument("--jitter", type=float, default=0.0, metavar="X", help="unit times vary evenly by up to X (0)")
-    parser.add_argument("--known-costs", action="store_true", help="tell the scheduler costs and speeds beforehand")
+    parser.add_argument("--epochs", **number, default=5, help="epochs of every trial (default: %(default)s)")
     parser.add_argument(
-        "--failure-rate", type=float, default=0.0, metavar="X", help="chance of a worker to die during a unit (0)"
+        "--replicas", **number, default=1, help="workers that hold each partition (default: %(default)s)"
     )
-    parser.add_argument("--model-mb", type=float, default=100.0, metavar="MB", help="size of a checkpoint (100)")
     parser.add_argument(
-        "--bandwidth-mb", type=float, default=float("inf"), metavar="MB", help="MB a second at which a model hops (inf)"
+        "--validation", **number, default=0, help="validation partitions, evaluated every epoch (default: %(default)s)"
     )
-    parser.add_argument("--seeds", **number, default=1, help="run with the seeds 0 to N-1 (1)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object with a value a seed")
-    parser.add_argument("--gantt", metavar="FILE.png", help="draw the run with the first seed")
+    parser.add_argument(
+        "--policy", default="hopper", metavar="NAME", help=f"one of {', '.join(POLICIES)} (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--heterogeneous",
+        action="store_true",
+        help="vary trial costs and worker speeds as in Figure 6 of the Cerebro paper",
+    )
+    parser.add_argument(
+        "--cost", type=float, default=1.0, metavar="S", help="mean seconds of a unit (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--jitter",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="vary unit times by up to this share (default: %(default)s)",
+    )
+    parser.add_argument("--known-costs", action="store_true", help="tell the scheduler the costs and speeds in advance")
+    parser.add_argument(
+        "--failure-rate",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="probability that a worker dies during a unit (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--model-mb", type=float, default=100.0, metavar="MB", help="size of a checkpoint in MB (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--bandwidth-mb",
+        type=float,
+        default=float("inf"),
+        metavar="MB",
+        help="bandwidth for checkpoints in MB/s (default: %(default)s)",
+    )
+    parser.add_argument("--seeds", **number, default=1, help="run with the seeds 0 to N-1 (default: %(default)s)")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object with a list of values, one for each seed"
+    )
+    parser.add_argument("--gantt", metavar="FILE.png", help="draw a Gantt chart of the run with seed 0")
     parser.set_defaults(command=_simulate)
 
 
 def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("demo", help="see it work", description="Compare the policies and draw a run.")
-    parser.add_argument("--out", default="out", metavar="FOLDER", help="where the pictures go (out)")
+    parser = commands.add_parser(
+        "demo",
+        help="show how trials hop",
+        description="Compare the policies on an imaginary cluster, and draw the runs.",
+    )
+    parser.add_argument("--out", default="out", metavar="FOLDER", help="folder for the pictures (default: %(default)s)")
     parser.set_defaults(command=_demo)
 
 
 def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "doctor",
-        help="what is missing here, or on a cluster, for a search to run",
-        description="Look at Java, Python, versions, a store and a cluster; the exit code is 1 if there is a FIX.",
+        help="check this installation, a store and a cluster",
+        description="Check Java, Python, versions, a store and a cluster. The exit code is 1 if there is a FIX.",
     )
-    parser.add_argument("--master", metavar="URL", help="look at this Spark cluster too: local[2], spark://..., yarn")
-    parser.add_argument("--store", metavar="URL", help="see whether this store can be written")
+    parser.add_argument("--master", metavar="URL", help="check this Spark cluster too: local[2], spark://..., yarn")
     parser.add_argument(
-        "--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark, as often as needed"
+        "--store", metavar="URL", help="check that this store is writable: a folder, hdfs://..., s3://..."
+    )
+    parser.add_argument(
+        "--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark; may be repeated"
     )
     parser.set_defaults(command=_doctor)
 
 
 def _add_runs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("runs", help="the runs in a store", description="List the runs in a store.")
+    parser = commands.add_parser("runs", help="list the runs in a store", description="List the runs in a store.")
     parser.add_argument("store", metavar="STORE", help="a folder, hdfs://..., s3://...")
     parser.set_defaults(command=_runs)
 
 
 def _add_show(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("show", help="what came out of a run", description="Show the trials of a run.")
+    parser = commands.add_parser("show", help="show the trials of a run", description="Show the trials of a run.")
     parser.add_argument("store", metavar="STORE", help="a folder, hdfs://..., s3://...")
-    parser.add_argument("run", metavar="RUN", help="the id of a run, as `cerebro-spark runs STORE` lists them")
-    parser.add_argument("--plot", metavar="FILE.png", help="draw its curves, params and Gantt chart")
+    parser.add_argument("run", metavar="RUN", help="the id of the run, as `cerebro-spark runs STORE` lists it")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw learning curves, params and a Gantt chart")
     parser.set_defaults(command=_show)
 
 
 def _add_clean(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "clean",
-        help="free what nobody uses any more",
-        description="Free what nobody uses of this host's cache, and what writers that died left in a store.",
+        help="delete unused files of the cache and of a store",
+        description="Delete unused files of this host's cache, and unfinished writes of dead processes in a store.",
     )
-    parser.add_argument("--store", metavar="URL", help="look into this store too")
+    parser.add_argument("--store", metavar="URL", help="clean this store too: a folder, hdfs://..., s3://...")
     parser.add_argument(
         "--older-than",
         type=float,
         metavar="DAYS",
-        help="of a store: a write unfinished for so long is dead (1; 7 of prepare)",
+        help="age in days from which on an unfinished write in the store is dead (default: 1; 7 for data sets)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="only say what there is")
+    parser.add_argument("--dry-run", action="store_true", help="list the files with their bytes, and delete nothing")
     parser.set_defaults(command=_clean)
 
 

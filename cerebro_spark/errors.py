@@ -1,24 +1,25 @@
-"""Every exception a user can see. A message says the value, the rule and the fix; nothing here imports anything."""
+"""Every exception that users see. A message names the value, the rule and the fix. This module imports nothing."""
 
 
 class CerebroError(Exception):
     """The base class of all errors that this package raises on purpose.
 
-    >>> issubclass(ConfigurationError, CerebroError)
-    True
+    Examples:
+        >>> issubclass(ConfigurationError, CerebroError)
+        True
     """
 
 
 class ConfigurationError(CerebroError, ValueError):
-    """An argument, option or space that cannot work, seen before any cluster time was spent."""
+    """An argument, option or space that cannot work. It is raised before any cluster time is spent."""
 
 
 class DataError(CerebroError, ValueError):
-    """Rows or columns that cannot be trained on: it names the column, how many rows, and the remedy."""
+    """Rows or columns that cannot be trained on. The message names the column, the number of rows and the fix."""
 
 
 class StoreError(CerebroError, OSError):
-    """A store refused an operation for another reason than those below."""
+    """A store failed for a reason that none of its subclasses names."""
 
 
 class NotFoundInStore(StoreError):
@@ -26,60 +27,60 @@ class NotFoundInStore(StoreError):
 
 
 class AlreadyInStore(StoreError):
-    """The name is taken: what a store holds is written once and never changed."""
+    """The name is taken. A blob in a store is written once and never changed."""
 
 
 class StoreForbidden(StoreError):
-    """The store says that this user may not do that."""
+    """The user has no permission for this operation."""
 
 
 class StoreFull(StoreError):
-    """The store, or the disk under it, has no room left."""
+    """The store, or the disk under it, has no space left."""
 
 
 class StoreUnavailable(StoreError):
-    """The store failed for longer than anybody waits for it. A run that ends with this can be resumed."""
+    """The store failed again and again until the time limit. A run that ends with this error can be resumed."""
 
 
 class UntrustedCache(CerebroError, OSError):
-    """The folder for cached training data, or something in it, is another user's or open to others: it is not used."""
+    """The cache folder for training data, or a file in it, belongs to another user or is open to others."""
 
 
 class EventLogError(CerebroError):
-    """An event log that is damaged before its end, foreign, or of another format version."""
+    """An event log that is damaged before its end, not one of this package, or of another format version."""
 
 
 class SchedulingError(CerebroError):
-    """The scheduler was told something that contradicts what it knows; a bug in a backend or a search."""
+    """The scheduler got an event that contradicts its state: a bug in a backend or a search."""
 
 
 class BackendError(CerebroError):
-    """The place where units run cannot be started, or is gone for good."""
+    """A backend cannot be started, or is lost for good."""
 
 
 class RunStalled(BackendError):
-    """Work is left, but no worker can ever do it."""
+    """Work is left, but no worker can do it."""
 
 
 class PreflightFailed(BackendError):
-    """One batch of the first trials was tried before the run, and none went well: most likely `model_fn` is broken."""
+    """One batch of each of the first trials was tried before the run, and all failed: check `model_fn`."""
 
 
 class TrialFailed(CerebroError):
-    """One trial failed (its own exception, NaN, out of memory); the others go on."""
+    """A trial failed (an exception, a loss that is not finite, out of memory). The other trials continue."""
 
 
 class ReplayDiverged(CerebroError):
-    """A replay did not come to the same weights or values as the run it repeats; it names the first difference."""
+    """A replay computed other weights or values than the run it repeats. The message names the first difference."""
 
 
 class CheckpointError(CerebroError):
-    """A trial's state that no checkpoint can hold, or a checkpoint that does not fit the model; see also below."""
+    """A trial's state that no checkpoint can hold, or a checkpoint that does not fit the model."""
 
 
 class CheckpointUnreadable(CheckpointError):
-    """A checkpoint file that is missing, truncated, damaged, foreign or of another format version."""
+    """A checkpoint file that is missing, truncated, damaged, not one of this package, or of another format version."""
 
 
 class MissingDependency(CerebroError, ImportError):
-    """An optional library is needed for this and is not installed; the message names the extra to install."""
+    """An optional library is needed and not installed. The message names the extra to install."""

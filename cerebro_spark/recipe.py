@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cerebro_spark.backend.job import Framework, Job
-from cerebro_spark.data.dataset import Dataset, read_manifest
+from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.manifest import read_manifest
 from cerebro_spark.errors import CerebroError, ConfigurationError, EventLogError, NotFoundInStore
 from cerebro_spark.events import Settings
 from cerebro_spark.scheduling.rules import with_todays_rules
@@ -117,14 +118,14 @@ def digest(data: bytes) -> str:
 def read(store: Store, run: str, expected: str) -> Recipe:
     """Return the recipe of a run. It is unpickled only if its digest is the one in the log.
 
-    Its stores are opened as they are now, as far as that is known: see `references.found_again`, and `with_data`.
+    Its stores are opened as they are now, as far as that is known: see `references.resolver_from`, and `with_data`.
     """
     data = store.read(paths.functions(run))
     if digest(data) != expected:
         raise EventLogError(
             f"{paths.functions(run)} is not what run {run} was started with: its digest differs from the one in the log"
         )
-    return unpack(data, references.found_again(store))
+    return unpack(data, references.resolver_from(store))
 
 
 def unpack(data: bytes, resolve: Resolve) -> Recipe:

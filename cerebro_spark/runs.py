@@ -40,7 +40,7 @@ from cerebro_spark.search import Search
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.opening import open_store
-from cerebro_spark.store.patience import Patient
+from cerebro_spark.store.retrying import RetryingStore
 
 _log = logging.getLogger("cerebro_spark")
 
@@ -90,7 +90,7 @@ def execute(
     copy = recipes.unpack(data, stores)
     if led_by is not None:
         copy = dataclasses.replace(copy, search=led_by)
-    log = EventLog(Patient(place, seconds=store_patience), name)
+    log = EventLog(RetryingStore(place, seconds=store_patience), name)
     drive = _Drive(place, name, copy, backend, copy.settings(backend.num_workers), store_patience, log)
     drive.resumable = led_by is None
     try:
@@ -143,9 +143,9 @@ def resume(
     start = events[0]
     assert isinstance(start, RunStarted)
     check_writable(place)
-    log = EventLog(Patient(place, seconds=store_patience), run)
+    log = EventLog(RetryingStore(place, seconds=store_patience), run)
     if not take_over:
-        wait_until_free(Patient(place, seconds=store_patience), run)
+        wait_until_free(RetryingStore(place, seconds=store_patience), run)
     with Hold(place, run, log.writer):
         events = log.claim()
         copy = recipes.unpack(*recipes.pack(recipe))
@@ -245,7 +245,7 @@ class _Drive:
         log: EventLog,
         earlier: Sequence[Event] = (),
     ) -> None:
-        self._store = Patient(store, seconds=patience)
+        self._store = RetryingStore(store, seconds=patience)
         self._run = run
         self._recipe = recipe
         self._backend = backend
@@ -254,8 +254,8 @@ class _Drive:
         self._earlier = earlier
         self._script = recipe.search.script if isinstance(recipe.search, ReplaySearch) else None
         self._log = log
-        self._sweeper = Sweeper(Patient(store, seconds=min(patience, _PATIENCE_TO_SWEEP)), run)
-        self._carried = CarriedFiles(Patient(store, seconds=min(patience, _PATIENCE_TO_SWEEP)), run)
+        self._sweeper = Sweeper(RetryingStore(store, seconds=min(patience, _PATIENCE_TO_SWEEP)), run)
+        self._carried = CarriedFiles(RetryingStore(store, seconds=min(patience, _PATIENCE_TO_SWEEP)), run)
         self._engine: Engine | None = None
         self._inherited = bool(earlier)
         self.begun = bool(earlier)
@@ -283,7 +283,7 @@ class _Drive:
 
     def _job(self) -> Job:
         job = self._recipe.job(self._run, self._store)
-        data = dataclasses.replace(job.dataset, store=Patient(job.dataset.store, seconds=self._patience))
+        data = dataclasses.replace(job.dataset, store=RetryingStore(job.dataset.store, seconds=self._patience))
         return dataclasses.replace(job, dataset=data, smallest_batch=self._scripted().smallest_batch)
 
     def _scripted(self) -> Settings:

@@ -38,6 +38,7 @@ from cerebro_spark.events import (
 )
 from cerebro_spark.scheduling import inspection
 from cerebro_spark.scheduling.blame import BlameRules
+from cerebro_spark.scheduling.board import Bools
 from cerebro_spark.scheduling.crew import CrewRules
 from cerebro_spark.scheduling.limits import Limits
 from cerebro_spark.scheduling.roster import WorkerRecord
@@ -209,7 +210,8 @@ class MopScheduler:
         changed = state.look_at_all or state.fresh_workers or state.fresh_trials
         if changed and state.board.idle.any() and state.board.holders.any():
             self.view.now = state.now
-            for choice in self._policy(self.view, News(state.fresh_workers, state.fresh_trials, state.look_at_all)):
+            news = News(state.fresh_workers, state.fresh_trials, state.look_at_all)
+            for choice in self._policy(self.view, news, state.board.idle):
                 self._start_training(choice.trial, choice.worker, choice.column)
         state.fresh_workers, state.fresh_trials, state.look_at_all = [], [], False
         if self.settings.queue_ahead:
@@ -217,27 +219,23 @@ class MopScheduler:
 
     def _queue_ahead(self) -> None:
         """Let busy workers know their next unit, so that they fetch its checkpoint while they train."""
-        board = self.state.board
-        room = self._rows_with_room()
-        if not room or not board.free.any():
+        room = self._with_room()
+        if not room.any() or not self.state.board.free.any():
             return
-        idle = board.idle.copy()
-        board.idle[:] = False
-        board.idle[room] = True
         self.view.now = self.state.now
-        choices = self._policy(self.view, News(everything=True))
-        board.idle[:] = idle
-        for choice in choices:
+        for choice in self._policy(self.view, News(everything=True), room):
             self._start_training(choice.trial, choice.worker, choice.column)
 
-    def _rows_with_room(self) -> list[int]:
-        """The busy workers that may be told of one more unit."""
-        seated = (worker for worker in self.state.workers.values() if worker.live and not worker.retiring)
-        return [worker.row for worker in seated if 1 <= len(worker.queue) <= self.settings.queue_ahead]
+    def _with_room(self) -> Bools:
+        """By row of the board: the busy workers that may be told of one more unit."""
+        room = np.zeros_like(self.state.board.idle)
+        for worker in self.state.holdings.seated():
+            room[worker.row] = 1 <= len(worker.queue) <= self.settings.queue_ahead
+        return room
 
     def _start_training(self, trial_row: int, worker_row: int, column: int) -> None:
-        trial = self.state.trials[self._trials.rows[trial_row]]
-        worker = self.state.workers[self._crew.seats[worker_row]]
+        trial = self.state.trials[self.state.board.trial_ids[trial_row]]
+        worker = self.state.workers[self.state.board.worker_ids[worker_row]]
         self.state.board.start(worker_row, trial_row, column, self.state.now)
         unit = Unit(trial.id, trial.epoch, self._train[column])
         step = trial.step + 1
@@ -246,16 +244,14 @@ class MopScheduler:
         carry = Metrics.merge(trial.trained.values()) if needed and trial.trained else None
         final = last and (carry is not None or step == 1)
         trial.running_params = trial.params
-        trial.attempt = self._crew.assign(unit, trial.params, worker, trial.latest, step, carry, final, trial.rebased)
+        self._crew.assign(unit, trial.params, worker, trial.latest, step, carry, final, trial.rebased)
 
     def _start_evaluations(self) -> None:
         """Idle workers first; where workers are told of units beforehand, those that are never idle take part too."""
         state, serial = self.state, self.settings.serial_evaluation
         takers = state.evaluations.takers(state.workers, state.board.idle)
         if self.settings.queue_ahead and state.evaluations.waiting:
-            busy = np.zeros_like(state.board.idle)
-            busy[self._rows_with_room()] = True
-            takers += state.evaluations.takers(state.workers, busy)
+            takers += state.evaluations.takers(state.workers, self._with_room())
         for worker in takers:
             taken = state.evaluations.take(worker.holds, serial)
             if taken is not None:
@@ -265,8 +261,7 @@ class MopScheduler:
                 final = alone and (carry is not None or not evaluation.measured)
                 unit = Unit(trial_id, evaluation.epoch, partition, "eval")
                 self._crew.assign(unit, evaluation.params, worker, evaluation.checkpoint, carry=carry, final=final)
-                state.board.idle[worker.row] = False
-                state.board.ready_at[worker.row] = max(state.now, float(state.board.ready_at[worker.row]))
+                state.board.occupy(worker.row, state.now)
 
 
 def check_settings(settings: Settings) -> None:

@@ -19,12 +19,19 @@ TrialStatus = Literal["running", "paused", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A fixed, seeded-shuffled, equal share of the training or the validation rows.
+    """A fixed, shuffled, equal share of the training or the validation rows.
 
-    `files` are names inside the store, `hosts` the machines from which they are cheap to read (HDFS blocks).
+    Args:
+        id: The name of the partition, such as "train-00000".
+        split: "train" or "validation". Defaults to "train".
+        rows: The number of rows. Defaults to 0.
+        bytes: The bytes of its arrays in memory. Defaults to 0.
+        files: The names of its files in the store. Defaults to `()`.
+        hosts: The hosts that hold its HDFS blocks, and so read it from their own disk. Defaults to `()`.
 
-    >>> Partition("train-00000", rows=1000).split
-    'train'
+    Examples:
+        >>> Partition("train-00000", rows=1000).split
+        'train'
     """
 
     id: PartitionId
@@ -88,16 +95,24 @@ class CarriedFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Sums and weights of what was measured, so that they add up exactly over partitions.
+    """Metrics of some rows as sums and weights, so that they add up exactly over partitions.
 
-    A metric whose value is no average (an AUC) has instead a state that adds up, in `states`; one that can only be
-    updated row after row has its JSON-able state in `carried`, handed from partition to partition in series; in a log,
-    where that would be too large, it is `stored` elsewhere. A trainer turns both into values (`Trainer.finish`).
+    A `train_fn` or an `eval_fn` may return it; it needs only `sums` and `weights`. A trainer turns the rest into values
+    (`Trainer.finish`).
 
-    >>> a = Metrics({"loss": 6.0}, {"loss": 3.0})
-    >>> b = Metrics({"loss": 2.0}, {"loss": 1.0})
-    >>> Metrics.merge([a, b]).values()
-    {'loss': 2.0}
+    Args:
+        sums: By metric, the sum over the rows. Empty by default.
+        weights: By metric, what the sum is divided by, mostly the number of rows. Empty by default.
+        states: By metric that is no average (an AUC), a state of fixed size that adds up. Empty by default.
+        carried: By metric that can only be updated row after row, its state as JSON values. It goes from partition to
+            partition in series. Empty by default.
+        stored: Where the carried states are, if they are too large for the log. Defaults to None.
+
+    Examples:
+        >>> a = Metrics({"loss": 6.0}, {"loss": 3.0})
+        >>> b = Metrics({"loss": 2.0}, {"loss": 1.0})
+        >>> Metrics.merge([a, b]).values()
+        {'loss': 2.0}
     """
 
     sums: Mapping[str, float] = field(default_factory=dict)
@@ -108,12 +123,19 @@ class Metrics:
 
     @property
     def carries(self) -> bool:
-        """Whether there is a state to be handed on, wherever it lies."""
+        """Whether there is a state for the next partition, here or in the store."""
         return bool(self.carried) or self.stored is not None
 
     @staticmethod
     def merge(parts: Iterable[Metrics]) -> Metrics:
-        """Add sums, weights and states name by name; of a carried state the last one stands."""
+        """Add up the metrics of several partitions.
+
+        Args:
+            parts: The metrics of each, in the order in which they were measured.
+
+        Returns:
+            Sums, weights and states added by name, and the last carried state.
+        """
         sums: dict[str, float] = {}
         weights: dict[str, float] = {}
         states: dict[str, tuple[float, ...]] = {}
@@ -132,7 +154,14 @@ class Metrics:
         return Metrics(sums, weights, states, carried, stored)
 
     def values(self, prefix: str = "") -> dict[str, float]:
-        """The averages by name; NaN where nothing was counted."""
+        """Return the averages.
+
+        Args:
+            prefix: Put before each name. Defaults to "".
+
+        Returns:
+            The averages by name; NaN where the weight is 0.
+        """
         return {
             prefix + name: total / self.weights[name] if self.weights[name] else float("nan")
             for name, total in self.sums.items()

@@ -14,10 +14,10 @@ from typing import Any
 
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.spark_task import missing_here
-from cerebro_spark.data.partitioning.shipping import package_on_executors
+from cerebro_spark.data.cluster import explain_missing_package
 from cerebro_spark.errors import ConfigurationError, StoreError
 from cerebro_spark.store.base import Store
-from cerebro_spark.trainer.choice import framework_of
+from cerebro_spark.trainer.frameworks import detect_framework
 
 _log = logging.getLogger(__name__)
 _SECONDS_TO_REGISTER = 30.0
@@ -164,7 +164,7 @@ def _too_few(cluster: Cluster, num_workers: int) -> str:
 
 def libraries_of(job: Job) -> tuple[str, ...]:
     """What a worker of this job must find where it runs."""
-    framework = framework_of(job.hooks.model_fn) if job.framework == "auto" else job.framework
+    framework = detect_framework(job.hooks.model_fn) if job.framework == "auto" else job.framework
     return (*ALWAYS, *(LIBRARIES[framework] if isinstance(framework, str) else ()))
 
 
@@ -198,7 +198,7 @@ class Probe:
 
 def ask_executors(context: Any, probe: Probe, names: Sequence[str]) -> list[Finding]:
     """What executors find where they run: one task for each of these names, under which it writes a blob."""
-    with package_on_executors():
+    with explain_missing_package():
         found: list[Finding] = context.parallelize(names, len(names)).mapPartitions(probe).collect()
     return found
 
@@ -225,9 +225,9 @@ def explained(host: str, trouble: Mapping[str, str], store: Store) -> str:
     """Why a worker there cannot begin: its functions cannot be loaded, or the store not be written to."""
     if "functions" in trouble:
         return (
-            f"executors on {host} cannot load the run's functions: {trouble['functions']}. A module of your own must go"
-            " with them: spark.sparkContext.addPyFile('module.py'), or spark-submit --py-files; or define the functions"
-            " in the notebook or script itself"
+            f"executors on {host} cannot load the run's functions: {trouble['functions']}. Python modules of your"
+            " own travel with the functions; install packages and compiled modules there, or send them with"
+            " spark.sparkContext.addPyFile('module.zip') or spark-submit --py-files"
         )
     return (
         f"executors on {host} cannot write to the store {store.url}: {trouble['store']}. Give the user who runs them"

@@ -24,9 +24,8 @@ from cerebro_spark.backend.wire import Message
 from cerebro_spark.backend.wired import WiredBackend
 from cerebro_spark.backend.worker import Posting
 from cerebro_spark.checks import check_whole
+from cerebro_spark.data.cluster import explain_missing_package, find_replica_hosts, use_this_python
 from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.data.partitioning.shipping import package_on_executors, use_this_python
-from cerebro_spark.data.prepare import replica_hosts
 from cerebro_spark.errors import BackendError, ConfigurationError
 from cerebro_spark.store import paths
 from cerebro_spark.types import WorkerId
@@ -84,7 +83,7 @@ class SparkBackend(WiredBackend):
         self.port = port
 
     def located(self, dataset: Dataset) -> Dataset:
-        hosts = replica_hosts(self._spark, dataset)
+        hosts = find_replica_hosts(self._spark, dataset)
         return dataset.with_hosts(hosts) if hosts else dataset
 
     # -- what this kind of backend says
@@ -128,7 +127,7 @@ class SparkBackend(WiredBackend):
         try:
             self._context.setJobGroup(hand.launched, f"worker {hand.name}", interruptOnCancel=True)
             rdd = self._context.parallelize([errand], 1)
-            with package_on_executors():
+            with explain_missing_package():
                 said = (rdd if self._cluster.dynamic else rdd.barrier()).mapPartitions(run_errand).collect()
             hand.words.extend(word for word in said if not isinstance(word, Lacking))
             for lacking in (word for word in said if isinstance(word, Lacking)):

@@ -33,8 +33,8 @@ from cerebro_spark.backend.messages import checkpoint_of, finished, restored_met
 from cerebro_spark.backend.speech import mark
 from cerebro_spark.backend.wire import Line, Message, WireError
 from cerebro_spark.data.loading.arrays import first_rows
-from cerebro_spark.data.loading.batches import row_order
 from cerebro_spark.data.loading.cache import Cache
+from cerebro_spark.data.shuffling import row_order
 from cerebro_spark.errors import (
     BackendError,
     CerebroError,
@@ -48,9 +48,10 @@ from cerebro_spark.errors import (
 )
 from cerebro_spark.store import paths
 from cerebro_spark.trainer.base import Trainer
-from cerebro_spark.trainer.choice import choose_trainer
 from cerebro_spark.trainer.feed import Feed, batch_size_of
+from cerebro_spark.trainer.frameworks import choose_trainer
 from cerebro_spark.types import Checkpoint, Metrics, Unit
+from cerebro_spark.user_modules import import_sent_modules_first
 
 Parent = Path | bytes
 _REHEARSAL = "rehearsal"
@@ -366,6 +367,7 @@ def main() -> None:
     """A worker process: its posting comes through standard input, and when that is closed its parent is gone."""
     # What is worth a warning goes to standard error, and from there into the driver's log.
     logging.basicConfig(level=logging.WARNING)
+    import_sent_modules_first()
     posting = cloudpickle.load(sys.stdin.buffer)
     relay = Relay()
     threading.Thread(target=_die_with_parent, args=(relay,), daemon=True).start()

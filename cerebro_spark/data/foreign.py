@@ -1,4 +1,4 @@
-"""Open data that was prepared before, or elsewhere: a Petastorm data set or a folder of Parquet files.
+"""Open data that was prepared before, or by other programs: a Petastorm data set or a folder of Parquet files.
 
 It reads footers and one row, and never writes or moves anything."""
 
@@ -15,9 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cerebro_spark.data.dataset import COMMON_METADATA, MANIFEST, Dataset, partition_id, read_manifest
-from cerebro_spark.data.formats.unischema import UNISCHEMA_KEY, Unischema, codec_of, load_unischema
-from cerebro_spark.data.input.cells import EXACT, Tally, raise_problems, read_cells
+from cerebro_spark.data.dataset import Dataset, partition_id
+from cerebro_spark.data.formats.unischema import COMMON_METADATA, UNISCHEMA_KEY, Unischema, codec_of, load_unischema
+from cerebro_spark.data.input.cells import read_cells
+from cerebro_spark.data.input.checks import EXACT, ColumnCheck, raise_problems
 from cerebro_spark.data.input.columns import (
     Column,
     ColumnNames,
@@ -30,9 +31,11 @@ from cerebro_spark.data.input.columns import (
     source_names,
     stored_dtype,
 )
+from cerebro_spark.data.manifest import MANIFEST, read_manifest
 from cerebro_spark.data.partitioning.spec import check_allow_nan
 from cerebro_spark.errors import ConfigurationError, DataError, NotFoundInStore
 from cerebro_spark.store.base import Store
+from cerebro_spark.store.opening import open_store
 from cerebro_spark.store.paths import DATASETS, dataset_ids
 from cerebro_spark.types import Partition, Split
 
@@ -46,27 +49,44 @@ def open_dataset(
     validation: str | None = None,
     allow_nan: bool = False,
 ) -> Dataset:
-    """Open what `prepare` wrote (its folder, or a store that holds one), a Petastorm data set, or a folder of Parquet.
+    """Open a data set that `prepare` wrote, a Petastorm data set, or a folder of Parquet files. Nothing is copied.
 
-    For data prepared elsewhere each file is a partition, so files should be of about the same size and shuffled;
-    `features`, `label` and `weight` say which columns to take, as in `prepare`, and `validation` names the folder under
-    `url` whose files are for validation. Whole numbers in a matrix that float32 rounds raise DataError, here where a
-    file's footer gives them away, else when its rows are read; so do NaN and infinite features, unless `allow_nan`.
+    In data of other programs each file is a partition, so the files should be of about the same size, and shuffled.
 
-    >>> import pandas, tempfile
-    >>> folder = tempfile.mkdtemp()
-    >>> pandas.DataFrame({"a": [1.0, 2.0], "y": [0, 1]}).to_parquet(folder + "/part-0.parquet")
-    >>> [partition.rows for partition in open_dataset(folder, features=["a"], label="y").train]
-    [2]
+    Args:
+        url: The folder of the data set, or a store that holds exactly one: a path, a URL such as "hdfs:///user/me", or
+            a Store.
+        features: The input columns, as in `prepare`. Data that `prepare` wrote has its columns already: leave it out,
+            or give the same ones. Defaults to None.
+        label: The label columns, in the same way. Defaults to None.
+        weight: The column of sample weights, in the same way. Defaults to None: every row counts as much.
+        validation: The folder under `url` whose files are for validation. Defaults to None: there are none. Data that
+            `prepare` wrote has its own.
+        allow_nan: Let NaN and infinite features through. Defaults to False: they raise DataError when they are read.
+
+    Returns:
+        The data set.
+
+    Raises:
+        ConfigurationError: If `features` or `label` is missing for data of other programs, or differs from what the
+            data was prepared with.
+        NotFoundInStore: If there are no Parquet files, or none in the `validation` folder.
+        DataError: If columns are missing, hold what cannot be trained on, or differ between files. Whole numbers that
+            a float32 matrix would round raise it here if a file's statistics show them, else when its rows are read.
+
+    Examples:
+        >>> import pandas, tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> pandas.DataFrame({"a": [1.0, 2.0], "y": [0, 1]}).to_parquet(folder + "/part-0.parquet")
+        >>> [partition.rows for partition in open_dataset(folder, features=["a"], label="y").train]
+        [2]
     """
-    from cerebro_spark.store import open_store
-
     check_allow_nan(allow_nan)
     store = open_store(url)
     if store.exists(MANIFEST):
-        return _lenient(_checked(read_manifest(store, ""), features, label, weight), allow_nan)
+        return _open_prepared(read_manifest(store, ""), features, label, weight, allow_nan)
     if dataset_ids(store.list(DATASETS)):
-        return _lenient(_checked(Dataset.open(store), features, label, weight), allow_nan)
+        return _open_prepared(Dataset.open(store), features, label, weight, allow_nan)
     if features is None or label is None:
         raise ConfigurationError(
             f"{store.url} was not written by prepare: say which columns to take with features= and label="
@@ -74,19 +94,22 @@ def open_dataset(
     return _open_foreign(store, parse_inputs(features, label, weight), validation, allow_nan)
 
 
-def _checked(dataset: Dataset, features: Any, label: Any, weight: str | None) -> Dataset:
-    """Data that `prepare` wrote has its columns already: others can be asked for only by preparing again."""
-    if features is None and label is None and weight is None:
-        return dataset
-    known = dataset.made.get("columns", {})
-    asked = {given.name: list(given.sources) for given in parse_inputs(features or [], label or [], weight)}
-    if asked != known:
-        raise ConfigurationError(f"{dataset.url} was prepared with the columns {known}, not {asked}: prepare it again")
-    return dataset
-
-
-def _lenient(dataset: Dataset, allow_nan: bool) -> Dataset:
-    """Saved arrays are looked into only when they are read: what is in them may be let through even then."""
+def _open_prepared(
+    dataset: Dataset,
+    features: ColumnNames | None,
+    label: ColumnNames | None,
+    weight: str | None,
+    allow_nan: bool,
+) -> Dataset:
+    """Return data that `prepare` wrote; other columns than it was prepared with are refused."""
+    if not (features is None and label is None and weight is None):
+        known = dataset.made.get("columns", {})
+        asked = {given.name: list(given.sources) for given in parse_inputs(features or [], label or [], weight)}
+        if asked != known:
+            raise ConfigurationError(
+                f"{dataset.url} was prepared with the columns {known}, not {asked}: prepare it again"
+            )
+    # Saved arrays are decoded only when they are read: NaN in them can be allowed even then.
     return replace(dataset, made={**dataset.made, "allow_nan": True}) if allow_nan else dataset
 
 
@@ -94,7 +117,7 @@ def _open_foreign(store: Store, inputs: Sequence[Input], validation: str | None,
     names = [name for name in store.list() if _is_data(name)]
     if not names:
         raise NotFoundInStore(f"{store.url} holds no Parquet files (*.parquet): is the path right?")
-    footers = {name: _footer(store, name) for name in names}
+    footers = {name: _read_footer(store, name) for name in names}
     footers = {name: footer for name, footer in footers.items() if footer.num_rows}
     if not footers:
         raise DataError(f"{store.url} holds Parquet files, but with 0 rows")
@@ -117,8 +140,8 @@ def _open_foreign(store: Store, inputs: Sequence[Input], validation: str | None,
         folder="",
         id=hashlib.blake2b(store.url.encode(), digest_size=8).hexdigest(),
         columns=columns,
-        train=_partitions("train", [name for name in footers if name not in held_out], footers, columns),
-        validation=_partitions("validation", held_out, footers, columns),
+        train=_make_partitions("train", [name for name in footers if name not in held_out], footers, columns),
+        validation=_make_partitions("validation", held_out, footers, columns),
         made={
             "by": "elsewhere",
             "allow_nan": allow_nan,
@@ -133,7 +156,7 @@ def _is_data(name: str) -> bool:
     return not hidden and name.endswith((".parquet", ".parq", ".pq"))
 
 
-def _footer(store: Store, name: str) -> pq.FileMetaData:
+def _read_footer(store: Store, name: str) -> pq.FileMetaData:
     try:
         with store.reader(name) as file:
             return pq.read_metadata(file)
@@ -142,7 +165,7 @@ def _footer(store: Store, name: str) -> pq.FileMetaData:
 
 
 def _version(store: Store, name: str, footer: pq.FileMetaData) -> str:
-    """What changes when the file is written again: its footer, and its age where we can see that.
+    """Return what changes when the file is written again: a digest of its footer, and of its age if that is known.
 
     A footer has the sizes of all pages, and the smallest and largest values unless its writer left them out.
     """
@@ -166,15 +189,15 @@ def _check_alike(store: Store, sources: Sequence[str], footers: Mapping[str, pq.
                     " or take the file away"
                 )
             kind, found = schema.field(source).type, other.field(source).type
-            if _stored(kind) != _stored(found):
+            if _stored_type(kind) != _stored_type(found):
                 raise DataError(
                     f"column {source!r} is {found} in {name!r} of {store.url}, but {kind} in {first!r}: cast it to one"
                     " type in all files, or take the file away"
                 )
 
 
-def _stored(kind: pa.DataType) -> tuple[int, str]:
-    """How deep the lists of a column are nested, and what their elements are kept as."""
+def _stored_type(kind: pa.DataType) -> tuple[int, str]:
+    """Return how deep the lists of a column are nested, and the type their elements are stored as."""
     depth = 0
     while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         kind, depth = kind.value_type, depth + 1
@@ -183,7 +206,7 @@ def _stored(kind: pa.DataType) -> tuple[int, str]:
     return depth, str(kind).replace("large_", "")
 
 
-def _partitions(
+def _make_partitions(
     split: Split, names: Sequence[str], footers: Mapping[str, pq.FileMetaData], columns: Sequence[Column]
 ) -> tuple[Partition, ...]:
     row_bytes = sum(column.row_bytes for column in columns)
@@ -200,22 +223,25 @@ def _partitions(
 
 
 def _check_nulls(sources: Sequence[str], footers: Mapping[str, pq.FileMetaData]) -> None:
-    """What the footers already say about nulls, before any worker meets them."""
-    tallies = {name: Tally("feature") for name in sources}
+    """Raise DataError for nulls that the footers count, before a worker reads them."""
+    checks = {name: ColumnCheck("feature") for name in sources}
     for footer in footers.values():
         for group in range(footer.num_row_groups):
             for number in range(footer.num_columns):
                 chunk = footer.row_group(group).column(number)
-                tally = tallies.get(chunk.path_in_schema.split(".")[0])
-                if tally is not None and chunk.is_stats_set and chunk.statistics.has_null_count:
-                    tally.nulls += chunk.statistics.null_count
-    raise_problems(tallies)
+                check = checks.get(chunk.path_in_schema.split(".")[0])
+                if check is not None and chunk.is_stats_set and chunk.statistics.has_null_count:
+                    check.nulls += chunk.statistics.null_count
+    raise_problems(checks)
 
 
 def _check_rounding(store: Store, columns: Sequence[Column], footers: Mapping[str, pq.FileMetaData]) -> None:
-    """Whole numbers that a matrix of floats would round: row groups whose footer speaks of large ones are counted."""
+    """Raise DataError for whole numbers that a matrix of floats would round.
+
+    Only row groups whose footer has large numbers are read.
+    """
     wanted = {source for column in columns if column.dtype == "float32" for source in column.sources}
-    tallies = {source: Tally("feature", floats=True) for source in wanted}
+    checks = {source: ColumnCheck("feature", in_matrix=True) for source in wanted}
     for name, footer in footers.items():
         suspect = [
             (group, number)
@@ -228,8 +254,8 @@ def _check_rounding(store: Store, columns: Sequence[Column], footers: Mapping[st
         with store.reader(name) as file, pq.ParquetFile(file) as parquet:
             for group, number in suspect:
                 source = footer.row_group(group).column(number).path_in_schema.split(".")[0]
-                read_cells(source, parquet.read_row_group(group, columns=[source]).column(source), tallies[source])
-    rounded = {name: tally for name, tally in tallies.items() if tally.rounded}
+                read_cells(source, parquet.read_row_group(group, columns=[source]).column(source), checks[source])
+    rounded = {name: check for name, check in checks.items() if check.rounded}
     raise_problems(rounded)
 
 
@@ -241,21 +267,21 @@ def _has_large_integers(chunk: Any, wanted: Collection[str]) -> bool:
 
 
 def _source_types(store: Store, name: str, sources: Sequence[str]) -> dict[str, SourceType]:
-    """The types of the first row, with the shapes and codecs that a Petastorm schema adds."""
+    """Return the types of the first row, with the shapes and codecs that a Petastorm schema adds."""
     with store.reader(name) as file, pq.ParquetFile(file) as parquet:
         row = next(parquet.iter_batches(batch_size=1, columns=list(sources)))
-    tallies = {source: Tally("feature") for source in sources}
-    for source, tally in tallies.items():
-        read_cells(source, row.column(source), tally)
-    raise_problems(tallies)
-    types = {source: next(iter(tally.types)) for source, tally in tallies.items()}
-    schema = _unischema(store)
+    checks = {source: ColumnCheck("feature") for source in sources}
+    for source, check in checks.items():
+        read_cells(source, row.column(source), check)
+    raise_problems(checks)
+    types = {source: next(iter(check.types)) for source, check in checks.items()}
+    schema = _read_unischema(store)
     if schema is None:
         return types
-    return {source: _declared(kind, schema, source) for source, kind in types.items()}
+    return {source: _apply_schema(kind, schema, source) for source, kind in types.items()}
 
 
-def _declared(found: SourceType, schema: Unischema, source: str) -> SourceType:
+def _apply_schema(found: SourceType, schema: Unischema, source: str) -> SourceType:
     field = schema.fields.get(source)
     if field is None or None in field.shape:
         return found
@@ -265,8 +291,8 @@ def _declared(found: SourceType, schema: Unischema, source: str) -> SourceType:
     return SourceType(found.dtype, shape, found.codec)
 
 
-def _unischema(store: Store) -> Unischema | None:
+def _read_unischema(store: Store) -> Unischema | None:
     if not store.exists(COMMON_METADATA):
         return None
-    keys = _footer(store, COMMON_METADATA).metadata or {}
+    keys = _read_footer(store, COMMON_METADATA).metadata or {}
     return load_unischema(keys[UNISCHEMA_KEY]) if UNISCHEMA_KEY in keys else None

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cerebro_spark.scheduling.board import Board
+from cerebro_spark.scheduling.board import Board, Bools
 
 
 class Choice(NamedTuple):
@@ -38,5 +38,5 @@ class View:
     memo: dict[str, Any] = field(default_factory=dict)
 
 
-Policy = Callable[[View, News], list[Choice]]
+Policy = Callable[[View, News, Bools], list[Choice]]
 """Returns choices that can all be started at once: idle workers, free trials, each at most once, partitions held."""

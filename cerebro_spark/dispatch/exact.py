@@ -14,7 +14,7 @@ import numpy as np
 from cerebro_spark.dispatch.base import Choice, News, Policy, View
 from cerebro_spark.dispatch.rearrangement import follow
 from cerebro_spark.errors import MissingDependency
-from cerebro_spark.scheduling.board import Floats, Ints
+from cerebro_spark.scheduling.board import Bools, Floats, Ints
 
 # The solver counts in whole numbers: the longest unit is this many ticks.
 _TICKS = 10_000
@@ -57,12 +57,12 @@ def planned(solution: Solution) -> Policy:
     """A policy that keeps to the order of a solved epoch, in every epoch, whatever the units really take."""
     order = np.argsort(np.argsort(solution.starts[:, 0, :], axis=0), axis=0)
 
-    def policy(view: View, news: News) -> list[Choice]:
+    def policy(view: View, news: News, eligible: Bools) -> list[Choice]:
         if not view.board.active.any():
             return []
         places: Ints = np.zeros(view.board.todo.shape, dtype=np.int64)
         places[: order.shape[0]] = order
-        return follow(view, places)
+        return follow(view, places, eligible)
 
     return policy
 

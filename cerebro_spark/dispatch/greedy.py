@@ -11,17 +11,16 @@ from cerebro_spark.dispatch.base import Choice, News, View
 from cerebro_spark.scheduling.board import Board, Bools
 
 
-def longest_first(view: View, news: News) -> list[Choice]:
+def longest_first(view: View, news: News, eligible: Bools) -> list[Choice]:
     """Give each idle worker the free trial with most left to train, the most loaded worker first."""
     board = view.board
-    idle = np.flatnonzero(board.idle)
-    if not idle.size or not board.free.any():
+    if not eligible.any() or not board.free.any():
         return []
     left = board.remaining(view.now)
     left += left * view.rng.random(left.size) * 1e-9
     free = board.free.copy()
     choices = []
-    for worker in by_load(view, idle):
+    for worker in by_load(view, eligible):
         rows = candidates(board, free, worker)
         if rows.size:
             trial = int(rows[np.argmax(left[rows])])
@@ -30,12 +29,12 @@ def longest_first(view: View, news: News) -> list[Choice]:
     return choices
 
 
-def random_choice(view: View, news: News) -> list[Choice]:
+def random_choice(view: View, news: News, eligible: Bools) -> list[Choice]:
     """Give each idle worker any unit it can run, all equally likely: Algorithm 1 of the Cerebro paper."""
     board = view.board
     free = board.free.copy()
     choices = []
-    for worker in np.flatnonzero(board.idle):
+    for worker in np.flatnonzero(eligible):
         rows, columns = np.nonzero(board.may & free[:, None] & board.holds[worker])
         if rows.size:
             pick = int(view.rng.integers(rows.size))
@@ -52,11 +51,12 @@ def candidates(board: Board, free: Bools, worker: int) -> np.ndarray[tuple[int],
     return np.flatnonzero(free & board.may[:, columns].any(axis=1))
 
 
-def by_load(view: View, workers: np.ndarray[tuple[int], np.dtype[np.intp]]) -> list[int]:
+def by_load(view: View, eligible: Bools) -> list[int]:
     """These workers, those with most work before them first."""
+    workers = np.flatnonzero(eligible)
     if workers.size == 1:
         return [int(workers[0])]
-    loads = view.board.loads(view.now)
+    loads = view.board.loads(view.now, eligible)
     return sorted((int(w) for w in workers), key=lambda w: (-loads[w], w))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from cerebro_spark.dispatch.base import Choice, News, View
 from cerebro_spark.dispatch.reserve import reserve
 from cerebro_spark.dispatch.rotation import homes, rotation
-from cerebro_spark.scheduling.board import Board
+from cerebro_spark.scheduling.board import Board, Bools
 
 # With a quarter more trials than workers a greedy choice wastes as much as a rotation does (benchmarks/scheduler.py).
 _MANY = 1.25
@@ -19,7 +19,7 @@ _ALIKE = 2.0
 _STEADY = 64
 
 
-def hopper(view: View, news: News) -> list[Choice]:
+def hopper(view: View, news: News, eligible: Bools) -> list[Choice]:
     """Start what brings the whole run to its end soonest, waiting on purpose where that helps."""
     tight, layout, age = view.memo.get("regime", (None, -1, 0))
     if layout != view.board.layout or age >= _STEADY:
@@ -28,7 +28,7 @@ def hopper(view: View, news: News) -> list[Choice]:
             news = News(everything=True)
             view.memo.pop("ring", None)
     view.memo["regime"] = (tight, view.board.layout, age + 1)
-    return rotation(view, news) if tight else reserve(view, news)
+    return rotation(view, news, eligible) if tight else reserve(view, news, eligible)
 
 
 def _is_even(board: Board, live: int) -> bool:

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cerebro_spark.dispatch.base import Choice, News, View
-from cerebro_spark.scheduling.board import Floats, Ints
+from cerebro_spark.scheduling.board import Bools, Floats, Ints
 
 _TINY = 1e-9
 _NEVER = np.iinfo(np.int64).max
 
 
-def rearrangement(view: View, news: News) -> list[Choice]:
+def rearrangement(view: View, news: News, eligible: Bools) -> list[Choice]:
     """Start on each idle worker the trial whose turn it is there, if it is free; else let the worker wait.
 
     There is no plan, and nothing starts, while some partition has no holder.
@@ -28,7 +28,7 @@ def rearrangement(view: View, news: News) -> list[Choice]:
     if known is None or known[0] != view.board.layout:
         known = (view.board.layout, plan(view))
         view.memo["rearrangement"] = known
-    return follow(view, known[1])
+    return follow(view, known[1], eligible)
 
 
 def plan(view: View) -> Ints:
@@ -43,13 +43,13 @@ def plan(view: View) -> Ints:
     return places
 
 
-def follow(view: View, places: Ints) -> list[Choice]:
+def follow(view: View, places: Ints, eligible: Bools) -> list[Choice]:
     """Keep to an order: epoch by epoch, and within an epoch by place."""
     board = view.board
     size = int(places.max()) + 1
     taken: set[int] = set()
     choices = []
-    for worker in np.flatnonzero(board.idle):
+    for worker in np.flatnonzero(eligible):
         columns = np.flatnonzero(board.holds[worker])
         comes = board.todo[:, columns] | (board.later > 0)[:, None]
         turns = (board.turn[:, None] + ~board.todo[:, columns]) * size + places[:, columns]

@@ -30,15 +30,14 @@ class _Outlook:
     ready: Floats
 
 
-def reserve(view: View, news: News) -> list[Choice]:
+def reserve(view: View, news: News, eligible: Bools) -> list[Choice]:
     """Give each idle worker the free trial with most left, unless that would make a more critical trial late."""
     board = view.board
-    idle = np.flatnonzero(board.idle)
-    if not idle.size or not board.free.any():
+    if not eligible.any() or not board.free.any():
         return []
-    outlook = _look_ahead(view)
+    outlook = _look_ahead(view, eligible)
     choices = []
-    for worker in by_load(view, idle):
+    for worker in by_load(view, eligible):
         trial = _choose(view, outlook, worker)
         if trial >= 0:
             column = pressing_column(view, worker, trial)
@@ -46,19 +45,19 @@ def reserve(view: View, news: News) -> list[Choice]:
             outlook.free[trial] = False
             outlook.until[trial] = outlook.ready[worker] = end
             choices.append(Choice(worker, trial, column))
-    if not choices and not (board.live & ~board.idle).any():
-        return _anything(view, idle)
+    if not choices and not (board.live & ~eligible).any():
+        return _anything(view, np.flatnonzero(eligible))
     return choices
 
 
-def _look_ahead(view: View) -> _Outlook:
+def _look_ahead(view: View, eligible: Bools) -> _Outlook:
     board = view.board
     left = board.remaining(view.now)
     left += left * view.rng.random(left.size) * 1e-9
-    loads = board.loads(view.now)
+    loads = board.loads(view.now, eligible)
     bound = float(max(left.max(), loads.max()))
     until = np.maximum(board.until, view.now)
-    ready = np.where(board.idle, view.now, np.maximum(board.ready_at, view.now))
+    ready = np.where(eligible, view.now, np.maximum(board.ready_at, view.now))
     return _Outlook(view.now, left, loads, bound, board.free.copy(), until, ready)
 
 
@@ -104,9 +103,9 @@ def _makes_late(
     return False
 
 
-def _anything(view: View, idle: np.ndarray[tuple[int], np.dtype[np.intp]]) -> list[Choice]:
+def _anything(view: View, workers: np.ndarray[tuple[int], np.dtype[np.intp]]) -> list[Choice]:
     """Nobody works and everybody waits for somebody: break the circle with the longest trial."""
-    for worker in idle:
+    for worker in workers:
         rows = candidates(view.board, view.board.free, int(worker))
         if rows.size:
             trial = int(rows[np.argmax(view.board.remaining(view.now)[rows])])

@@ -10,12 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cerebro_spark.dispatch.base import Choice, News, View
-from cerebro_spark.scheduling.board import NEVER, Board
-
-Ints = NDArray[np.int64]
+from cerebro_spark.scheduling.board import NEVER, Board, Bools, Ints
 
 
 @dataclass(slots=True)
@@ -78,15 +75,15 @@ class Ring:
         return found
 
 
-def rotation(view: View, news: News) -> list[Choice]:
+def rotation(view: View, news: News, eligible: Bools) -> list[Choice]:
     """Start a unit only if it is the next one both of its worker and of its trial."""
     board = view.board
     ring = _ring(view)
     if news.everything:
-        workers = [worker for worker in ring.columns if board.idle[worker]]
+        workers = [worker for worker in ring.columns if eligible[worker]]
     else:
         homes = [ring.of_trial(board, trial)[0] for trial in news.trials if board.free[trial]]
-        workers = [w for w in dict.fromkeys([*news.workers, *homes]) if w >= 0 and board.idle[w]]
+        workers = [w for w in dict.fromkeys([*news.workers, *homes]) if w >= 0 and eligible[w]]
     choices = []
     for worker in workers:
         trial, column = ring.of_worker(board, worker)

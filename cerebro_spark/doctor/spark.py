@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from cerebro_spark.backend import cluster
 from cerebro_spark.backend.cluster import Cluster, Finding
-from cerebro_spark.data.partitioning.shipping import use_this_python
+from cerebro_spark.data.cluster import use_this_python
 from cerebro_spark.doctor.lines import Line, fix, note, ok
 from cerebro_spark.errors import CerebroError
 from cerebro_spark.store import paths

@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 
 from cerebro_spark.backend.job import Framework
 from cerebro_spark.data.input.columns import Column
-from cerebro_spark.data.loading.batches import Batches
 from cerebro_spark.errors import ConfigurationError, DataError
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.result.reading import Reading, reading_of
 from cerebro_spark.result.rows import source_columns
 from cerebro_spark.trainer.base import Hooks, Trainer
-from cerebro_spark.trainer.choice import choose_trainer
 from cerebro_spark.trainer.feed import Batch, Columns, Feed
+from cerebro_spark.trainer.frameworks import choose_trainer
 from cerebro_spark.trainer.resources import Resources
 from cerebro_spark.types import Metrics, TrialId, Unit
+from cerebro_spark.user_modules import import_sent_modules_first
 
 # Rows that go through the model at once: many, but of large ones (images) only as many as fit beside each other.
 _MOST_ROWS, _FEWEST_ROWS, _MOST_VALUES = 8192, 16, 1 << 24
@@ -129,7 +129,7 @@ class Scorer:
             return {name: output[:0] for name, output in self.like().items()}
         if self.blueprint.hooks.input_fn is not None:
             batch = {**self.blueprint.columns.zeros(rows), **batch}
-        outputs = self.trainer.predict(Batches(batch, self._rows, shuffle=False))
+        outputs = self.trainer.predict(Feed(batch, batch_size=self._rows))
         for name, output in outputs.items():
             if len(output) != rows:
                 raise DataError(
@@ -170,8 +170,9 @@ _MOST_SCORERS = 4
 
 
 def resident_scorer(digest: str, packed: Callable[[], Packed], threads: int | None) -> Scorer:
-    """The scorer of that blueprint in this process, built when it is first asked for; `packed()` gives the bytes."""
+    """Return the scorer of that blueprint in this executor, built when first asked for; `packed()` gives the bytes."""
     if digest not in _scorers:
+        import_sent_modules_first()
         while len(_scorers) >= _MOST_SCORERS:
             _scorers.pop(next(iter(_scorers)))
         _scorers[digest] = Scorer(packed().unpack(), threads)

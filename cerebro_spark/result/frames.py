@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.input.columns import Column, Input, check_present
-from cerebro_spark.data.input.frames import FrameSource, column_names
+from cerebro_spark.data.input.local import LocalFrame, column_names
 from cerebro_spark.data.loading.arrays import load_arrays
 from cerebro_spark.errors import ConfigurationError, DataError
 from cerebro_spark.result.blueprint import Scorer
@@ -103,13 +103,13 @@ def _check_free(columns: Sequence[str], taken: Sequence[str], any_case: bool) ->
 
 
 def _chunks(data: Frame, columns: Sequence[Column]) -> Iterator[Batch]:
-    source = FrameSource(data, sources_of(columns))
-    if not source.rows:
+    frame = LocalFrame(data, sources_of(columns))
+    if not frame.rows:
         # Columns without rows have no types of their own either.
         yield {column.name: np.empty((0, *column.shape), np.dtype(column.dtype)) for column in columns}
     step = min(_CHUNK_ROWS, rows_at_once(columns))
-    for start in range(0, source.rows, step):
-        cells = {name: values[start : start + step] for name, values in source.columns.items()}
+    for start in range(0, frame.rows, step):
+        cells = {name: values[start : start + step] for name, values in frame.columns.items()}
         yield read_rows(columns, cells)
 
 

@@ -1,4 +1,4 @@
-"""What a search returns: one object over a run in a store. It reads the run when asked, and never changes it."""
+"""What a search returns: a view of a run in a store. It reads the run and never changes it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pandas as pd
 
 from cerebro_spark import recipe as recipes
 from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.data.partitioning.spec import is_spark
-from cerebro_spark.data.prepare import as_store
+from cerebro_spark.data.input.base import is_spark_frame
 from cerebro_spark.errors import CheckpointError, ConfigurationError, DataError, NotFoundInStore
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.result import display, frames, plots, saving, tables
@@ -21,47 +20,57 @@ from cerebro_spark.result.blueprint import Blueprint, Scorer, blueprint
 from cerebro_spark.result.record import Record, read_record
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
+from cerebro_spark.store.opening import open_store
 from cerebro_spark.types import Metrics, TrialId
 
 
 class Result:
-    """The outcome of a run, or of as much of it as there is: of one that was stopped, what it had come to.
+    """The outcome of a run, finished or not.
 
-    Who calls it: users, from one thread. A Result is a view of the run at the moment it was made. Models are built
-    when they are asked for; `save` makes a copy that needs neither the run's store nor its data.
+    `search.fit`, `cs.resume` and `cs.load_result` return one. It is a view of the run at the moment it was made; call
+    it from one thread. Models are built when they are asked for. `save` makes a copy that needs neither the run's store
+    nor its data.
 
-    >>> import tempfile
-    >>> from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World
-    >>> from cerebro_spark.engine import Engine
-    >>> from cerebro_spark.eventlog import EventLog
-    >>> from cerebro_spark.events import Settings
-    >>> from cerebro_spark.search import FixedSearch
-    >>> from cerebro_spark.store.local import LocalStore
-    >>> from cerebro_spark.types import Partition
-    >>> store, settings = LocalStore(tempfile.mkdtemp()), Settings((Partition("p0"), Partition("p1")), workers=1)
-    >>> backend = SimulatedBackend([SimulatedWorker("w0")], World(cost=lambda params: 1.0))
-    >>> Engine(FixedSearch([{"lr": 0.1}], epochs=1), settings, backend, EventLog(store, "r1"), run="r1").run()
-    >>> result = Result(store, "r1")
-    >>> result.best_trial.id, result.best_trial.params, result.best_trial.epoch
-    ('t0', {'lr': 0.1}, 1)
-    >>> result.units[["trial", "epoch", "partition", "worker", "seconds"]].values.tolist()
-    [['t0', 1, 'p0', 'w0', 1.0], ['t0', 1, 'p1', 'w0', 1.0]]
+    Args:
+        store: The store of the run: a path, a URL or a Store.
+        run_id: The id of the run, as `cerebro-spark runs STORE` lists it.
+
+    Raises:
+        NotFoundInStore: If the store has no such run.
+
+    Examples:
+        >>> import tempfile
+        >>> from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World
+        >>> from cerebro_spark.engine import Engine
+        >>> from cerebro_spark.eventlog import EventLog
+        >>> from cerebro_spark.events import Settings
+        >>> from cerebro_spark.search import FixedSearch
+        >>> from cerebro_spark.store.local import LocalStore
+        >>> from cerebro_spark.types import Partition
+        >>> store, settings = LocalStore(tempfile.mkdtemp()), Settings((Partition("p0"), Partition("p1")), workers=1)
+        >>> backend = SimulatedBackend([SimulatedWorker("w0")], World(cost=lambda params: 1.0))
+        >>> Engine(FixedSearch([{"lr": 0.1}], epochs=1), settings, backend, EventLog(store, "r1"), run="r1").run()
+        >>> result = Result(store, "r1")
+        >>> result.best_trial.id, result.best_trial.params, result.best_trial.epoch
+        ('t0', {'lr': 0.1}, 1)
+        >>> result.units[["trial", "epoch", "partition", "worker", "seconds"]].values.tolist()
+        [['t0', 1, 'p0', 'w0', 1.0], ['t0', 1, 'p1', 'w0', 1.0]]
     """
 
     def __init__(self, store: Store | str, run_id: str) -> None:
-        self._store = as_store(store)
+        self._store = open_store(store)
         self._record: Record = read_record(self._store, run_id)
         self._scorers: dict[TrialId, Scorer] = {}
         self._shipments: dict[tuple[str, TrialId], Any] = {}
 
     @property
     def run_id(self) -> str:
-        """The name of the run in its store."""
+        """The id of the run in its store."""
         return self._record.run
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end; one that did not can go on with `cs.resume`."""
+        """Whether the run ended by itself. One that did not can be resumed with `cs.resume`."""
         return self._record.scheduler.finished
 
     # What came out
@@ -70,34 +79,53 @@ class Result:
     def best_trial(self) -> tables.BestTrial:
         """The trial with the best epoch, of those that did not fail.
 
-        Raises TrialFailed, with the first traceback, if all trials failed.
+        Raises:
+            TrialFailed: If all trials failed; the message has the first traceback.
+            CerebroError: If no trial has an epoch that was trained and evaluated yet.
         """
         return tables.best_trial(self._record)
 
     @cached_property
     def trials(self) -> pd.DataFrame:
-        """A row a trial, best first: status, best epoch and its metrics, params as `param_...`, error if it failed."""
+        """A row for each trial, best first.
+
+        The columns are trial, status, epoch (the best one), epochs (how many there were), the metrics of the best
+        epoch, the params as `param_<name>`, and the error of a trial that failed.
+        """
         return tables.trials_table(self._record)
 
     @cached_property
     def history(self) -> pd.DataFrame:
-        """A row an (trial, epoch) with all metrics; `seconds` is when the epoch was known, from the run's start."""
+        """A row for each epoch of each trial, with all metrics; `seconds` is when it was evaluated, from the start."""
         return tables.history_table(self._record)
 
     @cached_property
     def units(self) -> pd.DataFrame:
-        """A row a unit that counts: trial, epoch, partition, kind, worker, host, start, end, seconds, loss."""
+        """A row for each unit that counts, in the order in which they ended.
+
+        The columns are trial, epoch, partition, kind, worker, host, start, end, seconds (start and end in seconds
+        from the start of the run) and loss.
+        """
         return tables.units_table(self._record)
 
     def plot(self, kind: str | None = None) -> Any:
-        """A matplotlib figure: "curves" (metric by epoch), "parallel" (params to metric), "gantt" (who ran what when).
+        """Draw the run.
 
-        Without a kind, all three under each other. Save it with `figure.savefig("run.png")`.
+        Args:
+            kind: "curves" (the metric by epoch), "parallel" (the params and the metric they reached) or "gantt" (which
+                worker ran which unit when). None, the default, draws all three, one above the other.
+
+        Returns:
+            A matplotlib figure. Save it with `figure.savefig("run.png")`.
+
+        Raises:
+            ConfigurationError: If `kind` is none of these.
+            MissingDependency: If matplotlib is not installed.
         """
         return plots.plot(self._record, kind)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A pickled result is its address: whoever opens it reads the run again."""
+        """Pickle the address only; unpickling reads the run again."""
         return type(self), (self._store, self.run_id)
 
     def __repr__(self) -> str:
@@ -109,10 +137,18 @@ class Result:
     # Models
 
     def model(self, trial_id: TrialId | None = None) -> Any:
-        """The Keras model or torch module of the best trial, or of another, as it was after its best epoch.
+        """Return the model of a trial as it was after its best epoch.
 
-        It is built anew each time, so what is done to it changes nothing here. A torch module is on the CPU and in
-        evaluation mode. Where the optimizer averages weights (Keras' `use_ema`), the model has the averages.
+        Args:
+            trial_id: The id of the trial, as in `result.trials`. None, the default, means the best trial.
+
+        Returns:
+            A Keras model, or a torch module on the CPU in evaluation mode. Each call builds a new one, so changing it
+            changes nothing here. If the optimizer averages weights (Keras' `use_ema`), the model has the averages.
+
+        Raises:
+            ConfigurationError: If the run has no such trial, or no functions (a simulated run).
+            CheckpointError: If the trial has no model: no epoch of it was evaluated, or its checkpoint is gone.
         """
         found = self._blueprint(self._chosen(trial_id))
         device = "auto" if self._is_keras(found) else "cpu"
@@ -130,24 +166,40 @@ class Result:
         kind: str | None = None,
         trial_id: TrialId | None = None,
     ) -> Any:
-        """`df` with what the model predicts in new columns; all its columns stay.
+        """Add the predictions of a model to the rows of `df`.
 
-        - A classifier gives what Spark's own give: "prediction" is the number of the class (above 0.5 of two, the
-          largest of several), "probability" its probabilities and "rawPrediction" its logits, a value a class.
-        - A regression gives "prediction", a number; an array where the model puts out several values a row.
-        - A model with several outputs gives each as it is, in a column "prediction_<output>".
+        - A classifier adds what Spark's own classifiers add: "prediction" is the number of the class (the larger
+          probability of two, the largest of several), "probability" has the probabilities and "rawPrediction" the
+          logits, one value for each class.
+        - A regression adds "prediction", a number, or an array if the model has several values per row.
+        - A model with several outputs adds each as it is, in a column "prediction_<output>".
 
-        Which of them it is, the model's loss tells, or `kind`, here or as an argument of the search: "regression" (the
-        output as it is), "binary", "multiclass"; with a loss of your own these two mean that the model puts out
-        probabilities, and "binary_logits" and "multiclass_logits" that it puts out logits. With a loss of your own and
-        no `kind` the output stays as it is.
+        `input_fn` is applied as in evaluation, with zeros for labels that are not there.
 
-        `column`, `probability` and `raw` are other names for the three columns; one named "" is left out. `params` is
-        what Spark ML hands over: other values of `predictionCol`, `probabilityCol` and `rawPredictionCol`.
+        Args:
+            df: The rows: a Spark DataFrame, a pandas DataFrame or a dict of arrays, with the feature columns. It needs
+                no labels.
+            params: What Spark ML passes on: other values of `predictionCol`, `probabilityCol` and `rawPredictionCol`.
+                Defaults to None.
+            column: The name of the prediction column; "" leaves it out. None, the default, means "prediction".
+            probability: The name of the column of probabilities; "" leaves it out. None, the default, means
+                "probability".
+            raw: The name of the column of logits; "" leaves it out. None, the default, means "rawPrediction".
+            kind: What the output is: "regression" (the output as it is), "binary" or "multiclass"; with a loss of your
+                own these two mean that the model puts out probabilities, and "binary_logits" and "multiclass_logits"
+                that it puts out logits. None, the default, takes what the search was given, else what the loss shows;
+                with a loss of your own the output then stays as it is.
+            trial_id: The id of the trial whose model is used. None, the default, means the best trial.
 
-        A Spark DataFrame gives one, scored in batches on its executors when it is used, where "probability" and
-        "rawPrediction" are vectors; a pandas DataFrame or a dict of arrays gives a pandas DataFrame. `input_fn` is
-        applied as in evaluation, with zeros for the labels, which need not be there. Nulls in an input are an error.
+        Returns:
+            `df` with the new columns. A Spark DataFrame gives a Spark DataFrame, which its executors score in batches
+            when it is used; there "probability" and "rawPrediction" are vectors. Anything else gives a pandas
+            DataFrame.
+
+        Raises:
+            ConfigurationError: If an argument is none of those above, or a feature column is missing.
+            DataError: If a feature is null.
+            CheckpointError: If the trial has no model.
         """
         if params:
             return self._with_params(params).transform(
@@ -155,21 +207,31 @@ class Result:
             )
         trial = self._chosen(trial_id)
         names = self._names(column, probability, raw)
-        if is_spark(df):
+        if is_spark_frame(df):
             from cerebro_spark.result import spark
 
             return spark.score(self._shipment(df, trial), self._scorer(trial), df, names, kind)
         return frames.score_frame(self._scorer(trial), _frame(df), names, kind)
 
     def evaluate(self, df: Any, *, trial_id: TrialId | None = None) -> dict[str, float]:
-        """The metrics of the model over all rows of `df`, exact, under the names that `model_fn` gives them ("loss").
+        """Compute the metrics of a model over all rows of `df`, exactly.
 
-        `df` is a Spark DataFrame (measured on its executors), a pandas DataFrame, a dict of arrays or a Dataset (all of
-        its partitions); it has the labels, and the sample weights if there are any.
+        Args:
+            df: The rows, with labels, and with the sample weights if there are any: a Spark DataFrame (its executors
+                do the work), a pandas DataFrame, a dict of arrays, or a Dataset (all of its partitions).
+            trial_id: The id of the trial whose model is used. None, the default, means the best trial.
+
+        Returns:
+            The metrics under the names that `model_fn` gives them, and "loss".
+
+        Raises:
+            ConfigurationError: If a column is missing.
+            DataError: If there are no rows, or values that cannot be used.
+            CheckpointError: If the trial has no model.
         """
         trial = self._chosen(trial_id)
         scorer = self._scorer(trial)
-        if is_spark(df):
+        if is_spark_frame(df):
             from cerebro_spark.result import spark
 
             series = trial in self._record.carrying
@@ -192,10 +254,18 @@ class Result:
         trials: Iterable[TrialId] | None = None,
         overwrite: bool = False,
     ) -> None:
-        """Copy everything that this result needs to `path`, a folder or the URL of a store, for `cs.load_result`.
+        """Copy everything that this result needs, for `cs.load_result`.
 
-        The models of all trials go with it, or only those of `trials`. The user's functions are in it as a pickle:
-        whoever may write that folder may run code where it is loaded.
+        Your functions are part of it as a pickle. Who can write to the copy can run code where it is loaded.
+
+        Args:
+            path: Where to write: a folder, the URL of a store, or a Store; not the store of the run itself.
+            trials: The ids of the trials whose models are copied. None, the default, means all trials.
+            overwrite: Replace a result that was saved there before. Defaults to False.
+
+        Raises:
+            AlreadyInStore: If `path` holds a saved result and `overwrite` is False, or holds a run of this id.
+            ConfigurationError: If `path` is the store of the run, or a trial does not exist.
         """
         saving.save(self._record, self._store, path, trials, overwrite)
 
@@ -266,13 +336,25 @@ class Result:
 
 
 def load_result(path: str | os.PathLike[str] | Store) -> Result:
-    """The result that `result.save(path)` left there. It unpickles the user's functions when a model is asked for.
+    """Open a result that `result.save` wrote.
 
-    >>> load_result("memory://nothing-here")
-    Traceback (most recent call last):
-    ...
-    cerebro_spark.errors.NotFoundInStore: memory://nothing-here holds no saved result: give the path that result.save
-    was given
+    The user's functions are unpickled, which runs code, when a model is asked for: load only what you trust.
+
+    Args:
+        path: The folder, URL or Store that was given to `save`.
+
+    Returns:
+        The result. It needs neither the store nor the data of the run.
+
+    Raises:
+        NotFoundInStore: If there is no saved result.
+
+    Examples:
+        >>> load_result("memory://nothing-here")
+        Traceback (most recent call last):
+        ...
+        cerebro_spark.errors.NotFoundInStore: memory://nothing-here holds no saved result: give the path that
+        result.save was given
     """
     return Result(*saving.open_saved(path))
 

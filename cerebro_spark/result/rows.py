@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.data.input.cells import Cells, Tally, raise_problems, read_cells
+from cerebro_spark.data.input.cells import Cells, read_cells
+from cerebro_spark.data.input.checks import ColumnCheck, raise_problems
 from cerebro_spark.data.input.columns import Column, SourceType
-from cerebro_spark.data.input.images import decode
+from cerebro_spark.data.input.encoded import decode
 from cerebro_spark.errors import DataError
 from cerebro_spark.trainer.feed import Batch
 
@@ -50,10 +51,10 @@ def read_rows(columns: Sequence[Column], cells: Mapping[str, Cells]) -> Batch:
     {'features': array([[1., 0.], [1., 1.], [1., 2.]], dtype=float32)}
     """
     roles = {source: column.role for column in columns for source in column.sources}
-    tallies = {source: Tally(roles[source]) for source in sources_of(columns)}
-    values = {source: read_cells(source, cells[source], tally) for source, tally in tallies.items()}
-    raise_problems(tallies)
-    found = {source: next(iter(tally.types), None) for source, tally in tallies.items()}
+    checks = {source: ColumnCheck(roles[source]) for source in sources_of(columns)}
+    values = {source: read_cells(source, cells[source], check) for source, check in checks.items()}
+    raise_problems(checks)
+    found = {source: next(iter(check.types), None) for source, check in checks.items()}
     return {column.name: _array(column, values, found) for column in columns}
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from cerebro_spark import errors
 from cerebro_spark.codec import from_plain, to_plain
 from cerebro_spark.data.input.columns import Column, check_type
-from cerebro_spark.data.prepare import SparkSource, plain_column
+from cerebro_spark.data.input.spark import SparkFrame, plain_column
 from cerebro_spark.errors import CerebroError, DataError
 from cerebro_spark.result.blueprint import Packed, Scorer, resident_scorer
 from cerebro_spark.result.frames import OutputNames, check_columns, column_for
@@ -69,7 +69,7 @@ def score(shipment: Shipment, scorer: Scorer, df: DataFrame, names: OutputNames,
     if not columns:
         return df
     sources = sources_of(features)
-    for name, kind in SparkSource(df, sources).types().items():
+    for name, kind in SparkFrame(df, sources).types().items():
         check_type(name, kind)
     inputs = [plain_column(df, name) for name in sources]
     wanted = _Wanted(reading, {name: _sql_type(found[name]) for name in columns})
@@ -100,13 +100,13 @@ def measure(shipment: Shipment, scorer: Scorer, df: DataFrame, series: bool) -> 
     """
     columns = list(scorer.blueprint.sources)
     check_columns(columns, df.columns, _any_case(df))
-    source = SparkSource(df, sources_of(columns))
-    for name, kind in source.types().items():
+    frame = SparkFrame(df, sources_of(columns))
+    for name, kind in frame.types().items():
         check_type(name, kind)
-    with source.batch_rows():
-        parts = None if series else _measure(shipment, columns, source.selected, source.names, alone=False)
+    with frame.small_batches():
+        parts = None if series else _measure(shipment, columns, frame.selected, frame.names, alone=False)
         if parts is None:
-            parts = _measure(shipment, columns, source.selected.coalesce(1), source.names, alone=True)
+            parts = _measure(shipment, columns, frame.selected.coalesce(1), frame.names, alone=True)
     if not parts:
         raise DataError("the DataFrame has no rows, so there is nothing to measure: check its filters")
     return Metrics.merge(parts)

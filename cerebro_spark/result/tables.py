@@ -17,10 +17,17 @@ _TRIAL_COLUMNS = ("trial", "status", "epoch", "epochs")
 
 @dataclass(frozen=True, slots=True)
 class BestTrial:
-    """The trial with the best epoch of a run: its params and metrics are those of that epoch.
+    """The trial with the best epoch of a run.
 
-    >>> BestTrial("t3", {"lr": 0.01}, {"val_loss": 0.5}, epoch=2).params["lr"]
-    0.01
+    Args:
+        id: The id of the trial, for `result.model(id)`.
+        params: Its configuration in that epoch.
+        metrics: Its metrics in that epoch, by name; those of validation begin with "val_".
+        epoch: The number of that epoch; the first is 1.
+
+    Examples:
+        >>> BestTrial("t3", {"lr": 0.01}, {"val_loss": 0.5}, epoch=2).params["lr"]
+        0.01
     """
 
     id: TrialId

@@ -17,7 +17,7 @@ _MOST_DOUBLINGS = 6
 
 
 class CrewRules:
-    """Changes the state of workers as facts come in. `seats` are the workers by their number on the board.
+    """Changes the state of workers as facts come in.
 
     Those `in_doubt` are set aside until it shows whether they are at fault (see `blame.py`).
     """
@@ -25,7 +25,6 @@ class CrewRules:
     def __init__(self, state: State, trials: TrialRules) -> None:
         self._state = state
         self._trials = trials
-        self.seats: list[WorkerId] = []
         self.in_doubt: list[WorkerRecord] = []
 
     # -- coming and going
@@ -37,13 +36,11 @@ class CrewRules:
         if worker is not None and worker.live:
             self._lose(worker, WorkerLost(event.at, event.worker, "it restarted"))
         if worker is None:
-            worker = WorkerRecord(event.worker, state.board.add_worker())
+            worker = WorkerRecord(event.worker, state.board.add_worker(event.worker))
             state.workers[event.worker] = worker
-            self.seats.append(event.worker)
         worker.host, worker.live, worker.retiring = event.host, True, False
         worker.failures, worker.failed_loads, worker.unwanted, worker.at_fault = [], 0, [], False
-        state.board.live[worker.row] = state.board.idle[worker.row] = True
-        state.board.ready_at[worker.row] = state.now
+        state.board.join(worker.row, state.now)
         state.board.costs.add_worker(worker.row, event.speed)
         state.actions += state.holdings.joined(worker, event.holds)
         state.look_at_all = True
@@ -87,8 +84,7 @@ class CrewRules:
         self.no_longer_in_doubt(worker)
         worker.retiring, worker.failures, worker.failed_loads, worker.at_fault = False, [], 0, False
         if not worker.queue:
-            state.board.idle[worker.row] = True
-            state.board.ready_at[worker.row] = state.now
+            state.board.set_idle(worker.row, state.now)
         state.actions += state.holdings.settle()
         state.look_at_all = True
 
@@ -102,7 +98,7 @@ class CrewRules:
         """Give a worker nothing new, and what it holds to others."""
         state = self._state
         worker.retiring = True
-        state.board.idle[worker.row] = False
+        state.board.withdraw(worker.row)
         state.holdings.forget(worker)
         state.actions += state.holdings.settle()
         state.look_at_all = True
@@ -111,7 +107,7 @@ class CrewRules:
         """Let a retiring worker go if it has nothing left to do."""
         if worker.retiring and worker.live and not worker.queue and not worker.doubters:
             worker.live = False
-            self._state.board.live[worker.row] = False
+            self._state.board.leave(worker.row)
             self._state.actions.append(RetireWorker(worker.id, self._quarantine(worker)))
 
     def _quarantine(self, worker: WorkerRecord) -> float | None:
@@ -132,7 +128,7 @@ class CrewRules:
         running = self._running(worker, event)
         worker.live, worker.lost_at = False, self._state.now
         self.no_longer_in_doubt(worker)
-        self._state.board.live[worker.row] = self._state.board.idle[worker.row] = False
+        self._state.board.leave(worker.row)
         for attempt in list(worker.queue):
             assignment = self.give_up(attempt, worker)
             if event.blames_unit and attempt == running:
@@ -172,23 +168,21 @@ class CrewRules:
         carry: Metrics | None = None,
         final: bool = False,
         rebased: bool = False,
-    ) -> int:
-        """Give a unit to a worker; returns the number under which its result must come back."""
+    ) -> None:
+        """Give a unit to a worker, under the number with which its result must come back."""
         state = self._state
         state.attempts += 1
         state.assignments[state.attempts] = Assignment(unit, worker.id, parent)
         state.retention.hold(parent)
         worker.queue.append(state.attempts)
         state.actions.append(RunUnit(worker.id, unit, state.attempts, params, parent, step, carry, final, rebased))
-        return state.attempts
 
     def take_off(self, attempt: int, worker: WorkerRecord) -> Assignment:
         """An assignment is over, well or badly."""
         state = self._state
         worker.queue.remove(attempt)
         if worker.live and not worker.retiring and not worker.queue:
-            state.board.idle[worker.row] = True
-            state.board.ready_at[worker.row] = state.now
+            state.board.set_idle(worker.row, state.now)
             state.fresh_workers.append(worker.row)
         assignment = state.assignments.pop(attempt)
         state.delete(state.retention.release(assignment.parent))
@@ -202,7 +196,6 @@ class CrewRules:
         state.given_up.add(attempt)
         trial = state.trials[unit.trial]
         if unit.kind == "train":
-            trial.attempt = None
             state.board.take_back(trial.row, state.columns[unit.partition])
             if trial.status in ("stopped", "failed"):
                 self._trials.rest(trial)

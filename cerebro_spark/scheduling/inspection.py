@@ -33,13 +33,13 @@ def _audit_trial(state: State, trial: TrialRecord) -> None:
     board, row = state.board, trial.row
     training = [a for a in state.assignments.values() if a.unit.trial == trial.id and a.unit.kind == "train"]
     _demand(len(training) <= 1, f"{trial.id} is in at most one training unit")
-    _demand((trial.attempt is None) == (not training), f"{trial.id} knows whether it trains")
-    _demand(bool(board.free[row]) == (bool(board.active[row]) and trial.attempt is None), f"{trial.id} is free or not")
+    _demand(board.is_training(row) == bool(training), f"{trial.id} is free or not")
+    _demand(bool(board.active[row]) or not board.free[row], f"{trial.id} is free only if it is active")
     if board.active[row] and trial.status == "training":
         counted = int(board.todo[row].sum()) + trial.step + len(training)
         _demand(counted == board.columns, f"{trial.id}: done, running and open units make up its epoch")
         _demand(trial.until - trial.epoch == board.later[row], f"{trial.id} has the right number of epochs left")
-        _demand(len(trial.trained) == trial.step, f"{trial.id} was measured once for each unit")
+        _demand(int(board.open[row]) == int(board.todo[row].sum()), f"{trial.id}'s open units are counted right")
     kept = state.retention
     _demand(all(c is None or c in kept for c in (trial.latest, trial.best, trial.reported)), f"{trial.id} is kept")
     _demand(all(e.checkpoint in kept for e in trial.evaluations.values()), f"{trial.id}'s evaluated epochs are kept")
@@ -51,6 +51,9 @@ def _audit_worker(state: State, worker: WorkerRecord) -> None:
     board = state.board
     idle = worker.live and not worker.retiring and not worker.queue
     _demand(bool(board.idle[worker.row]) == idle, f"{worker.id} is idle or not")
+    _demand(bool(board.live[worker.row]) == worker.live, f"{worker.id} is there or not")
+    held = {column for partition, column in state.columns.items() if partition in worker.holds}
+    _demand(set(np.flatnonzero(board.holds[worker.row])) == held, f"{worker.id} holds what its record says")
     _demand(len(worker.queue) <= 1 + state.settings.queue_ahead, f"{worker.id} runs one unit at a time")
     _demand(
         worker.live or not (worker.queue or worker.holds or worker.loading), f"{worker.id} is dead and holds nothing"
@@ -86,7 +89,8 @@ def snapshot(state: State, view: View) -> dict[str, Any]:
 
 
 def _arrays(owner: object) -> dict[str, Any]:
-    listed = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in vars(owner).items()}
+    own = {k: v for k, v in vars(owner).items() if not isinstance(v, np.ndarray) or v.flags.writeable}
+    listed = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in own.items()}
     return {k: _plain(v) for k, v in listed.items() if isinstance(v, (int, float, list, set))}
 
 

@@ -62,9 +62,7 @@ class TrialRecord:
     params: Mapping[str, Any]
     until: int
     epoch: int = 1
-    step: int = 0
     status: Status = "training"
-    attempt: int | None = None
     latest: Checkpoint | None = None
     reported: Checkpoint | None = None
     best: Checkpoint | None = None
@@ -80,6 +78,11 @@ class TrialRecord:
     trained: dict[PartitionId, Metrics] = field(default_factory=dict)
     evaluations: dict[int, Evaluation] = field(default_factory=dict)
     error: str | None = None
+
+    @property
+    def step(self) -> int:
+        """The number of units of the current epoch that are done."""
+        return len(self.trained)
 
 
 @dataclass(slots=True)

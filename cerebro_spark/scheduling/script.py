@@ -44,7 +44,7 @@ class ScriptRules:
             return
         course, board = self._course(trial.id), self._state.board
         done = (trial.epoch - 1) * board.columns + trial.step
-        if trial.attempt is None:
+        if not board.is_training(trial.row):
             self._take_up(trial, course, done)
         limit = self._limit(trial, course)
         trial.until = -(-limit // board.columns)

@@ -17,12 +17,11 @@ from cerebro_spark.types import Checkpoint, Report, TrialId, Unit, Work, WorkerI
 
 
 class TrialRules:
-    """Changes the state of trials as facts come in. `rows` are the trials by their number on the board."""
+    """Changes the state of trials as facts come in."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._script = ScriptRules(state, self.rest, self.fail)
-        self.rows: list[TrialId] = []
 
     # -- what the search wants
 
@@ -57,7 +56,7 @@ class TrialRules:
         if trial is None or trial.status in ("failed", "stopped"):
             return
         trial.status = "stopped"
-        if trial.attempt is None:
+        if not self._state.board.is_training(trial.row):
             self.rest(trial)
 
     def end_search(self) -> None:
@@ -68,9 +67,8 @@ class TrialRules:
 
     def _new(self, work: Work, cost: float | None) -> TrialRecord:
         board = self._state.board
-        trial = TrialRecord(work.trial, board.add_trial(), work.params, work.until_epoch, status="paused")
+        trial = TrialRecord(work.trial, board.add_trial(work.trial), work.params, work.until_epoch, status="paused")
         self._state.trials[work.trial] = trial
-        self.rows.append(work.trial)
         board.costs.add_trial(trial.row, cost)
         return trial
 
@@ -96,11 +94,10 @@ class TrialRules:
         state = self._state
         if event.checkpoint is None:
             raise SchedulingError(f"training unit {event.unit} finished without a checkpoint")
-        trial.attempt = None
+        state.board.finish(trial.row)
         self._went_well(trial, trial.kills)
         trial.kills, trial.failures = [], []
         trial.rebased = trial.params != trial.running_params
-        trial.step += 1
         trial.trained[event.unit.partition] = event.metrics
         trial.merging = merging_of(event.metrics)
         state.delete(state.retention.exchange(trial.latest, event.checkpoint))
@@ -112,7 +109,7 @@ class TrialRules:
         elif trial.status == "stopped":
             self.rest(trial)
         else:
-            self._set_free(trial)
+            state.fresh_trials.append(trial.row)
         if state.settings.script:
             self._script.follow(trial)
 
@@ -131,11 +128,11 @@ class TrialRules:
         state = self._state
         evaluation = self._begin_evaluation(trial, checkpoint, values)
         trial.trained = {}
-        trial.epoch, trial.step = trial.epoch + 1, 0
+        trial.epoch += 1
         state.actions += state.holdings.follow_speeds()
         if trial.status == "training" and trial.epoch <= trial.until:
-            state.board.next_epoch(trial.row)
-            self._set_free(trial)
+            state.board.begin_epoch(trial.row, later=trial.until - trial.epoch)
+            state.fresh_trials.append(trial.row)
         else:
             trial.status = "paused" if trial.status == "training" else trial.status
             self.rest(trial)
@@ -154,10 +151,6 @@ class TrialRules:
         trial.evaluations[trial.epoch] = begun
         state.evaluations.queue(trial.id, begun)
         return begun
-
-    def _set_free(self, trial: TrialRecord) -> None:
-        self._state.board.free[trial.row] = True
-        self._state.fresh_trials.append(trial.row)
 
     def _report(self, trial: TrialRecord, evaluation: Evaluation) -> None:
         """An epoch is trained and evaluated: remember it if it is the best, and let the search know."""
@@ -257,7 +250,7 @@ class TrialRules:
             state.evaluations.cancel(trial.id, evaluation)
             state.delete(state.retention.release(evaluation.checkpoint))
         trial.evaluations = {}
-        if trial.attempt is None:
+        if not self._state.board.is_training(trial.row):
             self.rest(trial)
         self._tell(Report(trial.id, trial.epoch, at=state.now, error=error))
         self._let_go(trial)
@@ -274,7 +267,7 @@ class TrialRules:
         """Drop what no unit, no evaluation and no search can need; the best epoch stays."""
         state = self._state
         over = trial.status in ("failed", "stopped") or (state.search_ended and trial.status == "paused")
-        if over and trial.attempt is None and not trial.evaluations:
+        if over and not state.board.is_training(trial.row) and not trial.evaluations:
             state.delete(state.retention.exchange(trial.latest, None))
             state.delete(state.retention.exchange(trial.reported, None))
             trial.latest = trial.reported = None

@@ -1,5 +1,7 @@
-"""Where things lie: partitions, checkpoints, event logs and results, behind one small interface. No client library is
-loaded before a store that needs it is opened."""
+"""Stores of partitions, checkpoints, event logs and results, behind one small interface.
+
+A client library is imported when a store that needs it is opened, not before.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of a store: named, write-once blobs. It knows nothing of trials, models, partitions or events."""
+"""The interface of a store: named, write-once blobs. It knows nothing of trials, models, partitions or events."""
 
 from __future__ import annotations
 
@@ -12,124 +12,185 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from cerebro_spark.errors import AlreadyInStore, ConfigurationError
 from cerebro_spark.store.failures import already_in_store, not_in_store, store_errors
-from cerebro_spark.store.sameness import own_bytes_pass
-from cerebro_spark.store.streams import StagedFile
+from cerebro_spark.store.idempotence import accept_own_bytes
+from cerebro_spark.store.streams import BlobWriter, StagedBlob
 
 STAGING = ".staging"
-"""The folder under a store's root for what is being written; its content is never listed, read or deleted by name."""
+"""The folder under a store's root for unfinished writes. Its content is never listed, read or deleted by name."""
 
 NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK}
-"""What `os.link` says where the file system has no hard links."""
-
-
-class Staged(Protocol):
-    """A blob on its way: bytes go into `file`; `commit` gives it its name, `discard` forgets what is left."""
-
-    file: BinaryIO
-
-    def commit(self) -> None:
-        """Make all bytes visible under the blob's name, or raise; FileExistsError when the name is taken."""
-
-    def staged(self) -> BinaryIO:
-        """What was written, open for reading: asked for when a commit failed."""
-
-    def discard(self) -> None:
-        """Remove what is staged, whatever became of it."""
+"""The error numbers of `os.link` on a file system without hard links."""
 
 
 class Store(ABC):
     """A tree of write-once blobs under one root.
 
-    Names are relative POSIX paths ("runs/r1/log/000001.jsonl"): letters of any language, spaces and dots are fine; an
-    empty name, a leading "/", the segments "", "." and "..", control characters, and a name that begins with ".staging"
-    are refused with ConfigurationError. A blob cannot also be a folder of others: stores that have real folders refuse
-    "a/b" where "a" is a blob (AlreadyInStore), object stores do not notice.
+    Names are relative POSIX paths ("runs/r1/log/000001.jsonl"). Letters of any language, spaces and dots are allowed.
+    An empty name, a leading "/", the segments "", "." and "..", control characters, and a name that begins with
+    ".staging" raise ConfigurationError. A blob cannot be a folder of other blobs too: stores with real folders refuse
+    "a/b" if "a" is a blob (AlreadyInStore), object stores do not notice.
 
-    Who calls it: the driver, and every worker through a pickled copy, from any thread. Every method may be called
-    concurrently, also by several processes on one name. A store is cheap to pickle, opens its connections when they are
-    first used, and opens them anew in a forked child. Its pickle has the credentials that it was opened with, for the
-    workers need them: it is sent to them, and kept nowhere (what is kept has references, see references.py).
+    The driver and, through a pickled copy, every worker call a store, from any thread. All methods may be called
+    concurrently, also by several processes on one name. A store is cheap to pickle. It opens its connections when they
+    are first used, and again in a forked child. Its pickle has the credentials it was opened with, because workers need
+    them. Such a pickle is sent to workers and never kept (a pickle that is kept has references, see references.py).
 
-    What holds for every implementation, and is tested by one suite for all of them:
-      * a name is either absent or holds all the bytes of exactly one writer: readers never see half a blob, whenever a
-        writer is killed;
-      * a blob is never changed; writing a taken name raises AlreadyInStore, and of several concurrent writers of one
-        name exactly one returns without an error (stores that have no conditional write say so in their docs);
-      * unless the name holds these very bytes: then they are written, and that is success. Clients and network file
-        systems send a request again whose answer was lost, and then find what they have written themselves. So whoever
-        claims a name must write what nobody else would;
-      * after `write` returned, every process sees the blob in `exists`, `list` and `read`;
-      * a failed call changes nothing that a reader can see.
+    Every implementation holds, and one test suite checks:
 
-    Raises: NotFoundInStore, AlreadyInStore, StoreForbidden, StoreFull, or StoreError for anything else, always with the
-    store's URL and the name in the message. What a caller raises inside a `writer` or `reader` block stays as it is.
+    - A name either does not exist or holds all bytes of exactly one writer. Readers never see half a blob, even if a
+      writer is killed.
+    - A blob is never changed. Writing a taken name raises AlreadyInStore, and of several concurrent writers of one name
+      exactly one succeeds (a store without conditional writes says so in its docs).
+    - The exception: writing the very bytes that the name holds succeeds. Clients and network file systems repeat a
+      request whose answer was lost, and then find their own bytes. So a process that claims a name must write bytes
+      that no other process writes.
+    - After `write` returned, every process sees the blob in `exists`, `list` and `read`.
+    - A failed call changes nothing that a reader can see.
+
+    Besides what each method names, all of them raise StoreForbidden, StoreFull, or StoreError for any other failure,
+    with the store's URL and the name in the message. An exception of the caller inside a `writer` or `reader` block
+    passes unchanged.
     """
 
     @property
     @abstractmethod
     def url(self) -> str:
-        """The address that `open_store` takes to open the same store again; secrets are never part of it."""
+        """The address with which `open_store` opens the same store again. It has no secrets."""
 
     def write(self, name: str, data: bytes | memoryview) -> None:
-        """Create `name` with these bytes, all or nothing."""
-        with own_bytes_pass(self, name, lambda: io.BytesIO(data)), self.writer(name) as file:
+        """Create a blob, all or nothing.
+
+        Args:
+            name: The name of the blob.
+            data: Its bytes.
+
+        Raises:
+            AlreadyInStore: If the name is taken by other bytes.
+        """
+        with accept_own_bytes(self, name, lambda: io.BytesIO(data)), self.writer(name) as file:
             file.write(data)
 
     @contextmanager
     def writer(self, name: str) -> Iterator[BinaryIO]:
-        """Open `name` for streaming: a context manager whose file becomes visible, whole, when the block ends well.
+        """Open a new blob for writing.
 
-        The file can `write`, `flush` and `tell`, not seek. When the block raises, or one of its writes failed, nothing
-        becomes visible and nothing is left behind. A name that is taken when the block begins is refused at once.
+        If the block raises, or a write in it failed, nothing becomes visible and nothing is left behind.
+
+        Args:
+            name: The name of the blob.
+
+        Yields:
+            A binary file that can `write`, `flush` and `tell`, not seek. The blob becomes visible, whole, when the
+                block ends without an error.
+
+        Raises:
+            AlreadyInStore: If the name is taken by other bytes; at once if it is taken when the block begins.
         """
         check_name(name)
         with self._errors(name):
             if self._is_blob(name):
                 raise already_in_store(name, self.url)
             staged = self._stage(name)
-        file = StagedFile(staged.file, lambda: self._errors(name))
+        file = BlobWriter(staged.file, lambda: self._errors(name))
         try:
             yield file
             file.finish()
-            with own_bytes_pass(self, name, staged.staged), self._errors(name):
+            with accept_own_bytes(self, name, staged.staged), self._errors(name):
                 staged.commit()
         finally:
-            # An error of the block is the one to hear of. What cannot be removed now is invisible: `sweep` finds it.
+            # An error of the block is the one to raise. What cannot be removed now is invisible: `sweep` finds it.
             with contextlib.suppress(Exception):
                 staged.discard()
 
     @abstractmethod
     def read(self, name: str) -> bytes:
-        """All bytes of `name`."""
+        """Read a blob.
+
+        Args:
+            name: The name of the blob.
+
+        Returns:
+            All its bytes.
+
+        Raises:
+            NotFoundInStore: If there is no such blob.
+        """
 
     @abstractmethod
     def reader(self, name: str) -> AbstractContextManager[BinaryIO]:
-        """Open `name` for reading: a context manager with a seekable binary file."""
+        """Open a blob for reading.
+
+        Args:
+            name: The name of the blob.
+
+        Returns:
+            A context manager with a seekable binary file.
+
+        Raises:
+            NotFoundInStore: If there is no such blob.
+        """
 
     @abstractmethod
     def size(self, name: str) -> int:
-        """The number of bytes of `name`."""
+        """Return the size of a blob.
+
+        Args:
+            name: The name of the blob.
+
+        Returns:
+            Its number of bytes.
+
+        Raises:
+            NotFoundInStore: If there is no such blob.
+        """
 
     @abstractmethod
     def exists(self, name: str) -> bool:
-        """Whether `name` is a blob or a folder with a blob somewhere under it."""
+        """Return whether a name exists.
+
+        Args:
+            name: The name of a blob or a folder.
+
+        Returns:
+            True for a blob, and for a folder with a blob at any depth.
+        """
 
     @abstractmethod
     def list(self, folder: str = "") -> list[str]:
-        """The names of all blobs under `folder`, at any depth, sorted; empty when there are none."""
+        """List blobs.
+
+        Args:
+            folder: The folder to list. Defaults to "": the whole store.
+
+        Returns:
+            The names of all blobs in it, at any depth, sorted. They begin with the folder's name.
+        """
 
     @abstractmethod
     def delete(self, name: str) -> None:
-        """Remove the blob `name`, or every blob under the folder `name`. Absent names are no error."""
+        """Delete a blob, or all blobs in a folder. A name that does not exist is no error.
+
+        Args:
+            name: The name of a blob or a folder.
+        """
 
     def fetch(self, name: str, target: Path) -> Path:
-        """Copy the blob, or the folder, `name` to the local path `target`, which must not exist, and return it.
+        """Copy a blob or a folder to this machine, all or nothing.
 
-        `target` appears whole or not at all.
+        Args:
+            name: The name of a blob or a folder.
+            target: The local path of the copy. It must not exist; folders above it are made.
+
+        Returns:
+            `target`.
+
+        Raises:
+            NotFoundInStore: If there is nothing of that name.
+            AlreadyInStore: If `target` exists.
         """
         check_name(name)
         staged = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
@@ -147,51 +208,84 @@ class Store(ABC):
         return target
 
     def sweep(self, older_than: float = 86_400.0) -> int:
-        """Remove what killed writers left behind more than `older_than` seconds ago; how many leftovers there were.
+        """Delete the unfinished writes of processes that were killed. They are never visible, but take space.
 
-        Leftovers are never visible; they only take room. Younger ones may belong to a writer at work.
+        Args:
+            older_than: The age in seconds from which on a write is taken for dead. Defaults to 86400, a day. A younger
+                one may still be under way.
+
+        Returns:
+            How many were deleted.
         """
         del older_than
         return 0
 
     def beside(self, url: str) -> Store:
-        """The store at another address of the same server, opened with what this one was opened with."""
-        from cerebro_spark.store.opening import reopened
+        """Open another address of the same server with the options of this store.
 
-        return reopened(url)
+        Args:
+            url: The address.
+
+        Returns:
+            The store at that address.
+        """
+        from cerebro_spark.store.opening import reopen
+
+        return reopen(url)
 
     def below(self, folder: str) -> Store:
-        """The store in a folder of this one, opened with what this one was opened with."""
+        """Open a folder of this store as a store, with the options of this store.
+
+        Args:
+            folder: The name of the folder.
+
+        Returns:
+            The store whose root is that folder.
+        """
         return self.beside(f"{self.url.rstrip('/')}/{folder}")
 
     def unfinished(self, older_than: float = 86_400.0) -> dict[str, int]:
-        """What `sweep` would remove: names below the store's root that are no blobs, each with its bytes."""
+        """List what `sweep` would delete.
+
+        Args:
+            older_than: The age in seconds, as in `sweep`. Defaults to 86400, a day.
+
+        Returns:
+            The paths below the store's root, each with its number of bytes.
+        """
         del older_than
         return {}
 
     def local_path(self, name: str) -> Path | None:
-        """Where the blob lies on this machine's own disk, if it does: readers may then open it in place."""
+        """Return the path of a blob on this machine's own disk, so that it can be opened in place.
+
+        Args:
+            name: The name of the blob.
+
+        Returns:
+            The path, or None if the blob is not on a local disk.
+        """
         check_name(name)
         return None
 
     @abstractmethod
     def _is_blob(self, name: str) -> bool:
-        """Whether `name` is a blob; a folder is none."""
+        """Return whether `name` is a blob; a folder is not."""
 
     @abstractmethod
-    def _stage(self, name: str) -> Staged:
+    def _stage(self, name: str) -> StagedBlob:
         """Open a file that will become `name` when it is committed."""
 
     @abstractmethod
     def _fetch_blob(self, name: str, path: Path) -> None:
         """Copy the bytes of the blob to a new local file."""
 
-    def _settle(self, name: str) -> None:
-        """See that a blob which was found in its place lasts, where that takes more than being there."""
+    def _make_durable(self, name: str) -> None:
+        """Put the name of a blob that exists on disk, if the store does not do so by itself."""
         del name
 
     def _errors(self, name: str) -> AbstractContextManager[None]:
-        """The block in which this store's client may fail: whatever it raises comes out as a StoreError."""
+        """Return the context in which errors of this store's client become store errors."""
         return store_errors(name, self.url)
 
     def _fetch_all(self, name: str, staged: Path) -> None:
@@ -208,7 +302,7 @@ class Store(ABC):
 
 
 def _appear(name: str, staged: Path, target: Path) -> None:
-    """Give `staged` its name in one step, never over something that came there meanwhile."""
+    """Rename `staged` in one step, never over a target that appeared meanwhile."""
     try:
         if staged.is_dir():
             os.rename(staged, target)
@@ -239,7 +333,7 @@ def check_name(name: str) -> str:
             " such as 'runs/r1/log/000001.jsonl'"
         )
     if parts[0] == STAGING:
-        raise ConfigurationError(f"{name!r} cannot name a blob: {STAGING!r} is where a store keeps unfinished writes")
+        raise ConfigurationError(f"{name!r} cannot name a blob: {STAGING!r} is for unfinished writes; use another name")
     if any(ord(letter) < 32 or 0xD800 <= ord(letter) < 0xE000 or ord(letter) == 127 for letter in name):
-        raise ConfigurationError(f"{name!r} cannot name a blob: it holds control characters or halves of letters")
+        raise ConfigurationError(f"{name!r} cannot name a blob: it holds control characters or surrogates")
     return name

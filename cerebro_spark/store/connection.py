@@ -1,4 +1,4 @@
-"""Connections that belong to one process. A forked child never uses its parent's: the threads behind it are gone."""
+"""Connections that belong to one process. A forked child never uses its parent's: their threads were not forked."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-# A child cannot close what its parent opened (it would wait for threads that were not forked), so it keeps it for ever.
+# A child cannot close what its parent opened: it would wait for threads that were not forked. So it keeps it for ever.
 _INHERITED: list[object] = []
 
 
 class PerProcess(Generic[T]):
-    """A value that is made when a process first asks for it, and made anew in a forked child.
+    """A value that each process makes when it first needs it; a forked child makes a new one.
 
-    Two threads that ask first at the same moment may make two; one of them is kept. There is no lock, because a lock
-    that another thread held during a fork stays held for ever in the child.
+    Two threads that need it first at the same moment may make two; one of them is kept. There is no lock, because a
+    lock that another thread holds during a fork stays locked for ever in the child.
 
     >>> counter = PerProcess(lambda: object())
     >>> counter.get() is counter.get()
@@ -28,7 +28,7 @@ class PerProcess(Generic[T]):
         self._held: tuple[int, T] | None = None
 
     def get(self) -> T:
-        """The value of this process."""
+        """Return the value of this process."""
         held = self._held
         if held is not None and held[0] != os.getpid():
             _INHERITED.append(held)

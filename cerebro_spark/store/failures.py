@@ -1,4 +1,4 @@
-"""What a file system or a client library raises, as the store errors users see. It never decides what to do next."""
+"""Turns errors of file systems and client libraries into store errors. It never decides what to do about them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 _TAKEN = {errno.EEXIST, errno.ENOTEMPTY}
 
-Kind = type[StoreError]
+ErrorKind = type[StoreError]
 
 
 def not_in_store(name: str, url: str) -> NotFoundInStore:
-    """The error for a name that is not there.
+    """Return the error for a name that does not exist.
 
     >>> str(not_in_store("a/b", "memory://x"))
     "'a/b' is not in the store memory://x: `list` shows what is"
@@ -33,7 +33,7 @@ def not_in_store(name: str, url: str) -> NotFoundInStore:
 
 
 def already_in_store(name: str, url: str) -> AlreadyInStore:
-    """The error for writing a name that is taken.
+    """Return the error for writing a name that is taken.
 
     >>> str(already_in_store("a", "memory://x"))
     "'a' is already in the store memory://x: blobs are never changed, so choose another name or delete it first"
@@ -43,10 +43,10 @@ def already_in_store(name: str, url: str) -> AlreadyInStore:
     )
 
 
-def kind_of(error: BaseException) -> Kind:
-    """Which store error says the same as this exception of the operating system.
+def error_kind(error: BaseException) -> ErrorKind:
+    """Return the store error for an exception of the operating system.
 
-    >>> kind_of(FileNotFoundError())
+    >>> error_kind(FileNotFoundError())
     <class 'cerebro_spark.errors.NotFoundInStore'>
     """
     number = getattr(error, "errno", None)
@@ -59,24 +59,24 @@ def kind_of(error: BaseException) -> Kind:
     return StoreFull if number in _FULL else StoreError
 
 
-def as_store_error(error: BaseException, name: str, url: str, kind: Kind) -> StoreError:
-    """The store error of this kind, with the name, the store and what was said in its message."""
+def as_store_error(error: BaseException, name: str, url: str, kind: ErrorKind) -> StoreError:
+    """Return a store error of this kind, with the name, the store and the message of the original error."""
     if kind is NotFoundInStore:
         return not_in_store(name, url)
     if kind is AlreadyInStore:
         return already_in_store(name, url)
-    said = gist(error)
+    message = one_line(error)
     if kind is StoreForbidden:
-        return StoreForbidden(f"no permission for {name!r} in the store {url}: {said}")
+        return StoreForbidden(f"no permission for {name!r} in the store {url}: {message}")
     if kind is StoreFull:
-        return StoreFull(f"no room for {name!r} in the store {url}: {said}; free some space or choose another store")
-    return StoreError(f"{name!r} in the store {url}: {said}")
+        return StoreFull(f"no room for {name!r} in the store {url}: {message}; free some space or choose another store")
+    return StoreError(f"{name!r} in the store {url}: {message}")
 
 
-def gist(error: BaseException) -> str:
-    """What an exception says, on one line and without the Java stack trace that Hadoop sends along.
+def one_line(error: BaseException) -> str:
+    """Return the message of an exception on one line, without the Java stack trace that Hadoop adds.
 
-    >>> gist(RuntimeError("Permission denied: user=eve\\n\\tat org.apache.hadoop.X.y(X.java:1)"))
+    >>> one_line(RuntimeError("Permission denied: user=eve\\n\\tat org.apache.hadoop.X.y(X.java:1)"))
     'Permission denied: user=eve'
     """
     message = re.split(r"(?:\n|\\n)\s*(?:\\t)?at ", str(error))[0]
@@ -87,10 +87,17 @@ def gist(error: BaseException) -> str:
 def store_errors(
     name: str,
     url: str,
-    kind: Callable[[BaseException], Kind] = kind_of,
+    kind: Callable[[BaseException], ErrorKind] = error_kind,
     catch: tuple[type[Exception], ...] = (OSError,),
 ) -> Iterator[None]:
-    """Let what the block raises out as store errors; those of this package pass unchanged."""
+    """Raise errors of the block as store errors. Errors of this package pass unchanged.
+
+    Args:
+        name: The blob, for the message.
+        url: The store, for the message.
+        kind: Returns the store error for an exception. Defaults to `error_kind`.
+        catch: The exceptions to translate. Defaults to `(OSError,)`.
+    """
     try:
         yield
     except CerebroError:

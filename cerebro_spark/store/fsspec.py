@@ -1,4 +1,4 @@
-"""A store on anything fsspec opens: S3, GCS, Azure, memory, SFTP, ... It never trusts a client's cached listing."""
+"""A store on any fsspec file system: S3, GCS, Azure, memory, SFTP, ... It never uses a client's cached listing."""
 
 from __future__ import annotations
 
@@ -11,36 +11,45 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from cerebro_spark.errors import ConfigurationError, MissingDependency
+from cerebro_spark.store.addresses import with_secrets_of, without_secrets
 from cerebro_spark.store.base import STAGING, Store, check_name
 from cerebro_spark.store.connection import PerProcess
 from cerebro_spark.store.failures import already_in_store, store_errors
-from cerebro_spark.store.fsspec_puts import CONDITIONAL, has_folders, put_new
-from cerebro_spark.store.sameness import own_bytes_pass
-from cerebro_spark.store.secrets import with_secrets_of, without_secrets
-from cerebro_spark.store.spool import Spool
-from cerebro_spark.store.streams import guarded_reader
+from cerebro_spark.store.fsspec_uploads import CONDITIONAL, has_folders, upload_new
+from cerebro_spark.store.idempotence import accept_own_bytes
+from cerebro_spark.store.streams import SpooledBlob, open_reader
 
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure"}
 
 
 class FsspecStore(Store):
-    """Blobs as files or objects of an fsspec file system; `options` go to that file system and travel with the store.
+    """Blobs as files or objects of an fsspec file system.
 
-    How a name comes to hold one writer's bytes, whole:
-      * S3, GCS and Azure: an object appears when its upload is complete, and the upload is conditional on the name
-        being free, so of concurrent writers exactly one wins. (Of these the test suite runs S3. An S3 look-alike that
-        ignores `If-None-Match` lets the last writer win.) What a killed writer had uploaded is never visible; a
-        bucket's lifecycle rule for incomplete uploads frees its room;
-      * memory: one atomic step of this process; other processes do not share it;
-      * all others: a staging name, then the file system's own `mv`, after a look whether the name is free. Two writers
-        that commit one name at the same instant may then both succeed, where `mv` overwrites.
+    How a name gets all bytes of one writer:
+
+    - S3, GCS and Azure: an object appears when its upload is complete, and the upload is conditional on a free name, so
+      of concurrent writers exactly one succeeds. (The test suite runs S3. With an S3 clone that ignores `If-None-Match`
+      the last writer wins.) Incomplete uploads of a killed writer are never visible; a lifecycle rule of the bucket
+      frees their space.
+    - memory: one atomic step of this process. Other processes do not share it.
+    - All others: a staging name, then the file system's own `mv`, after a check that the name is free. If `mv`
+      overwrites, two writers that commit one name at the same instant may both succeed.
 
     `writer` collects its bytes in a temporary file on local disk and uploads them when the block ends.
 
-    >>> store = FsspecStore("memory://doc/example")
-    >>> store.write("a/b", b"hello")
-    >>> store.list(), store.read("a/b")
-    (['a/b'], b'hello')
+    Args:
+        url: The folder, with its protocol: "s3://bucket/prefix", "gs://...", "abfs://...", "memory://...".
+        options: Options of the fsspec file system, such as `key=` and `secret=` for S3. The store takes them along to
+            the workers.
+
+    Raises:
+        ConfigurationError: If `url` has no protocol.
+
+    Examples:
+        >>> store = FsspecStore("memory://doc/example")
+        >>> store.write("a/b", b"hello")
+        >>> store.list(), store.read("a/b")
+        (['a/b'], b'hello')
     """
 
     def __init__(self, url: str, **options: Any) -> None:
@@ -67,7 +76,7 @@ class FsspecStore(Store):
 
     def write(self, name: str, data: bytes | memoryview) -> None:
         check_name(name)
-        with own_bytes_pass(self, name, lambda: io.BytesIO(data)), self._errors(name):
+        with accept_own_bytes(self, name, lambda: io.BytesIO(data)), self._errors(name):
             if self._is_blob(name):
                 raise already_in_store(name, self.url)
             self._put_new(name, bytes(data))
@@ -82,7 +91,7 @@ class FsspecStore(Store):
         path = self._path(name)
         with self._errors(name):
             raw = self._open(path)
-        with guarded_reader(raw, lambda: self._errors(name)) as file:
+        with open_reader(raw, lambda: self._errors(name)) as file:
             yield file
 
     def size(self, name: str) -> int:
@@ -112,27 +121,32 @@ class FsspecStore(Store):
                 self._remove_folders(path)
 
     def sweep(self, older_than: float = 86_400.0) -> int:
-        limit = time.time() - older_than
         with self._errors(STAGING):
-            found = self._find(self._staging_folder)
-            old = [path for path, info in found.items() if _modified(info) <= limit]
-            for path in old:
+            leftovers = self._leftovers(older_than)
+            for path in leftovers:
                 self._remove(path)
-        return len(old)
+        return len(leftovers)
 
     def beside(self, url: str) -> FsspecStore:
         return FsspecStore(with_secrets_of(url, self._address), **self._options)
 
     def unfinished(self, older_than: float = 86_400.0) -> dict[str, int]:
-        limit = time.time() - older_than
         with self._errors(STAGING):
-            found = self._find(self._staging_folder).items()
-            cut = len(self._root) + 1
-            return {path[cut:]: int(info["size"]) for path, info in sorted(found) if _modified(info) <= limit}
+            return {path[len(self._root) + 1 :]: size for path, size in self._leftovers(older_than).items()}
 
     def connect(self) -> None:
-        """Load the client now, so that a missing library or a wrong address is heard of before anything is written."""
+        """Load the client library now.
+
+        Raises:
+            MissingDependency: If it is not installed.
+            ConfigurationError: If it cannot open the address.
+        """
         self._connection.get()
+
+    def _leftovers(self, older_than: float) -> dict[str, int]:
+        limit = time.time() - older_than
+        found = sorted(self._find(self._staging_folder).items())
+        return {path: int(info["size"]) for path, info in found if _modified(info) <= limit}
 
     @property
     def _fs(self) -> Any:
@@ -151,7 +165,7 @@ class FsspecStore(Store):
             from fsspec.core import url_to_fs
         except ImportError as error:
             raise MissingDependency(f"{self.url} needs fsspec: {_remedy(self._protocol)}") from error
-        # A listing that the client kept from before does not show what others wrote since.
+        # A cached listing does not show what other processes have written since.
         options = {"use_listings_cache": False, **self._options} if self._protocol in CONDITIONAL else self._options
         try:
             fs, root = url_to_fs(self._address, **options)
@@ -186,7 +200,7 @@ class FsspecStore(Store):
             found = self._fs.find(folder, detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return {}
-        # `find` of a file is the file itself, and some object stores keep empty objects to stand for folders.
+        # `find` of a file returns the file itself, and some object stores have empty objects in place of folders.
         prefix = folder + "/"
         return {path: info for path, info in found.items() if path.startswith(prefix) and not path.endswith("/")}
 
@@ -196,44 +210,44 @@ class FsspecStore(Store):
 
     def _open(self, path: str) -> BinaryIO:
         if self._protocol == "memory":
-            # Its files are one shared object with one position: give every reader bytes of its own.
+            # All open files of a blob share one position: give every reader bytes of its own.
             return io.BytesIO(self._fs.cat_file(path))
         file = self._fs.open(path, "rb")
-        # Clients of object stores open what is only a prefix of other names as an empty file.
+        # Clients of object stores open a mere prefix of other names as an empty file.
         if (getattr(file, "details", None) or {}).get("type") == "directory":
             raise FileNotFoundError(path)
         return cast(BinaryIO, file)
 
     def _remove(self, path: str) -> None:
-        # Not `rm`, which takes "*" and "[" in a name for a pattern.
+        # Not `rm`: there "*" and "[" in a name are a pattern.
         with suppress(FileNotFoundError):
             self._fs.rm_file(path)
 
     def _remove_folders(self, path: str) -> None:
-        """Remove `path` and the folders under it if they are empty, so that a blob may take the name."""
+        """Remove `path` and the folders under it if they are empty, so that a blob can have the name."""
         self._fs.invalidate_cache()
         try:
             found = self._fs.find(path, withdirs=True, detail=True)
         except (FileNotFoundError, NotADirectoryError):
-            return  # somebody else has removed it just now
+            return  # another process has just removed it
         folders = {name for name, info in found.items() if info["type"] == "directory"} | {path}
         for folder in sorted(folders, reverse=True):
             with suppress(OSError):
                 self._fs.rmdir(folder)
 
     def _errors(self, name: str) -> AbstractContextManager[None]:
-        # Clients raise errors of their own: botocore's, for a server that cannot be reached, is no OSError.
+        # Clients have errors of their own: botocore's error for an unreachable server is no OSError.
         return store_errors(name, self.url, catch=(Exception,))
 
-    def _stage(self, name: str) -> Spool:
-        return Spool(lambda file: self._put_new(name, file))
+    def _stage(self, name: str) -> SpooledBlob:
+        return SpooledBlob(lambda file: self._put_new(name, file))
 
     def _put_new(self, name: str, source: bytes | Path) -> None:
-        put_new(self._fs, self._protocol, source, self._path(name), self._staging_folder)
+        upload_new(self._fs, self._protocol, source, self._path(name), self._staging_folder)
 
     def _fetch_blob(self, name: str, path: Path) -> None:
         with self._errors(name):
-            if self._protocol == "memory":  # its open files share one position
+            if self._protocol == "memory":  # open files of a blob share one position
                 path.write_bytes(self._fs.cat_file(self._path(name)))
             else:
                 self._fs.get_file(self._path(name), str(path))
@@ -249,7 +263,7 @@ def _remedy(protocol: str) -> str:
 
 
 def _modified(info: dict[str, Any]) -> float:
-    """When a file was written; file systems disagree on the field's name, and one without it is taken for new."""
+    """Return when a file was written; one without a time counts as new. The key differs between file systems."""
     for key in ("mtime", "LastModified", "created", "modified", "updated"):
         value = info.get(key)
         if isinstance(value, datetime):

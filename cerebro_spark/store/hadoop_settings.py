@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 from cerebro_spark.errors import ConfigurationError
 
-# What a client needs to find name nodes and data nodes; the rest of a cluster's settings is none of its business.
+# What a client needs to find name nodes and data nodes. It does not need the rest of a cluster's settings.
 _CLIENT_PREFIXES = (
     "dfs.nameservices",
     "dfs.ha.namenodes.",
@@ -22,7 +22,11 @@ _CLIENT_PREFIXES = (
 
 
 def name_node() -> str:
-    """The default file system, "hdfs://host:port" or "hdfs://service"; ConfigurationError when there is none."""
+    """Return the default file system, "hdfs://host:port" or "hdfs://service".
+
+    Raises:
+        ConfigurationError: If the default file system is not HDFS, or there are no settings.
+    """
     found, place = _default_file_system()
     if not found.startswith("hdfs://"):
         raise ConfigurationError(
@@ -33,7 +37,7 @@ def name_node() -> str:
 
 
 def client_settings() -> dict[str, str]:
-    """The settings by which a client finds its way, to travel with a store to workers that lack HADOOP_CONF_DIR."""
+    """Return the settings that a client needs. A store takes them along to workers that lack HADOOP_CONF_DIR."""
     live = _spark_settings()
     if live is not None and (_names_hdfs(live) or not os.environ.get("HADOOP_CONF_DIR")):
         pairs = {str(entry.getKey()): str(entry.getValue()) for entry in live.iterator()}
@@ -48,12 +52,12 @@ def _default_file_system() -> tuple[str, str]:
     if live is not None and (_names_hdfs(live) or not folder):
         return str(live.get("fs.defaultFS") or ""), "the Spark session's Hadoop configuration"
     if not folder:
-        return "", "neither a Spark session nor HADOOP_CONF_DIR is there, which"
+        return "", "there is neither a Spark session nor HADOOP_CONF_DIR, which"
     return _site_settings().get("fs.defaultFS", ""), f"{folder}/core-site.xml"
 
 
 def _spark_settings() -> Any | None:
-    """The JVM's Configuration object of the session that is alive in this process, if there is one."""
+    """Return the JVM's Configuration object of this process' active session, or None."""
     sql = sys.modules.get("pyspark.sql")
     session = sql.SparkSession.getActiveSession() if sql is not None else None
     # A Spark Connect session has no JVM on this side.
@@ -62,7 +66,7 @@ def _spark_settings() -> Any | None:
 
 
 def _names_hdfs(live: Any) -> bool:
-    """A session that was started without HADOOP_CONF_DIR knows no cluster: then the variable, if set since, counts."""
+    """Return whether the session knows an HDFS; one that was started without HADOOP_CONF_DIR does not."""
     return str(live.get("fs.defaultFS") or "").startswith("hdfs://")
 
 

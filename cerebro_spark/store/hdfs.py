@@ -1,4 +1,4 @@
-"""A store on HDFS. A blob is written under a staging name, closed, then renamed; it is never overwritten."""
+"""A store on HDFS. A blob is written under a staging name, closed, then renamed. It is never overwritten."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.store.base import STAGING, Store, check_name
 from cerebro_spark.store.connection import PerProcess
 from cerebro_spark.store.failures import already_in_store, store_errors
-from cerebro_spark.store.hdfs_clients import CLIENTS, Entry, HdfsClient, failure_kind
-from cerebro_spark.store.hdfs_puts import put_new
-from cerebro_spark.store.sameness import own_bytes_pass
-from cerebro_spark.store.spool import Spool
-from cerebro_spark.store.streams import guarded_reader
+from cerebro_spark.store.hdfs_clients import CLIENTS, FileStatus, HdfsClient, hdfs_error_kind
+from cerebro_spark.store.hdfs_uploads import upload_new
+from cerebro_spark.store.idempotence import accept_own_bytes
+from cerebro_spark.store.streams import SpooledBlob, open_reader
 
 _COPY = 8 << 20
 ClientName = Literal["native", "libhdfs"]
@@ -28,20 +27,25 @@ ClientName = Literal["native", "libhdfs"]
 class HdfsStore(Store):
     """Blobs as files under one folder of HDFS.
 
-    `url` names the name node (or the name service): `open_store` fills it in for "hdfs:///path". `client` is "native"
-    (hdfs-native: no JVM, no libhdfs; what the test suite runs against real daemons) or "libhdfs" (through pyarrow, on
-    nodes that have libhdfs.so, a JVM and CLASSPATH set; see `hdfs_clients.LibHdfsClient` for what it cannot promise).
-    `options` are Hadoop settings such as "dfs.client.use.datanode.hostname", on top of those that the client finds
-    in HADOOP_CONF_DIR; they travel with the store to the workers.
-
     `writer` collects its bytes in a temporary file on local disk and uploads them when the block ends, so that an
-    upload that met a dead data node can be made again.
+    upload to a dead data node can be repeated. HDFS does not allow ":" in names: such a name raises ConfigurationError.
 
-    HDFS refuses ":" in names, so this store does, with ConfigurationError.
+    Args:
+        url: The folder, with the name node or the name service: "hdfs://namenode:8020/folder". (`cs.open_store` also
+            takes "hdfs:///folder".)
+        client: "native" (the library hdfs-native: no JVM and no libhdfs) or "libhdfs" (through pyarrow, on nodes that
+            have libhdfs.so, a JVM and CLASSPATH set). Defaults to "native". With "libhdfs" two writers that commit one
+            name at the same instant may both succeed; the test suite covers "native" only.
+        options: Hadoop settings such as {"dfs.client.use.datanode.hostname": "true"}, on top of those in
+            HADOOP_CONF_DIR. The store takes them along to the workers. Defaults to None.
 
-    >>> store = HdfsStore("hdfs://namenode:8020/user/me/churn")
-    >>> store.url
-    'hdfs://namenode:8020/user/me/churn'
+    Raises:
+        ConfigurationError: If `url` is not of that form, or there is no such client.
+
+    Examples:
+        >>> store = HdfsStore("hdfs://namenode:8020/user/me/churn")
+        >>> store.url
+        'hdfs://namenode:8020/user/me/churn'
     """
 
     def __init__(self, url: str, client: ClientName = "native", options: Mapping[str, str] | None = None) -> None:
@@ -69,7 +73,7 @@ class HdfsStore(Store):
 
     def write(self, name: str, data: bytes | memoryview) -> None:
         check_name(name)
-        with own_bytes_pass(self, name, lambda: io.BytesIO(data)), self._errors(name):
+        with accept_own_bytes(self, name, lambda: io.BytesIO(data)), self._errors(name):
             if self._is_blob(name):
                 raise already_in_store(name, self.url)
             self._put_new(name, data)
@@ -88,28 +92,28 @@ class HdfsStore(Store):
         path = self._path(name)
         with self._errors(name):
             raw = self._client.open(path)
-        with guarded_reader(raw, lambda: self._errors(name)) as file:
+        with open_reader(raw, lambda: self._errors(name)) as file:
             yield file
 
     def size(self, name: str) -> int:
         path = self._path(name)
         with self._errors(name):
-            entry = self._client.info(path)
-            if entry is None or entry.is_folder:
+            status = self._client.status(path)
+            if status is None or status.is_folder:
                 raise FileNotFoundError(path)
-            return entry.size
+            return status.size
 
     def exists(self, name: str) -> bool:
         path = self._path(name)
         with self._errors(name):
-            entry = self._client.info(path)
-            return entry is not None and (not entry.is_folder or next(self._files(path), None) is not None)
+            status = self._client.status(path)
+            return status is not None and (not status.is_folder or next(self._files(path), None) is not None)
 
     def list(self, folder: str = "") -> list[str]:
         base = self._path(folder) if folder else self._root or "/"
         with self._errors(folder):
-            entry = self._client.info(base)
-            if entry is None or not entry.is_folder:
+            status = self._client.status(base)
+            if status is None or not status.is_folder:
                 return []
             return sorted(found.path[len(self._root) + 1 :] for found in self._files(base))
 
@@ -119,21 +123,23 @@ class HdfsStore(Store):
             self._client.delete(path)
 
     def sweep(self, older_than: float = 86_400.0) -> int:
-        limit = time.time() - older_than
         with self._errors(STAGING):
-            old = [entry for entry in self._client.entries(f"{self._root}/{STAGING}") if entry.modified <= limit]
-            for entry in old:
-                self._client.delete(entry.path)
-        return len(old)
+            leftovers = self._leftovers(older_than)
+            for status in leftovers:
+                self._client.delete(status.path)
+        return len(leftovers)
 
     def beside(self, url: str) -> HdfsStore:
         return HdfsStore(url, self._client_name, self._options)
 
     def unfinished(self, older_than: float = 86_400.0) -> dict[str, int]:
-        limit = time.time() - older_than
         with self._errors(STAGING):
-            found = list(self._client.entries(f"{self._root}/{STAGING}"))
-            return {each.path[len(self._root) + 1 :]: each.size for each in found if each.modified <= limit}
+            return {status.path[len(self._root) + 1 :]: status.size for status in self._leftovers(older_than)}
+
+    def _leftovers(self, older_than: float) -> tuple[FileStatus, ...]:
+        limit = time.time() - older_than
+        staged = self._client.list_folder(f"{self._root}/{STAGING}")
+        return tuple(status for status in staged if status.modified <= limit)
 
     @property
     def _client(self) -> HdfsClient:
@@ -145,28 +151,28 @@ class HdfsStore(Store):
         return f"{self._root}/{name}"
 
     def _errors(self, name: str) -> AbstractContextManager[None]:
-        # The native client raises RuntimeError for whatever has no Python name.
-        return store_errors(name, self.url, failure_kind, (OSError, RuntimeError))
+        # The native client raises RuntimeError for errors that have no Python class.
+        return store_errors(name, self.url, hdfs_error_kind, (OSError, RuntimeError))
 
     def _is_blob(self, name: str) -> bool:
-        entry = self._client.info(self._path(name))
-        return entry is not None and not entry.is_folder
+        status = self._client.status(self._path(name))
+        return status is not None and not status.is_folder
 
-    def _stage(self, name: str) -> Spool:
-        return Spool(lambda file: self._put_new(name, file))
+    def _stage(self, name: str) -> SpooledBlob:
+        return SpooledBlob(lambda file: self._put_new(name, file))
 
     def _put_new(self, name: str, source: bytes | memoryview | Path) -> None:
-        put_new(self._client, source, f"{self._root}/{STAGING}/{uuid.uuid4().hex}", self._path(name))
+        upload_new(self._client, source, f"{self._root}/{STAGING}/{uuid.uuid4().hex}", self._path(name))
 
     def _fetch_blob(self, name: str, path: Path) -> None:
         with self.reader(name) as source, open(path, "xb") as copy:
             while data := source.read(_COPY):
                 copy.write(data)
 
-    def _files(self, folder: str) -> Iterator[Entry]:
-        """All files under `folder`, at any depth; a folder that vanishes meanwhile is empty."""
-        for entry in self._client.entries(folder):
-            if not entry.is_folder:
-                yield entry
-            elif entry.path != f"{self._root}/{STAGING}":
-                yield from self._files(entry.path)
+    def _files(self, folder: str) -> Iterator[FileStatus]:
+        """Yield all files under `folder`, at any depth; a folder that is deleted meanwhile is empty."""
+        for status in self._client.list_folder(folder):
+            if not status.is_folder:
+                yield status
+            elif status.path != f"{self._root}/{STAGING}":
+                yield from self._files(status.path)

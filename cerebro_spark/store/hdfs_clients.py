@@ -1,4 +1,4 @@
-"""The two ways to speak to HDFS, with one interface. They decide nothing: what is atomic and why is in hdfs.py."""
+"""Two clients of HDFS with one interface. hdfs.py decides what they are used for."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from cerebro_spark.errors import AlreadyInStore, MissingDependency, NotFoundInStore, StoreForbidden, StoreFull
-from cerebro_spark.store.failures import Kind, kind_of
+from cerebro_spark.store.failures import ErrorKind, error_kind
 
-# The Java class in an RPC error, and what it means for a caller of a store.
-_JAVA_KINDS: dict[str, Kind] = {
+# The Java class in an RPC error, and the store error for it.
+_JAVA_KINDS: dict[str, ErrorKind] = {
     "AccessControlException": StoreForbidden,
     "AuthorizationException": StoreForbidden,
     "DSQuotaExceededException": StoreFull,
@@ -23,8 +23,8 @@ _JAVA_KINDS: dict[str, Kind] = {
 }
 
 
-class Entry(NamedTuple):
-    """A file or folder of HDFS: absolute path, size in bytes, and when it was last modified (seconds since 1970)."""
+class FileStatus(NamedTuple):
+    """A file or folder of HDFS: absolute path, size in bytes, and time of the last change in seconds since 1970."""
 
     path: str
     is_folder: bool
@@ -33,32 +33,32 @@ class Entry(NamedTuple):
 
 
 class HdfsClient(Protocol):
-    """What HdfsStore needs of a client. Paths are absolute; errors are OSError or RuntimeError, see `failure_kind`."""
+    """What HdfsStore needs of a client. Paths are absolute. Errors are OSError or RuntimeError: `hdfs_error_kind`."""
 
-    def info(self, path: str) -> Entry | None:
-        """What lies at `path`, or None."""
+    def status(self, path: str) -> FileStatus | None:
+        """Return what is at `path`, or None."""
 
-    def entries(self, folder: str) -> Iterator[Entry]:
-        """What lies directly in `folder`; nothing when it is absent."""
+    def list_folder(self, folder: str) -> Iterator[FileStatus]:
+        """Yield what is directly in `folder`; nothing if there is no such folder."""
 
     def open(self, path: str) -> BinaryIO:
-        """A seekable file."""
+        """Open a seekable file for reading."""
 
     def create(self, path: str, block_size: int) -> BinaryIO:
-        """A new file to write to, in blocks of that many bytes, its folders made."""
+        """Open a new file for writing, in blocks of `block_size` bytes; folders above it are made."""
 
     def make_folder(self, path: str) -> None:
-        """Make the folder and those above it; present ones are no error."""
+        """Make a folder and those above it. Folders that exist are no error."""
 
     def rename_new(self, source: str, target: str) -> None:
-        """Rename a file, or raise FileExistsError when `target` exists."""
+        """Rename a file. Raises FileExistsError if `target` exists."""
 
     def delete(self, path: str) -> None:
-        """Remove a file, or a folder with all in it; absent ones are no error."""
+        """Delete a file, or a folder with all in it. A path that does not exist is no error."""
 
 
 class NativeClient:
-    """hdfs-native: the protocol in Rust, no JVM."""
+    """The library hdfs-native: the protocol in Rust, without a JVM."""
 
     def __init__(self, service: str, options: Mapping[str, str]) -> None:
         try:
@@ -71,20 +71,20 @@ class NativeClient:
         self._client: Any = hdfs_native.Client(service, config=dict(options))
         self._write_options: Any = hdfs_native.WriteOptions
 
-    def info(self, path: str) -> Entry | None:
+    def status(self, path: str) -> FileStatus | None:
         try:
-            return self._entry(self._client.get_file_info(path))
+            return self._status(self._client.get_file_info(path))
         except FileNotFoundError:
             return None
         except RuntimeError as error:
-            if under_a_blob(error):
+            if is_under_file(error):
                 return None
             raise
 
-    def entries(self, folder: str) -> Iterator[Entry]:
+    def list_folder(self, folder: str) -> Iterator[FileStatus]:
         try:
             for status in self._client.list_status(folder or "/", False):
-                yield self._entry(status)
+                yield self._status(status)
         except FileNotFoundError:
             return
 
@@ -102,7 +102,7 @@ class NativeClient:
         try:
             self._client.mkdirs(path, create_parent=True)
         except RuntimeError as error:
-            if under_a_blob(error):
+            if is_under_file(error):
                 raise FileExistsError(errno.EEXIST, "a file is in the way", path) from error
             raise
 
@@ -110,7 +110,7 @@ class NativeClient:
         try:
             self._client.rename(source, target, overwrite=False)
         except RuntimeError as error:
-            # The name node calls it by no other name when the target is a folder.
+            # The only sign in the name node's answer that the target is a folder.
             if "must both be directories" in str(error):
                 raise FileExistsError(errno.EEXIST, "is a folder", target) from error
             raise
@@ -119,20 +119,20 @@ class NativeClient:
         try:
             self._client.delete(path, recursive=True)
         except RuntimeError as error:
-            if not under_a_blob(error):
+            if not is_under_file(error):
                 raise
 
     @staticmethod
-    def _entry(status: Any) -> Entry:
-        return Entry(status.path, status.isdir, status.length, status.modification_time / 1000)
+    def _status(status: Any) -> FileStatus:
+        return FileStatus(status.path, status.isdir, status.length, status.modification_time / 1000)
 
 
 class LibHdfsClient:
     """libhdfs through pyarrow, for clusters that have it: its JVM knows every Hadoop setting and security mode.
 
-    The test suite cannot run it (no package ships libhdfs.so): only the native client is exercised there. pyarrow's
-    `move` replaces an existing file, so `rename_new` looks first: of two writers that commit one name at the same
-    instant both may succeed, and the later one's bytes stay.
+    The test suite cannot run it, because no package ships libhdfs.so. pyarrow's `move` replaces an existing file, so
+    `rename_new` checks first: two writers that commit one name at the same instant may both succeed, and then the bytes
+    of the later one stay.
     """
 
     def __init__(self, service: str, options: Mapping[str, str]) -> None:
@@ -142,20 +142,20 @@ class LibHdfsClient:
         self._selector = fs.FileSelector
         self._missing, self._folder = fs.FileType.NotFound, fs.FileType.Directory
 
-    def info(self, path: str) -> Entry | None:
+    def status(self, path: str) -> FileStatus | None:
         found = self._fs.get_file_info(path)
-        return None if found.type == self._missing else self._entry(found)
+        return None if found.type == self._missing else self._status(found)
 
-    def entries(self, folder: str) -> Iterator[Entry]:
+    def list_folder(self, folder: str) -> Iterator[FileStatus]:
         selector = self._selector(folder or "/", allow_not_found=True)
-        return (self._entry(found) for found in self._fs.get_file_info(selector))
+        return (self._status(found) for found in self._fs.get_file_info(selector))
 
     def open(self, path: str) -> BinaryIO:
         file: BinaryIO = self._fs.open_input_file(path)
         return file
 
     def create(self, path: str, block_size: int) -> BinaryIO:
-        del block_size  # pyarrow takes it for a whole connection only
+        del block_size  # pyarrow takes it only for a whole connection
         self.make_folder(path.rpartition("/")[0])
         file: BinaryIO = self._fs.open_output_stream(path)
         return file
@@ -165,24 +165,24 @@ class LibHdfsClient:
             self._fs.create_dir(path, recursive=True)
 
     def rename_new(self, source: str, target: str) -> None:
-        if self.info(target) is not None:
+        if self.status(target) is not None:
             raise FileExistsError(errno.EEXIST, "exists already", target)
         self._fs.move(source, target)
 
     def delete(self, path: str) -> None:
-        entry = self.info(path)
-        if entry is not None:
-            (self._fs.delete_dir if entry.is_folder else self._fs.delete_file)(path)
+        status = self.status(path)
+        if status is not None:
+            (self._fs.delete_dir if status.is_folder else self._fs.delete_file)(path)
 
-    def _entry(self, found: Any) -> Entry:
-        return Entry(found.path, found.type == self._folder, found.size or 0, found.mtime.timestamp())
+    def _status(self, found: Any) -> FileStatus:
+        return FileStatus(found.path, found.type == self._folder, found.size or 0, found.mtime.timestamp())
 
 
 CLIENTS: dict[str, Callable[[str, Mapping[str, str]], HdfsClient]] = {"native": NativeClient, "libhdfs": LibHdfsClient}
 
 
 def java_class(error: BaseException) -> str:
-    """The short name of the Java exception that a client's error tells of, or "".
+    """Return the short name of the Java exception in the message of a client's error, or "".
 
     >>> java_class(RuntimeError('RPCError("org.apache.hadoop.hdfs.protocol.DSQuotaExceededException", "..."'))
     'DSQuotaExceededException'
@@ -191,20 +191,20 @@ def java_class(error: BaseException) -> str:
     return found[1] if found else ""
 
 
-def failure_kind(error: BaseException) -> Kind:
-    """Which store error an error of either client is.
+def hdfs_error_kind(error: BaseException) -> ErrorKind:
+    """Return the store error for an error of either client.
 
-    >>> failure_kind(RuntimeError('RPCError("org.apache.hadoop.security.AccessControlException", "..."')).__name__
+    >>> hdfs_error_kind(RuntimeError('RPCError("org.apache.hadoop.security.AccessControlException", "..."')).__name__
     'StoreForbidden'
     """
-    if under_a_blob(error):
+    if is_under_file(error):
         return NotFoundInStore
-    return _JAVA_KINDS.get(java_class(error)) or kind_of(error)
+    return _JAVA_KINDS.get(java_class(error)) or error_kind(error)
 
 
-def under_a_blob(error: BaseException) -> bool:
-    """Whether the name node says that a file lies where the path has a folder.
+def is_under_file(error: BaseException) -> bool:
+    """Return whether the name node found a file where the path has a folder.
 
-    Depending on the call it says so as a ParentNotDirectoryException or as an AccessControlException.
+    Depending on the call it answers with a ParentNotDirectoryException or an AccessControlException.
     """
     return "(is not a directory)" in str(error)

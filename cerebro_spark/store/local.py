@@ -1,4 +1,4 @@
-"""A store in a folder of this machine (or of a network file system all workers mount). It never leaves half a file."""
+"""A store in a folder of this machine, or of a network file system that all workers mount."""
 
 from __future__ import annotations
 
@@ -16,34 +16,39 @@ from cerebro_spark.errors import ConfigurationError, StoreError
 from cerebro_spark.store.base import NO_LINKS, STAGING, Store, check_name
 
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
-"""What `os.fsync` of a folder says where the file system has no such thing, and writes names down by itself."""
+"""The error numbers of `os.fsync` of a folder on a file system that puts names on disk by itself."""
 
-_LASTING: set[tuple[str, int]] = set()
-"""Folders of which this process knows that their names are on disk."""
+_DURABLE: set[tuple[str, int]] = set()
+"""Paths and inodes of folders whose names are known to be on disk."""
 
 
 class LocalStore(Store):
-    """Blobs as files under one folder, each written under a staging name, synced, then linked to its own.
+    """Blobs as files under one folder.
 
-    A blob that was written outlives a power cut: its bytes are on disk before its name is, and its name, with the
-    folders above it, before `write` returns.
+    A blob is written under a staging name, synced, then linked to its own name. It survives a power cut: its bytes are
+    on disk before its name is, and its name and the folders above it before `write` returns. The hard link makes a name
+    appear at once, and only if it is free. A file system without hard links (some FUSE mounts) raises StoreError.
 
-    The link is what makes a name appear at once, and only where there was none; a file system without hard links (some
-    FUSE mounts) is refused with an error that says so.
+    Args:
+        root: The folder. It is created when the first blob is written.
 
-    >>> import tempfile
-    >>> store = LocalStore(tempfile.mkdtemp())
-    >>> store.write("a/b", b"hello")
-    >>> store.list("a"), store.read("a/b")
-    (['a/b'], b'hello')
+    Raises:
+        ConfigurationError: If `root`, or a folder above it, is a file.
+
+    Examples:
+        >>> import tempfile
+        >>> store = LocalStore(tempfile.mkdtemp())
+        >>> store.write("a/b", b"hello")
+        >>> store.list("a"), store.read("a/b")
+        (['a/b'], b'hello')
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(os.path.abspath(os.path.expanduser(os.fspath(root))))
-        # The folder itself need not exist yet; what is in its way would be heard of only by the first write.
-        there = next((place for place in (self.root, *self.root.parents) if os.path.exists(place)), None)
-        if there is not None and not os.path.isdir(there):
-            raise ConfigurationError(f"'{there}' is a file, but a store is a folder: give the path of a folder")
+        # The folder need not exist yet. A file in its place would fail only with the first write.
+        existing = next((place for place in (self.root, *self.root.parents) if os.path.exists(place)), None)
+        if existing is not None and not os.path.isdir(existing):
+            raise ConfigurationError(f"'{existing}' is a file, but a store is a folder: give the path of a folder")
 
     @property
     def url(self) -> str:
@@ -61,7 +66,7 @@ class LocalStore(Store):
     def reader(self, name: str) -> Iterator[BinaryIO]:
         path = self._path(name)
         with self._errors(name):
-            file = open(path, "rb")  # noqa: SIM115 (only opening it is the store's to fail)
+            file = open(path, "rb")  # noqa: SIM115 (only errors of opening it are the store's)
         with file:
             yield file
 
@@ -85,32 +90,34 @@ class LocalStore(Store):
     def delete(self, name: str) -> None:
         path = self._path(name)
         with self._errors(name), suppress(FileNotFoundError, NotADirectoryError):
-            # Out of sight in one step, then removed at leisure: readers never see half a folder.
+            # Rename first, so that readers never see half a folder.
             doomed = self._staging_path()
             os.rename(path, doomed)
             _remove(doomed)
 
     def sweep(self, older_than: float = 86_400.0) -> int:
-        limit = time.time() - older_than
-        count = 0
-        with self._errors(STAGING), suppress(FileNotFoundError):
-            for entry in os.scandir(self.root / STAGING):
-                if entry.stat(follow_symlinks=False).st_mtime <= limit:
-                    _remove(Path(entry.path))
-                    count += 1
-        return count
+        with self._errors(STAGING):
+            leftovers = self._leftovers(older_than)
+            for path in leftovers:
+                _remove(path)
+        return len(leftovers)
 
     def unfinished(self, older_than: float = 86_400.0) -> dict[str, int]:
-        limit = time.time() - older_than
         with self._errors(STAGING), suppress(FileNotFoundError):
-            entries = sorted(os.scandir(self.root / STAGING), key=lambda entry: entry.name)
-            old = [entry for entry in entries if entry.stat(follow_symlinks=False).st_mtime <= limit]
-            return {f"{STAGING}/{entry.name}": _size(Path(entry.path)) for entry in old}
-        return {}
+            return {f"{STAGING}/{path.name}": _size(path) for path in self._leftovers(older_than)}
+        return {}  # a writer has just finished or swept them
 
     def local_path(self, name: str) -> Path | None:
         path = self._path(name)
         return path if path.exists() else None
+
+    def _leftovers(self, older_than: float) -> tuple[Path, ...]:
+        limit = time.time() - older_than
+        try:
+            staged = sorted((self.root / STAGING).iterdir())
+        except FileNotFoundError:
+            return ()
+        return tuple(path for path in staged if _modified(path) <= limit)
 
     def _path(self, name: str) -> Path:
         return self.root / check_name(name)
@@ -118,10 +125,10 @@ class LocalStore(Store):
     def _is_blob(self, name: str) -> bool:
         return self._path(name).is_file()
 
-    def _stage(self, name: str) -> _StagedLocalFile:
-        return _StagedLocalFile(self._staging_path(), self._path(name), self.root, self.url)
+    def _stage(self, name: str) -> _StagedLocalBlob:
+        return _StagedLocalBlob(self._staging_path(), self._path(name), self.root, self.url)
 
-    def _settle(self, name: str) -> None:
+    def _make_durable(self, name: str) -> None:
         _sync_folders(self._path(name).parent, self.root)
 
     def _fetch_blob(self, name: str, path: Path) -> None:
@@ -137,15 +144,15 @@ class LocalStore(Store):
         staging = self.root / STAGING
         if not staging.is_dir():
             staging.mkdir(parents=True, exist_ok=True)
-            # The store's own folder, and those above it, may be new as well; they need not be ours to open.
+            # The store's folder and those above it may be new too. Some of them may belong to other users.
             for folder in staging.parents:
                 with suppress(PermissionError):
                     _sync(folder)
         return staging / uuid.uuid4().hex
 
 
-class _StagedLocalFile:
-    """A file under a staging name, linked to its own when it is whole and on disk; then the name is put on disk too."""
+class _StagedLocalBlob:
+    """A file under a staging name. `commit` puts it on disk, links it to its own name, and puts that on disk too."""
 
     def __init__(self, staged: Path, target: Path, root: Path, url: str) -> None:
         self._staged = staged
@@ -175,15 +182,16 @@ class _StagedLocalFile:
                 os.link(self._staged, self._target)
                 return
             except FileNotFoundError:
-                continue  # somebody deleted the folder between the two calls
+                continue  # another process deleted the folder between the two calls
             except OSError as error:
                 if error.errno in NO_LINKS:
                     raise StoreError(
-                        f"the file system under {self._url} has no hard links, which {self._target.name!r} needs to"
-                        f" appear whole and only once ({error}): choose another folder, or the storage's own URL"
+                        f"the file system under {self._url} has no hard links, which a store needs so that"
+                        f" {self._target.name!r} appears whole and only once ({error}): choose another folder, or the"
+                        " storage's own URL"
                     ) from error
                 raise
-        raise StoreError(f"{self._target} in {self._url}: its folder is deleted again and again by somebody else")
+        raise StoreError(f"{self._target} in {self._url}: another process keeps deleting its folder")
 
     def _make_folder(self) -> None:
         folder = self._target.parent
@@ -193,16 +201,16 @@ class _StagedLocalFile:
             raise FileExistsError(errno.EEXIST, "a blob is in the way", str(folder)) from error
         except FileExistsError as error:
             if not folder.is_file():
-                # It was there for `mkdir`, and gone when `mkdir` looked whether it is a folder.
+                # It was deleted between mkdir's attempt and mkdir's check whether it is a folder.
                 raise FileNotFoundError(errno.ENOENT, "deleted meanwhile", str(folder)) from error
             raise
 
 
 def _sync_folders(folder: Path, root: Path) -> None:
-    """Put a new name on disk, with all folders between it and the store's root: any of them may be as new as it is.
+    """Put a new name on disk, with all folders between it and the store's root.
 
-    Whoever made one may not have come so far as to do so. What this process has once put there, or seen put there, is
-    known by its inode and not done again: it costs a flush of the disk, also where nothing has changed.
+    Any of these folders may be new, and the process that made it may have died before it synced it. A folder that this
+    process has synced is known by its inode and not synced again: that would flush the disk even if nothing changed.
     """
     _sync(folder)
     for place in (folder, *folder.parents):
@@ -210,16 +218,16 @@ def _sync_folders(folder: Path, root: Path) -> None:
             return
         with suppress(FileNotFoundError):
             entry = str(place), place.stat().st_ino
-            if entry not in _LASTING:
+            if entry not in _DURABLE:
                 _sync(place.parent)
-                _LASTING.add(entry)
+                _DURABLE.add(entry)
 
 
 def _sync(folder: Path) -> None:
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except (FileNotFoundError, NotADirectoryError):
-        return  # deleted meanwhile, and all in it
+        return  # deleted meanwhile
     try:
         os.fsync(handle)
     except OSError as error:
@@ -231,10 +239,18 @@ def _sync(folder: Path) -> None:
 
 def _remove(doomed: Path) -> None:
     if doomed.is_dir():
-        # A writer that was just linking a file into the folder may keep it from being empty: `sweep` comes again.
+        # A writer may link a file into the folder while it is removed: the next `sweep` removes the rest.
         shutil.rmtree(doomed, ignore_errors=True)
     else:
-        doomed.unlink()
+        doomed.unlink(missing_ok=True)
+
+
+def _modified(path: Path) -> float:
+    """Return when a file was last modified; one that is gone counts as new."""
+    try:
+        return path.lstat().st_mtime
+    except FileNotFoundError:
+        return float("inf")
 
 
 def _size(path: Path) -> int:
@@ -242,6 +258,6 @@ def _size(path: Path) -> int:
 
 
 def _raise_unless_gone(error: OSError) -> None:
-    """A folder that vanished, or a file where a folder was asked for, holds no blobs; a forbidden one is an error."""
+    """Ignore a folder that was deleted meanwhile, and a file in its place: they hold no blobs."""
     if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
         raise error

@@ -1,4 +1,4 @@
-"""Open a store by its address. It loads a client library only for an address that needs it."""
+"""Opens a store by its address. It imports a client library only if the address needs it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,28 @@ from cerebro_spark.store.local import LocalStore
 
 
 def open_store(url: str | os.PathLike[str] | Store, **options: Any) -> Store:
-    """Open the store at `url`, picked by its scheme; a Store is returned as it is.
+    """Open the store at an address.
 
-    A path and "file://..." are a LocalStore; "hdfs://namenode:8020/path" an HdfsStore, where "hdfs:///path" takes the
-    name node from the active Spark session's Hadoop configuration or from HADOOP_CONF_DIR; every other scheme
-    ("s3://bucket/prefix", "gs://...", "memory://...") an FsspecStore. `options` go to that store's constructor.
+    Args:
+        url: The address. A path or "file:///path" gives a LocalStore; "hdfs://namenode:8020/path" gives an HdfsStore,
+            and "hdfs:///path" too, with the name node of the active Spark session or of HADOOP_CONF_DIR; every other
+            scheme ("s3://bucket/prefix", "gs://...", "memory://...") gives an FsspecStore. A Store is returned as is.
+        options: Arguments of that store's constructor, such as credentials. A LocalStore takes none.
 
-    >>> import tempfile
-    >>> store = open_store(tempfile.mkdtemp())
-    >>> open_store(store.url).url == store.url
-    True
-    >>> open_store("memory://churn")
-    FsspecStore('memory://churn')
+    Returns:
+        The store.
+
+    Raises:
+        ConfigurationError: If there is no such address, or it takes no options.
+        MissingDependency: If the client library for the address is not installed.
+
+    Examples:
+        >>> import tempfile
+        >>> store = open_store(tempfile.mkdtemp())
+        >>> open_store(store.url).url == store.url
+        True
+        >>> open_store("memory://churn")
+        FsspecStore('memory://churn')
     """
     if isinstance(url, Store):
         _refuse_options(url.url, options)
@@ -42,14 +52,14 @@ def open_store(url: str | os.PathLike[str] | Store, **options: Any) -> Store:
         return _open_hdfs(address, options)
     if scheme == "viewfs":
         raise ConfigurationError(
-            f"{address!r} is a view that only Hadoop's own client can resolve: give the address it stands for,"
+            f"{address!r} is a view that only Hadoop's own client can resolve: give the address behind it,"
             " 'hdfs://namenode:8020/path'"
         )
     return _open_fsspec(address, options)
 
 
-def reopened(url: str) -> Store:
-    """The store at an address that a run remembers, without a look at it: it may be wanted by nobody."""
+def reopen(url: str) -> Store:
+    """Return the store at an address that a run has kept, without connecting: it may never be used."""
     scheme = url.partition("://")[0]
     if scheme in ("file", "hdfs"):
         return open_store(url)
@@ -87,4 +97,6 @@ def _open_fsspec(url: str, options: dict[str, Any]) -> Store:
 
 def _refuse_options(address: str, options: dict[str, Any]) -> None:
     if options:
-        raise ConfigurationError(f"{address} takes no options, but {', '.join(map(repr, options))} were given")
+        raise ConfigurationError(
+            f"{address} takes no options, but {', '.join(map(repr, options))} were given: leave them out"
+        )

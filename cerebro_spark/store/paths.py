@@ -1,9 +1,9 @@
-"""Where each thing lies in a store: the only place that knows. It reads and writes nothing, it only names.
+"""The names of everything in a store. No other module makes such names. It reads and writes nothing.
 
 runs/<run>/log/000000000064.jsonl       one commit of the event log, from event 64 on; ...000-...063.jsonl: joined ones;
                                         ...064.2.jsonl: of the second driver that took the run over, see segments.py
-runs/<run>/claim.json                   who took the run's id, the first thing in its folder
-runs/<run>/beats/<token>-000000007.json  a driver that lives, and who it is; each beat has a name of its own
+runs/<run>/claim.json                   the process that took the run's id, the first file in its folder
+runs/<run>/beats/<token>-000000007.json  a sign of life of a driver; each has a name of its own
 runs/<run>/functions.pkl                the user's functions, the one pickle of a run
 runs/<run>/checkpoints/<trial>/...      a trial's state after a unit
 runs/<run>/carried/<trial>/a17.json     metric states between two units, where they are too large for the log
@@ -24,14 +24,14 @@ from cerebro_spark.types import Checkpoint, PartitionId, Split
 RUNS = "runs"
 DATASETS = "datasets"
 
-_LONGEST_ID = 200  # with what is added it is the name of a file, which may have 255
+_LONGEST_ID = 200  # an id and its suffix are a file name, which may have 255 characters
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _CHECKPOINT = re.compile(r"e\d{4,}-s\d{5,}-a\d+\.safetensors")
 _SEGMENT = re.compile(r"(\d{12,})(?:-(\d{12,}))?(?:\.([1-9]\d*))?\.jsonl")
 
 
 class Segment(NamedTuple):
-    """A file of an event log: whose term it is of, and the first events of the first and the last commit in it."""
+    """A file of an event log: the term of its driver, and the first events of the first and the last commit in it."""
 
     name: str
     term: int
@@ -55,7 +55,7 @@ def check_id(identifier: str, what: str = "run id") -> str:
 
 
 def run_folder(run: str) -> str:
-    """The folder of everything that belongs to one run.
+    """The folder of one run.
 
     >>> run_folder("r1")
     'runs/r1'
@@ -64,7 +64,7 @@ def run_folder(run: str) -> str:
 
 
 def run_ids(names: Iterable[str]) -> list[str]:
-    """The runs that have an event log among these names of a store, sorted.
+    """The ids of the runs that have an event log among these names, sorted.
 
     >>> run_ids(["runs/r2/log/000000000000.jsonl", "runs/r1/log/000000000000.jsonl", "runs/r3/functions.pkl", "x"])
     ['r1', 'r2']
@@ -91,13 +91,13 @@ def log_segment(run: str, first: int, last: int | None = None, term: int = 0) ->
     ('runs/r1/log/000000000007.jsonl', 'runs/r1/log/000000000000-000000000064.2.jsonl')
     """
     if first < 0 or (last is not None and last < first):
-        raise ConfigurationError(f"events count from 0 upwards, but {first} to {last} were asked for")
+        raise ConfigurationError(f"a segment cannot have the events {first} to {last}: they count from 0 upwards")
     joined, of_term = "" if last is None else f"-{last:012d}", f".{term}" if term else ""
     return f"{log_folder(run)}/{first:012d}{joined}{of_term}.jsonl"
 
 
 def segment(name: str) -> Segment | None:
-    """What the name of a log file says, or None for a name that is no log segment.
+    """The parts of the name of a log file, or None if it is no log segment.
 
     >>> segment("runs/r1/log/000000000000-000000000064.2.jsonl")[1:], segment("runs/r1/log/000000000007.jsonl")[1:]
     ((2, 0, 64, True), (0, 7, 7, False))
@@ -109,7 +109,7 @@ def segment(name: str) -> Segment | None:
 
 
 def claim(run: str) -> str:
-    """Who took the id of a run: of several, only one can write it.
+    """The file that claims the id of a run: of several processes, only one can write it.
 
     >>> claim("r1")
     'runs/r1/claim.json'
@@ -118,7 +118,7 @@ def claim(run: str) -> str:
 
 
 def beats(run: str) -> str:
-    """The folder in which drivers that live say so.
+    """The folder of the drivers' signs of life.
 
     >>> beats("r1")
     'runs/r1/beats'
@@ -127,7 +127,7 @@ def beats(run: str) -> str:
 
 
 def beat(run: str, token: str, count: int) -> str:
-    """One beat of one driver.
+    """One sign of life of one driver.
 
     >>> beat("r1", "5e8c", 7)
     'runs/r1/beats/5e8c-000000007.json'
@@ -145,7 +145,7 @@ def functions(run: str) -> str:
 
 
 def probe(token: str) -> str:
-    """What is written, and deleted at once, to see whether a store can be written at all; no run is called like it.
+    """A file that is written and deleted to check that a store is writable; no run has this name.
 
     >>> probe("5e8c")
     'runs/probe-5e8c'
@@ -183,7 +183,7 @@ def checkpoint(run: str, checkpoint: Checkpoint) -> str:
 
 
 def is_checkpoint(name: str) -> bool:
-    """Whether a name under a run's folder of checkpoints is that of one, and not of what somebody else put there.
+    """Whether a name in a run's folder of checkpoints is that of a checkpoint, and not of another file.
 
     >>> is_checkpoint("runs/r1/checkpoints/t3/e0001-s00004-a17.safetensors"), is_checkpoint("runs/r1/checkpoints/notes")
     (True, False)
@@ -192,7 +192,7 @@ def is_checkpoint(name: str) -> bool:
 
 
 def carried_folder(run: str) -> str:
-    """The folder of metric states that go from unit to unit and are too large for the log.
+    """The folder of metric states that are passed from unit to unit and too large for the log.
 
     >>> carried_folder("r1")
     'runs/r1/carried'
@@ -219,7 +219,7 @@ def dataset_folder(dataset: str) -> str:
 
 
 def dataset_ids(names: Iterable[str]) -> list[str]:
-    """The data sets whose manifest is among these names of a store, sorted: those without one were never finished.
+    """The ids of the data sets whose manifest is among these names, sorted; one without a manifest is unfinished.
 
     >>> dataset_ids(["datasets/d1/manifest.json", "datasets/d2/5e8c/train/train-00000.parquet"])
     ['d1']
@@ -229,7 +229,7 @@ def dataset_ids(names: Iterable[str]) -> list[str]:
 
 
 def manifest(dataset: str) -> str:
-    """What is in a data set; written last, so a data set exists once its manifest does.
+    """The manifest of a data set; it is written last, so a data set exists once its manifest does.
 
     >>> manifest("d1")
     'datasets/d1/manifest.json'
@@ -238,7 +238,7 @@ def manifest(dataset: str) -> str:
 
 
 def writer_folder(dataset: str, token: str) -> str:
-    """The folder of what one writer of a data set wrote: several may try one name, and only one gets the manifest.
+    """The folder of one writer of a data set: several may try one name, but only one can write the manifest.
 
     >>> writer_folder("d1", "5e8c")
     'datasets/d1/5e8c'
@@ -256,7 +256,7 @@ def split_folder(dataset: str, token: str, split: Split) -> str:
 
 
 def partition_file(dataset: str, token: str, split: Split, partition: PartitionId, part: int | None = None) -> str:
-    """A partition's file, or the `part`-th of several.
+    """The file of a partition, or the `part`-th of several.
 
     >>> partition_file("d1", "5e8c", "train", "train-00000"), partition_file("d1", "5e8c", "train", "train-00000", 2)
     ('datasets/d1/5e8c/train/train-00000.parquet', 'datasets/d1/5e8c/train/train-00000-002.parquet')

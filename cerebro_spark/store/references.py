@@ -1,6 +1,6 @@
-"""Stores inside of pickles that are kept: by their address, never with what it takes to open them.
+"""Pickles that are kept in a store: a Store in them is a reference to its address, without credentials.
 
-Credentials stay in the process that has them; whoever reads such a pickle says which stores there are now.
+The process that reads such a pickle opens the stores with its own credentials.
 """
 
 from __future__ import annotations
@@ -10,21 +10,25 @@ import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import cloudpickle
 
 from cerebro_spark.store import moved
+from cerebro_spark.store.addresses import path_below, server_of, without_secrets
 from cerebro_spark.store.base import Store
-from cerebro_spark.store.secrets import without_secrets
 
 _MARK = "cerebro_spark store"
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A store that was pickled: the `number`-th of its pickle, its address without secrets, and where it lies below
-    the store that keeps the pickle ("" for that store itself, None if it lies elsewhere).
+    """A store in a pickle.
+
+    Args:
+        number: Its number among the stores of the pickle, from 0; -1 in pickles of older versions.
+        url: Its address, without secrets.
+        below: Its path below the store that keeps the pickle, "" for that store itself. Defaults to None: it is
+            elsewhere.
     """
 
     number: int
@@ -36,9 +40,14 @@ Resolve = Callable[[Reference], Store]
 
 
 def dumps(value: Any, home: Store | None = None) -> tuple[bytes, list[Store]]:
-    """The value as bytes with references in the place of stores, and these stores by number.
+    """Pickle a value with references in place of stores.
 
-    `home` is the store that will keep the bytes: what lies below it is found there, wherever it moves.
+    Args:
+        value: What to pickle; functions are pickled by value.
+        home: The store that will keep the bytes. A store below it is found there even if `home` moves.
+
+    Returns:
+        The bytes, and the stores by the numbers of their references.
     """
     sink = io.BytesIO()
     pickler = _Pickler(sink, home)
@@ -47,26 +56,38 @@ def dumps(value: Any, home: Store | None = None) -> tuple[bytes, list[Store]]:
 
 
 def loads(data: bytes, resolve: Resolve) -> Any:
-    """The value of these bytes, with the stores that `resolve` finds for their references."""
+    """Unpickle what `dumps` returned.
+
+    Args:
+        data: The bytes. Unpickling them runs code: trust their source.
+        resolve: Returns the store for a reference.
+
+    Returns:
+        The value.
+    """
     return _Unpickler(io.BytesIO(data), resolve).load()
 
 
-def found_again(home: Store) -> Resolve:
-    """Finds stores as they are now: what lay below the keeper's store lies below `home`; what else is on its server is
-    opened as `home` was, and the rest by its address, with credentials from the environment alone.
+def resolver_from(home: Store) -> Resolve:
+    """Return a function that finds the stores of a pickle that is kept in `home`.
+
+    A store below the one that kept the pickle is now below `home`. Another one on the server of `home` is opened with
+    the options of `home`. The rest is opened by its address, with credentials from the environment.
     """
 
     def resolve(reference: Reference) -> Store:
-        from cerebro_spark.store.opening import reopened
+        from cerebro_spark.store.opening import reopen
 
         if reference.below is not None:
             return home.below(reference.below) if reference.below else home
         if reference.url == home.url:
             return home
-        inside = _below(reference.url, home.url)
+        inside = path_below(reference.url, home.url)
         if inside is not None:
             return home.below(inside)
-        return home.beside(reference.url) if _server(reference.url) == _server(home.url) else reopened(reference.url)
+        if server_of(reference.url) == server_of(home.url):
+            return home.beside(reference.url)
+        return reopen(reference.url)
 
     return resolve
 
@@ -83,7 +104,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         number = next((n for n, store in enumerate(self.stores) if store is obj), len(self.stores))
         if number == len(self.stores):
             self.stores.append(obj)
-        return _MARK, number, obj.url, None if self._home is None else _below(obj.url, self._home.url)
+        return _MARK, number, obj.url, None if self._home is None else path_below(obj.url, self._home.url)
 
 
 class _Unpickler(moved.Unpickler):
@@ -95,27 +116,13 @@ class _Unpickler(moved.Unpickler):
     def persistent_load(self, pid: Any) -> Store:
         mark, number, url, below = pid
         if mark != _MARK:
-            raise pickle.UnpicklingError(f"it refers to {mark!r}, which nobody knows")
+            raise pickle.UnpicklingError(f"it refers to {mark!r}, which is no store of cerebro_spark")
         if number not in self._found:
             self._found[number] = self._resolve(Reference(number, url, below))
         return self._found[number]
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("cerebro_spark.store.fsspec", "_reopened"):
-            # A pickle of before there were references: its credentials are of then, and not used.
+            # A pickle of a version without references. Its credentials are old and not used.
             return lambda url, options: self._resolve(Reference(-1, without_secrets(url)))
         return super().find_class(module, name)
-
-
-def _below(url: str, home: str) -> str | None:
-    """The way from one address down to another."""
-    if url == home:
-        return ""
-    root = home.rstrip("/") + "/"
-    return url.removeprefix(root) if url.startswith(root) else None
-
-
-def _server(url: str) -> tuple[str, str]:
-    """The machine, bucket or name service of an address."""
-    parts = urlsplit(without_secrets(url))
-    return parts.scheme, parts.netloc

@@ -1,29 +1,79 @@
-"""The files that `writer` and `reader` blocks hand out. They translate a client's errors, never the caller's."""
+"""The files behind `Store.writer` and `Store.reader`: what is staged, and what the caller writes to and reads from.
+
+They turn errors of a client library into store errors. An error of the caller passes unchanged.
+"""
 
 from __future__ import annotations
 
 import io
+import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 from cerebro_spark.errors import StoreError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-Guard = Callable[[], AbstractContextManager[None]]
+# Makes the block in which a client may fail, see `Store._errors`.
+ErrorContext = Callable[[], AbstractContextManager[None]]
 
 
-class StagedFile(io.BufferedIOBase, BinaryIO):
-    """A file being written: it counts bytes, and remembers a failed write so that half a blob is never committed.
+class StagedBlob(Protocol):
+    """A blob that is being written. It becomes visible with `commit`."""
 
-    Closing it inside the block (as some libraries do with the files they are given) only flushes.
+    file: BinaryIO
+
+    def commit(self) -> None:
+        """Make all bytes visible under the blob's name. Raises FileExistsError if the name is taken."""
+
+    def staged(self) -> BinaryIO:
+        """Open the written bytes for reading: needed when a commit failed."""
+
+    def discard(self) -> None:
+        """Remove the staged bytes, whether they were committed or not."""
+
+
+class SpooledBlob:
+    """A staged blob on local disk, for stores whose upload may have to be repeated.
+
+    Bytes on the way over a network cannot be sent twice; a file can.
+
+    Args:
+        upload: Called with the path of the whole file when the blob is committed.
     """
 
-    def __init__(self, inner: BinaryIO, guard: Guard) -> None:
+    def __init__(self, upload: Callable[[Path], None]) -> None:
+        self._upload = upload
+        handle, self._path = tempfile.mkstemp(prefix="cerebro-upload-")
+        self.file: BinaryIO = open(handle, "wb")  # noqa: SIM115 (it outlives this call)
+
+    def commit(self) -> None:
+        """Upload the file."""
+        self.file.close()
+        self._upload(Path(self._path))
+
+    def staged(self) -> BinaryIO:
+        """Open the file for reading."""
+        return open(self._path, "rb")
+
+    def discard(self) -> None:
+        """Remove the file."""
+        Path(self._path).unlink(missing_ok=True)
+        self.file.close()
+
+
+class BlobWriter(io.BufferedIOBase, BinaryIO):
+    """The file that a `writer` block gets. It remembers a failed write, so that half a blob is never committed.
+
+    Closing it inside the block, as some libraries do with the files they are given, only flushes.
+    """
+
+    def __init__(self, inner: BinaryIO, errors: ErrorContext) -> None:
         self._inner = inner
-        self._guard = guard
+        self._errors = errors
         self._position = 0
         self._failure: StoreError | None = None
 
@@ -46,26 +96,26 @@ class StagedFile(io.BufferedIOBase, BinaryIO):
             self._attempt(self._inner.flush)
 
     def finish(self) -> None:
-        """End the writing: raises again what a write raised, also when the block caught it."""
+        """Close the file, and raise the error of a failed write again, even if the block caught it."""
         self.close()
         if self._failure is not None:
             raise self._failure
 
     def _attempt(self, act: Callable[[], Any]) -> None:
         try:
-            with self._guard():
+            with self._errors():
                 act()
         except StoreError as failure:
             self._failure = failure
             raise
 
 
-class _GuardedReader(io.RawIOBase):
-    """A seekable file of a client library whose errors come out as store errors."""
+class _BlobReader(io.RawIOBase):
+    """A seekable file of a client library. Its errors become store errors."""
 
-    def __init__(self, inner: BinaryIO, guard: Guard) -> None:
+    def __init__(self, inner: BinaryIO, errors: ErrorContext) -> None:
         self._inner = inner
-        self._guard = guard
+        self._errors = errors
 
     def readable(self) -> bool:
         return True
@@ -77,19 +127,19 @@ class _GuardedReader(io.RawIOBase):
         return self._inner.tell()
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        with self._guard():
+        with self._errors():
             self._inner.seek(offset, whence)
             return self._inner.tell()
 
     def readinto(self, buffer: WriteableBuffer) -> int:
         view = memoryview(buffer).cast("B")
-        with self._guard():
+        with self._errors():
             data = self._inner.read(len(view))
         view[: len(data)] = data
         return len(data)
 
     def readall(self) -> bytes:
-        with self._guard():
+        with self._errors():
             return self._inner.read(-1)
 
     def close(self) -> None:
@@ -98,6 +148,6 @@ class _GuardedReader(io.RawIOBase):
         super().close()
 
 
-def guarded_reader(inner: BinaryIO, guard: Guard) -> BinaryIO:
-    """A buffered reader over a client's file; it closes that file when it is closed."""
-    return cast(BinaryIO, io.BufferedReader(_GuardedReader(inner, guard), buffer_size=1 << 20))
+def open_reader(inner: BinaryIO, errors: ErrorContext) -> BinaryIO:
+    """Return a buffered reader over a file of a client library. Closing it closes that file."""
+    return cast(BinaryIO, io.BufferedReader(_BlobReader(inner, errors), buffer_size=1 << 20))

@@ -1,4 +1,4 @@
-"""What a unit is fed with: whole arrays and an order of their rows. It never reads a file or chooses an order."""
+"""The batches of a unit: whole arrays, an order of their rows, a batch size. It reads no file and draws no order."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.errors import ConfigurationError, DataError
 
 Array = np.ndarray[Any, Any]
 Batch = dict[str, Array]
 
 BATCH_SIZE = 32
-"""The rows of a batch where nobody says how many, as in Keras."""
+"""The rows of a batch if `params` has no "batch_size", as in Keras."""
 
 
 SMALLEST_BATCH = 2
-"""A training unit's last batch of fewer rows joins the one before it: BatchNorm cannot learn of a single row."""
+"""A training unit's last batch of fewer rows joins the one before it: BatchNorm cannot learn from a single row."""
 
 
 class ColumnSpec(NamedTuple):
@@ -83,12 +83,21 @@ def batch_sizes(rows: int, size: int, smallest: int = 1) -> list[int]:
 
 
 class Feed:
-    """One pass over a partition: whole arrays, the order of their rows, and the batch size.
+    """One pass over a partition in batches, the same ones each time it is iterated. Every batch is a copy.
 
-    Iterating gathers batches; the last short one is kept, but joins the one before it if it has fewer rows than
-    `smallest`. A trainer that can gather for itself (on a GPU, inside a
-    graph) takes `arrays` and `order` instead. Feeds with the same `key` have the same arrays, so that a trainer may
-    keep them on its device.
+    The last batch may be short; below `smallest` rows it joins the one before it. A trainer that can gather batches
+    itself (on a GPU, inside a graph) takes `arrays`, `order` and `sizes` instead.
+
+    Args:
+        arrays: Arrays of equal length, a row an element of their first axis.
+        order: Numbers of the rows, in the order in which they come. Default: as they are stored.
+        batch_size: Rows in a batch. Default: 32.
+        key: Feeds with the same key have the same arrays, which a trainer may keep on its device. Default: not kept.
+        smallest: The fewest rows of the last batch, if there is one before it. Default: 1.
+
+    Raises:
+        ConfigurationError: `batch_size` is no whole number of at least 1.
+        DataError: The arrays differ in length, or `order` has numbers that are no rows.
 
     >>> feed = Feed({"x": np.arange(5)}, order=np.array([4, 3, 2, 1, 0]), batch_size=2)
     >>> [batch["x"].tolist() for batch in feed]
@@ -104,11 +113,16 @@ class Feed:
         key: str = "",
         smallest: int = 1,
     ) -> None:
-        size = batch_size_of({"batch_size": batch_size})
+        lengths = {name: len(array) for name, array in arrays.items()}
+        if len(set(lengths.values())) != 1:
+            raise DataError(f"the arrays of a partition must have as many rows as each other, not {lengths}")
         self.arrays = arrays
-        self.rows = len(next(iter(arrays.values())))
+        self.rows = next(iter(lengths.values()))
         self.order = np.arange(self.rows) if order is None else np.asarray(order, dtype=np.int64)
-        self.batch_size = size
+        if len(self.order) and not 0 <= self.order.min() <= self.order.max() < self.rows:
+            low, high = self.order.min(), self.order.max()
+            raise DataError(f"the order has rows from {low} to {high}, but there are {self.rows}, counted from 0")
+        self.batch_size = batch_size_of({"batch_size": batch_size})
         self.key = key
         self.smallest = smallest
 
@@ -119,6 +133,7 @@ class Feed:
 
     @property
     def nbytes(self) -> int:
+        """The bytes of all arrays."""
         return sum(array.nbytes for array in self.arrays.values())
 
     def __iter__(self) -> Iterator[Batch]:
@@ -126,4 +141,5 @@ class Feed:
         for size in self.sizes:
             rows = self.order[start : start + size]
             start += size
-            yield {name: np.take(array, rows, axis=0) for name, array in self.arrays.items()}
+            # All rows were checked at once: with mode="raise" NumPy would check each of them again, for each array.
+            yield {name: np.take(array, rows, axis=0, mode="clip") for name, array in self.arrays.items()}

@@ -1,4 +1,4 @@
-"""What of its machine a worker owns, checked as it is said. It claims nothing itself."""
+"""What a worker computes with: threads, device, precision, memory. It checks the values and claims nothing."""
 
 from __future__ import annotations
 
@@ -13,15 +13,25 @@ _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What of its machine a worker owns.
+    """What a worker computes with.
 
-    `threads` is set once a process (None leaves the framework's own choice); `device` is "auto", "cpu" or a GPU such as
-    "cuda:0"; `precision` asks for mixed precision; `model_memory` bounds the built models that are kept, `data_memory`
-    the arrays kept as tensors between units. None means on a GPU half of what is free there (with Keras on TensorFlow,
-    which does not say, 8 GiB), and on a CPU nothing: there a tensor is as near as the array it is made from.
+    Args:
+        threads: Threads of one worker process, at least 1. They are set once a process. None, the default, keeps the
+            backend's choice, or the framework's own if the backend makes none.
+        device: "auto", "cpu", "cuda" or one GPU by its number, such as "cuda:0". "auto", the default, takes a GPU if
+            the framework finds one.
+        precision: "bfloat16" or "float16" for mixed precision. None, the default, computes in float32.
+        model_memory: Bytes of built models that a worker keeps between units. Defaults to `4 << 30`, 4 GiB.
+        data_memory: Bytes of training data that a worker keeps as tensors between units. None, the default, means half
+            of the free memory of a GPU (8 GiB with Keras on TensorFlow, which does not report it), and 0 on a CPU,
+            where making a tensor of the cached array costs nothing.
 
-    >>> Resources(threads=2, device="cuda:1", precision="bfloat16").device
-    'cuda:1'
+    Raises:
+        ConfigurationError: If a value is none of those above.
+
+    Examples:
+        >>> Resources(threads=2, device="cuda:1", precision="bfloat16").device
+        'cuda:1'
     """
 
     threads: int | None = None

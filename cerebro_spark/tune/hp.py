@@ -1,7 +1,7 @@
-"""The hyperparameters of a space: `from cerebro_spark import hp`. They check nothing; a search checks its space.
+"""The hyperparameters of a search space: `from cerebro_spark import hp`. Arguments are checked when a search gets them.
 
-Bounds are the values themselves, never exponents. A plain value in a space is a constant. A plain list is refused, as
-it may be meant as `choice([...])`; a list that is a constant is written as the only option: `choice([[64, 32]])`.
+Bounds are the values themselves, never exponents. A plain value in a space is a constant. A plain list is refused,
+because it may be meant as `choice([...])`; write a list that is a constant as `choice([[64, 32]])`.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ __all__ = ["choice", "loguniform", "normal", "qloguniform", "quniform", "randint
 
 
 def choice(options: Sequence[Any]) -> Choice:
-    """Choose one of several options.
+    """One of several options, each as likely as the others.
 
     Args:
-        options: The options, in order: a list, tuple, range or array. An option may be a dict or a list with
-            hyperparameters of its own.
+        options: The values to choose from, at least one. An option may be a dict or a list with hyperparameters of its
+            own; these are drawn only when the option is chosen.
 
     Returns:
-        A hyperparameter for a space.
+        A hyperparameter for a search space.
 
-    >>> space = {"optimizer": choice([{"name": "adam"}, {"name": "sgd", "momentum": uniform(0.5, 0.99)}])}
-    >>> len(space["optimizer"].options)
-    2
+    Examples:
+        >>> space = {"optimizer": choice([{"name": "adam"}, {"name": "sgd", "momentum": uniform(0.5, 0.99)}])}
+        >>> len(space["optimizer"].options)
+        2
     """
     if isinstance(options, str | bytes | Mapping | Set) or not isinstance(options, Iterable):
         return Choice(options)  # type: ignore[arg-type]
@@ -45,100 +46,106 @@ def choice(options: Sequence[Any]) -> Choice:
 
 
 def uniform(low: Value, high: Value) -> Uniform:
-    """Draw a number from an interval, each as likely as the others.
+    """Any number between `low` and `high`, each as likely as the others.
 
     Args:
         low: The smallest value.
-        high: The largest value.
+        high: The largest value, above `low`.
 
     Returns:
-        A hyperparameter for a space.
+        A hyperparameter for a search space. It draws floats.
 
-    >>> print(uniform(0, 0.5))
-    hp.uniform(0, 0.5)
+    Examples:
+        >>> print(uniform(0, 0.5))
+        hp.uniform(0, 0.5)
     """
     return Uniform(_plain(low), _plain(high))
 
 
 def loguniform(low: Value, high: Value) -> LogUniform:
-    """Draw a number from an interval, each order of magnitude as likely as the others.
+    """Any number between `low` and `high`, each order of magnitude as likely as the others.
 
     Args:
-        low: The smallest value itself, not its exponent; above 0.
-        high: The largest value itself.
+        low: The smallest value itself, not its exponent or logarithm; above 0.
+        high: The largest value itself, above `low`.
 
     Returns:
-        A hyperparameter for a space.
+        A hyperparameter for a search space. It draws floats.
 
-    >>> print(loguniform(1e-5, 1e-1))
-    hp.loguniform(1e-05, 0.1)
+    Examples:
+        >>> print(loguniform(1e-5, 1e-1))
+        hp.loguniform(1e-05, 0.1)
     """
     return LogUniform(_plain(low), _plain(high))
 
 
 def quniform(low: Value, high: Value, q: Value) -> QUniform:
-    """Draw a multiple of a step from an interval, each as likely as the others.
+    """One of the multiples of `q` between `low` and `high`, each as likely as the others.
 
     Args:
-        low: The smallest value; included if it is a multiple of `q`.
-        high: The largest value; included if it is a multiple of `q`.
-        q: The step. If it is a whole number, the values are too.
+        low: The smallest value, included if it is a multiple of `q`.
+        high: The largest value, included if it is a multiple of `q`; above `low`.
+        q: The step between two values, above 0.
 
     Returns:
-        A hyperparameter for a space.
+        A hyperparameter for a search space. It draws ints if `q` is a whole number, floats otherwise.
 
-    >>> steps = quniform(0.1, 0.5, 0.1)
-    >>> [steps.level(number) for number in range(steps.levels())]
-    [0.1, 0.2, 0.3, 0.4, 0.5]
+    Examples:
+        >>> steps = quniform(0.1, 0.5, 0.1)
+        >>> [steps.level(number) for number in range(steps.levels())]
+        [0.1, 0.2, 0.3, 0.4, 0.5]
     """
     return QUniform(_plain(low), _plain(high), _plain(q))
 
 
 def qloguniform(low: Value, high: Value, q: Value) -> QLogUniform:
-    """Draw a multiple of a step from an interval, each order of magnitude as likely as the others.
+    """One of the multiples of `q` between `low` and `high`, each order of magnitude as likely as the others.
 
     Args:
-        low: The smallest value itself, not its exponent; above 0.
-        high: The largest value itself.
-        q: The step. If it is a whole number, the values are too.
+        low: The smallest value itself, not its exponent or logarithm; above 0.
+        high: The largest value itself, above `low`.
+        q: The step between two values, above 0.
 
     Returns:
-        A hyperparameter for a space.
+        A hyperparameter for a search space. It draws ints if `q` is a whole number, floats otherwise.
 
-    >>> qloguniform(16, 1024, 16).snap(100)
-    96
+    Examples:
+        >>> qloguniform(16, 1024, 16).snap(100)
+        96
     """
     return QLogUniform(_plain(low), _plain(high), _plain(q))
 
 
 def randint(low: int, high: int) -> RandInt:
-    """Draw a whole number, each as likely as the others.
+    """A whole number from `low` up to, but not including, `high`, as in Python's `range`.
 
     Args:
         low: The smallest value.
-        high: The end, which is not included, as in Python's `range`.
+        high: One more than the largest value; above `low`.
 
     Returns:
-        A hyperparameter for a space.
+        A hyperparameter for a search space. It draws ints.
 
-    >>> randint(2, 5).levels()
-    3
+    Examples:
+        >>> randint(2, 5).levels()
+        3
     """
     return RandInt(_plain(low), _plain(high))
 
 
 def normal(mu: Value, sigma: Value) -> Normal:
-    """Draw a number from a normal distribution.
+    """A number from the normal distribution.
 
     Args:
         mu: The mean.
-        sigma: The standard deviation; above 0.
+        sigma: The standard deviation, above 0.
 
     Returns:
-        A hyperparameter for a space.
+        A hyperparameter for a search space. It draws floats, without bounds.
 
-    >>> print(normal(0.0, 1.0))
-    hp.normal(0.0, 1.0)
+    Examples:
+        >>> print(normal(0.0, 1.0))
+        hp.normal(0.0, 1.0)
     """
     return Normal(_plain(mu), _plain(sigma))
 

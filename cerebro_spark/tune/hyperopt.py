@@ -18,7 +18,7 @@ import numpy as np
 
 from cerebro_spark.checks import check_at_least
 from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.data.partitioning.spec import is_spark
+from cerebro_spark.data.input.base import is_spark_frame
 from cerebro_spark.errors import CerebroError, ConfigurationError, PreflightFailed
 from cerebro_spark.result import Result
 from cerebro_spark.store import moved
@@ -287,7 +287,7 @@ def _without_store(data: Any) -> Any:
     if isinstance(data, Dataset):
         no_store: Any = None
         return _Lodged(replace(data, store=no_store), address_of(data.store))
-    return None if is_spark(data) else data
+    return None if is_spark_frame(data) else data
 
 
 def _unknown(params: Any) -> Any:

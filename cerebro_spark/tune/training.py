@@ -17,7 +17,7 @@ from cerebro_spark.result import Result
 from cerebro_spark.search import Search
 from cerebro_spark.store.base import Store
 from cerebro_spark.trainer.base import Hooks
-from cerebro_spark.trainer.choice import framework_of
+from cerebro_spark.trainer.frameworks import detect_framework
 from cerebro_spark.trainer.resources import Resources
 from cerebro_spark.tune import arguments
 from cerebro_spark.tune.objective import objective_for
@@ -145,7 +145,7 @@ def _check_shared(store: Store, backend: Backend) -> None:
 
 def _chosen_framework(model_fn: ModelFn, framework: Framework) -> Framework:
     if framework == "auto":
-        return "keras" if framework_of(model_fn) == "keras" else "torch"
+        return "keras" if detect_framework(model_fn) == "keras" else "torch"
     if framework not in ("keras", "torch"):
         raise ConfigurationError(f"`framework` is {framework!r}, but must be 'auto', 'keras' or 'torch'")
     return framework

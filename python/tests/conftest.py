@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from end_of_run import pytest_unconfigure as pytest_unconfigure
+from fast_tier import quicken
 from hadoop import jars
 from hadoop.cluster import HadoopCluster
 from side_by_side import check_dealt, deal
 from sparks import CLUSTER, SparkHouse, excuse
+from unwanted import unwanted
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook: later, nobody would look at them
+def pytest_configure(config: pytest.Config) -> None:
+    quicken(config)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return unwanted(collection_path, config.getoption("markexpr")) or None
+
+
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook: marks added later have no effect
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     excuse(items)
     deal(config, items)

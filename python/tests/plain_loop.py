@@ -10,15 +10,15 @@ from small_search import torch_model_fn
 
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.loading.arrays import load_arrays
-from cerebro_spark.data.loading.batches import Batches
+from cerebro_spark.data.shuffling import row_order
 from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import Event, RunStarted, UnitFinished
 from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
-from cerebro_spark.trainer.checkpoints.file import open_checkpoint
+from cerebro_spark.trainer.checkpoints.arrays import read_array
 from cerebro_spark.trainer.checkpoints.randomness import derive_seed
-from cerebro_spark.trainer.checkpoints.state import numpy_array
+from cerebro_spark.trainer.checkpoints.reading import open_checkpoint
 from cerebro_spark.types import Checkpoint
 
 
@@ -52,19 +52,26 @@ def plain_torch_loop(
     made.module.train()
     for event in order:
         arrays = load_arrays(dataset, dataset.partition(event.unit.partition))
-        key = {"trial": event.unit.trial, "epoch": event.unit.epoch, "partition": event.unit.partition}
-        for batch in Batches(arrays, params["batch_size"], seed=seed, smallest=smallest, **key):
+        rows = row_order(len(arrays["label"]), seed, event.unit.trial, event.unit.epoch, event.unit.partition)
+        for chosen in np.split(rows, cuts(len(rows), params["batch_size"], smallest)):
             made.optimizer.zero_grad()
-            loss = made.loss(made.module(torch.from_numpy(batch["features"])), torch.from_numpy(batch["label"]))
+            features, label = (torch.from_numpy(arrays[name][chosen]) for name in ("features", "label"))
+            loss = made.loss(made.module(features), label)
             loss.backward()
             made.optimizer.step()
     return {name: value.detach().numpy() for name, value in made.module.state_dict().items()}
 
 
+def cuts(rows: int, size: int, smallest: int) -> list[int]:
+    """Where the batches of a unit end, but for the last: a batch that is too small joins the one before it."""
+    found = list(range(size, rows, size))
+    return found[:-1] if found and rows - found[-1] < smallest else found
+
+
 def stored_weights(store: Store, run: str, checkpoint: Checkpoint) -> list[np.ndarray]:
     with open_checkpoint(store.read(paths.checkpoint(run, checkpoint))) as reader:
         names = [name for name in reader.names() if name.startswith("model/parameters/")]
-        return [numpy_array(reader, name) for name in names]
+        return [read_array(reader, name) for name in names]
 
 
 def check_run(dataset: Dataset, run: str, trials: int, epochs: int, seed: int) -> list[Event]:

@@ -1,7 +1,9 @@
 """How tests are dealt to processes that run side by side (`pytest -n 2`): by file, and all of Hadoop's to one of them.
 
-A file's tests share what they set up, and those of Hadoop share one cluster, which they kill parts of. What takes
-longest comes first, so that nobody is left with it at the end.
+A file's tests share what they set up, and those of Hadoop share one cluster, which they kill parts of. With them go the
+tests that send jobs from a gateway, so that its environment is packed once. Quick tests of
+trainers go to one process too, because the first use of torchmetrics or of an optimizer takes seconds. What takes
+longest comes first, so that no process is left with it at the end.
 """
 
 from __future__ import annotations
@@ -31,9 +33,16 @@ def check_dealt(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def _group(item: pytest.Item) -> str:
-    return "hadoop" if item.get_closest_marker("hadoop") else str(item.path)
+    if item.get_closest_marker("hadoop") or "gateway" in getattr(item, "fixturenames", ()):
+        return "hadoop"
+    return "trainers" if _is_quick_trainer_test(item) else str(item.path)
+
+
+def _is_quick_trainer_test(item: pytest.Item) -> bool:
+    return item.path.parent.name == "trainer" and not item.get_closest_marker("slow")
 
 
 def _turn(item: pytest.Item) -> int:
-    """Hadoop's first, then what is slow, then the rest; within each in the order they have."""
-    return next((turn for turn, marker in enumerate(("hadoop", "slow")) if item.get_closest_marker(marker)), 2)
+    """Hadoop's first, then what is slow, then trainers, then the rest; within each in the order they have."""
+    known = (*map(item.get_closest_marker, ("hadoop", "slow")), _is_quick_trainer_test(item))
+    return next((turn for turn, applies in enumerate(known) if applies), len(known))

@@ -1,13 +1,12 @@
 """A driver in a process of its own, to be interrupted, killed or raced: `python small_driver.py FOLDER RUN UNITS`.
 
-It says on standard output which units have ended, one a line, and after so many waits until FOLDER/go is there: what is
-done to it then does not depend on how fast it is.
+It says on standard output which units have ended, one a line, and after so many waits for a line on standard input:
+what is done to it then does not depend on how fast it is.
 """
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,21 +52,21 @@ def say(event: Event) -> None:
         print(event.unit, flush=True)
 
 
-def pausing_after(units: int, go: Path) -> Callable[[Event], None]:
+def pausing_after(units: int) -> Callable[[Event], None]:
     seen: list[Event] = []
 
     def observe(event: Event) -> None:
         if isinstance(event, UnitFinished):
             seen.append(event)
-            while len(seen) == units and not go.exists():
-                time.sleep(0.02)
+            if len(seen) == units:
+                sys.stdin.readline()
 
     return observe
 
 
 def main(folder: str, run: str, units: str) -> None:
     dataset = Dataset.open(LocalStore(Path(folder) / "store"))
-    observers = [say, pausing_after(int(units), Path(folder) / "go")]
+    observers = [say, pausing_after(int(units))]
     runs.execute(small_recipe(dataset), dataset.store, LocalBackend(2, threads=1), run, observers)
 
 

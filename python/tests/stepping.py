@@ -18,7 +18,8 @@ from typing import Any
 from cerebro_spark.errors import AlreadyInStore, EventLogError, NotFoundInStore
 from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import Event, WorkerLost
-from cerebro_spark.store.base import Staged, Store
+from cerebro_spark.store.base import Store
+from cerebro_spark.store.streams import StagedBlob
 
 
 class Killed(BaseException):
@@ -135,7 +136,7 @@ class Memory(Store):
     def _is_blob(self, name: str) -> bool:
         raise NotImplementedError
 
-    def _stage(self, name: str) -> Staged:
+    def _stage(self, name: str) -> StagedBlob:
         raise NotImplementedError
 
     def _fetch_blob(self, name: str, path: Path) -> None:

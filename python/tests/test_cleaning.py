@@ -14,7 +14,7 @@ from cerebro_spark.cli import main
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.loading.cache import Cache
 from cerebro_spark.data.loading.cache_root import DISK_VARIABLE, MEMORY_VARIABLE, CacheRoot
-from cerebro_spark.data.partitioning import leftovers
+from cerebro_spark.data.partitioning.dataset_writer import new_token
 from cerebro_spark.doctor.machine import cache_lines
 from cerebro_spark.errors import ConfigurationError, UntrustedCache
 from cerebro_spark.store.fsspec import FsspecStore
@@ -90,8 +90,8 @@ def test_what_died_writers_left_in_a_store_is_listed_and_freed(
     tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = LocalStore(tmp_path / "s") if kind == "local" else FsspecStore(f"memory://clean{tmp_path}")
-    old = f"datasets/d/{leftovers.new_token(time.time() - 8 * DAY)}/train/a.parquet"
-    young = f"datasets/d/{leftovers.new_token(time.time() - 6 * DAY)}/train/a.parquet"
+    old = f"datasets/d/{new_token(time.time() - 8 * DAY)}/train/a.parquet"
+    young = f"datasets/d/{new_token(time.time() - 6 * DAY)}/train/a.parquet"
     for name in (old, young, "runs/r1/functions.pkl"):
         store.write(name, b"12345")
     if isinstance(store, LocalStore):

@@ -17,7 +17,11 @@ LIGHT = sorted(
 )
 
 
-@pytest.mark.parametrize("name", LIGHT)
+# Keras takes seconds to import.
+NAMES = [pytest.param(name, marks=[pytest.mark.slow] if ".keras" in name else []) for name in LIGHT]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_examples(name: str) -> None:
     module = importlib.import_module(name)
     result = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE)

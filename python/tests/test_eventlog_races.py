@@ -9,7 +9,7 @@ from stepping import Memory, race
 
 from cerebro_spark.events import WorkerLost
 
-RACES = int(os.environ.get("CEREBRO_RACES", "200"))
+RACES = int(os.environ.get("CEREBRO_RACES", "100"))
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sparks import QUICK_JVM
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
-FLIGHTS = ["flights.py", "--rows", "20000", "--trials", "3", "--epochs", "1", "--out", "flights"]
+FLIGHTS = ["flights.py", "--rows", "10000", "--trials", "2", "--epochs", "1", "--out", "flights"]
 FMIN = ["hyperopt_fmin.py", "--max-evals", "4", "--epochs", "2"]
 EXAMPLES = [
     pytest.param([*FLIGHTS, "--framework", "torch"], "'accuracy': 0.", marks=pytest.mark.jvm, id="flights-torch"),
@@ -38,7 +39,13 @@ def run(command: list[str], folder: Path, expected: str = "") -> None:
     done = subprocess.run(
         command,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder), "IPYTHONDIR": str(folder / "ipython")},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "TMPDIR": str(folder),
+            "IPYTHONDIR": str(folder / "ipython"),
+            "JDK_JAVA_OPTIONS": QUICK_JVM,
+        },
         capture_output=True,
         text=True,
         timeout=240,

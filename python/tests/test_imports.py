@@ -16,7 +16,7 @@ PACKAGE = ROOT / "cerebro_spark"
 # From the bottom up. A module may import its own layer's part (same name) and any layer below, never one above;
 # parts of one layer do not import each other.
 LAYERS = [
-    {"_version", "types", "errors"},
+    {"_version", "types", "errors", "user_modules"},
     {"checks"},
     {"events", "search", "store", "trainer"},
     {"codec", "placement", "segments", "timeline"},
@@ -35,7 +35,7 @@ LAYERS = [
 HOMES = {
     "pyspark": {
         "backend.spark",
-        "data.prepare",
+        "data.input.spark",
         "result",
         "tune.estimator",
         "tune.fitted",

@@ -28,11 +28,12 @@ from cerebro_spark.store.base import Store
 from cerebro_spark.store.fsspec import FsspecStore
 from cerebro_spark.store.hdfs import HdfsStore
 from cerebro_spark.store.local import LocalStore
-from cerebro_spark.store.patience import Patient
-from cerebro_spark.store.references import Reference, found_again
+from cerebro_spark.store.references import Reference, resolver_from
+from cerebro_spark.store.retrying import RetryingStore
 from cerebro_spark.trainer.base import Hooks
 
-OPTION, WORD = "planted-in-an-option-7f3a", "planted-in-the-address-91bc"
+# Put together here: the source of this module travels with its functions, and must not have them.
+OPTION, WORD = "-".join(["planted", "in", "an", "option"]), "-".join(["planted", "in", "the", "address"])
 
 
 class Watched(SimulatedBackend):
@@ -104,7 +105,7 @@ def test_workers_get_the_credentials_and_so_do_functions_of_the_user(tmp_path: P
     assert backend.job is not None
     job: Job = cloudpickle.loads(packed(backend.job, "w0"))
     for each in (job.store, job.dataset.store, job.hooks.model_fn({})):
-        plain = each.store if isinstance(each, Patient) else each
+        plain = each.store if isinstance(each, RetryingStore) else each
         assert isinstance(plain, FsspecStore)
         assert (plain._options["token"], plain._address) == (OPTION, store._address)
     assert job.dataset.store.read(job.dataset.train[0].files[0])
@@ -115,7 +116,7 @@ def test_a_secret_in_an_address_is_shown_nowhere(tmp_path: Path) -> None:
     dataset = prepare(small_rows(40), store=store, features="x", label="y", partitions=2)
     with pytest.raises(NotFoundInStore) as error:
         runs.resume(store, "r9", Watched())
-    for shown in (store.url, repr(store), dataset.url, repr(Patient(store)), repr(dataset), str(error.value)):
+    for shown in (store.url, repr(store), dataset.url, repr(RetryingStore(store)), repr(dataset), str(error.value)):
         assert WORD not in shown
         assert "me@host" in shown
 
@@ -180,7 +181,7 @@ def test_a_resume_uses_the_store_as_it_is_opened_now(tmp_path: Path) -> None:
     backend = Watched()
     runs.resume(now, "r1", backend)
     data = backend.data.store
-    assert isinstance(data, Patient)
+    assert isinstance(data, RetryingStore)
     assert isinstance(data.store, FsspecStore)
     assert data.store._options == {"token": "new"}
 
@@ -191,25 +192,25 @@ def test_recipes_of_before_are_read_and_their_credentials_are_not(tmp_path: Path
     data = cloudpickle.dumps(small_recipe(dataset, 2))
     assert OPTION.encode() in data, "as it was kept before"
     now = FsspecStore(then._address, token="new")
-    assert recipes.unpack(data, found_again(now)).dataset.store is now
-    elsewhere = recipes.unpack(data, found_again(LocalStore(tmp_path))).dataset.store
+    assert recipes.unpack(data, resolver_from(now)).dataset.store is now
+    elsewhere = recipes.unpack(data, resolver_from(LocalStore(tmp_path))).dataset.store
     assert isinstance(elsewhere, FsspecStore)
     assert (elsewhere._options, elsewhere._address) == ({}, then.url)
     local = small_dataset(tmp_path, rows=40)
-    again = recipes.unpack(cloudpickle.dumps(small_recipe(local)), found_again(now)).dataset
+    again = recipes.unpack(cloudpickle.dumps(small_recipe(local)), resolver_from(now)).dataset
     assert (again.url, again.train) == (local.url, local.train)
 
 
 def test_what_is_on_the_same_server_is_opened_with_the_same_credentials() -> None:
     home = FsspecStore("s3://bucket/runs", key="k", secret="s")
-    beside = found_again(home)(Reference(0, "s3://bucket/data"))
+    beside = resolver_from(home)(Reference(0, "s3://bucket/data"))
     assert isinstance(beside, FsspecStore)
     assert (beside.url, beside._options) == ("s3://bucket/data", {"key": "k", "secret": "s"})
-    other = found_again(home)(Reference(0, "s3://foreign/data"))
+    other = resolver_from(home)(Reference(0, "s3://foreign/data"))
     assert isinstance(other, FsspecStore)
     assert other._options == {}, "credentials go nowhere else"
     cluster = HdfsStore("hdfs://nn:8020/runs", options={"dfs.client.x": "y"})
-    beneath = found_again(cluster)(Reference(0, "hdfs://old:8020/runs/datasets/d", "datasets/d"))
+    beneath = resolver_from(cluster)(Reference(0, "hdfs://old:8020/runs/datasets/d", "datasets/d"))
     assert isinstance(beneath, HdfsStore)
     assert (beneath.url, beneath._options) == ("hdfs://nn:8020/runs/datasets/d", {"dfs.client.x": "y"})
 

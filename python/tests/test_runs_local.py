@@ -66,6 +66,7 @@ def driver(folder: Path, run: str, units: int) -> Iterator[subprocess.Popen[str]
     """A driver in a process, and a process group, of its own, which waits after so many units."""
     process = subprocess.Popen(
         [sys.executable, str(TESTS / "small_driver.py"), str(folder), run, str(units)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -122,8 +123,7 @@ def test_a_run_that_is_taken_over_goes_on_here_and_ends_there(tmp_path: Path) ->
     with driver(tmp_path, "r1", 8) as process:
         see_units(process, 8)
         runs.resume(dataset.store, "r1", LocalBackend(num_workers=2, threads=1), take_over=True)
-        (tmp_path / "go").touch()
-        _, said = process.communicate(timeout=120)
+        _, said = process.communicate("go on\n", timeout=120)
         assert process.returncode == 1
         assert "EventLogError: another driver goes on with run r1" in said
         assert f"process {os.getpid()} on" in said

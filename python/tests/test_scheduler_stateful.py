@@ -37,7 +37,7 @@ from cerebro_spark.events import (
 from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.types import Checkpoint, Metrics, Objective, Partition, Work
 
-EXAMPLES = int(os.environ.get("CEREBRO_STATEFUL_EXAMPLES", "100"))
+EXAMPLES = int(os.environ.get("CEREBRO_STATEFUL_EXAMPLES", "50"))
 WORKERS = [f"w{i}" for i in range(4)]
 
 

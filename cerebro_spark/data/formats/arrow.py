@@ -24,20 +24,21 @@ from cerebro_spark.data.formats.unischema import (
     UnischemaField,
     dump_unischema,
 )
-from cerebro_spark.data.input.cells import Tally, raise_problems, read_cells
+from cerebro_spark.data.input.cells import read_cells
+from cerebro_spark.data.input.checks import ColumnCheck, raise_problems
 from cerebro_spark.data.input.columns import Column
 from cerebro_spark.store.base import Store
 
 Block = Mapping[str, NDArray[Any] | list[bytes]]
 
-# Row groups are what a reader holds beside the arrays it fills: a partition has about this many, within these bytes.
+# A reader holds one row group beside the arrays it fills: a partition has about this many, of bytes within this range.
 _ROW_GROUPS = 72
 _ROW_GROUP_BYTES = (1 << 19, 16 << 20)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionFile:
-    """What the manifest must know of a written file. `bytes` is what its arrays take once loaded."""
+    """What the manifest says of a written file. `bytes` is the size of its arrays once loaded."""
 
     name: str
     rows: int
@@ -47,14 +48,14 @@ class PartitionFile:
 
     @staticmethod
     def describe(store: Store, name: str, columns: Sequence[Column]) -> PartitionFile:
-        """The same facts of a file that is in the store already."""
+        """Return the same facts of a file that is in the store already."""
         with store.reader(name) as file:
             footer = pq.read_metadata(file)
         return _partition_file(store, name, columns, footer.num_rows, footer.num_row_groups)
 
 
 def parquet_schema(columns: Sequence[Column]) -> pa.Schema:
-    """The schema of the files of these columns: scalars, flat lists, and bytes for encoded cells."""
+    """Return the schema of the files of these columns: scalars, flat lists, and bytes for encoded cells."""
     return pa.schema([pa.field(column.stored_name, _arrow_type(column), nullable=False) for column in columns])
 
 
@@ -83,7 +84,7 @@ def write_partition(
 
 
 def common_metadata(columns: Sequence[Column], row_groups: Mapping[str, int], image_format: str = "png") -> bytes:
-    """The `_common_metadata` file that makes a folder of such files a Petastorm data set."""
+    """Return the `_common_metadata` file that makes a folder of such files a Petastorm data set."""
     fields = [_unischema_field(column, image_format) for column in columns]
     keys = {
         UNISCHEMA_KEY: dump_unischema(Unischema("cerebro_spark", fields)),
@@ -95,14 +96,14 @@ def common_metadata(columns: Sequence[Column], row_groups: Mapping[str, int], im
 
 
 def read_batches(paths: Sequence[Path], names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The columns `names` of these files in order, a row group at a time, as arrays (encoded cells as bytes)."""
+    """Yield the columns `names` of these files in order, a row group at a time, as arrays (encoded cells as bytes)."""
     for path in paths:
         with pq.ParquetFile(path) as file:
             for group in range(file.num_row_groups):
                 table = file.read_row_group(group, columns=list(names))
-                tallies = {name: Tally("feature") for name in names}
-                values = {name: read_cells(name, table.column(name), tally) for name, tally in tallies.items()}
-                raise_problems(tallies)
+                checks = {name: ColumnCheck("feature") for name in names}
+                values = {name: read_cells(name, table.column(name), check) for name, check in checks.items()}
+                raise_problems(checks)
                 yield values
 
 

@@ -26,12 +26,12 @@ _UNSAFE_IN_URL = re.compile(r"[#?;%]")
 
 
 @cache
-def installed() -> bool:
-    """Whether Petastorm can be imported here."""
+def is_installed() -> bool:
+    """Return whether Petastorm can be imported here."""
     if importlib.util.find_spec("petastorm") is None:
         return False
     try:
-        with _petastorm_warnings():
+        with _hidden_warnings():
             import petastorm.reader  # noqa: F401
     except (ImportError, AttributeError):
         # Petastorm 0.13 and a pyarrow that dropped what it uses: it is there, but cannot be imported.
@@ -40,7 +40,7 @@ def installed() -> bool:
 
 
 def can_read(schema: pa.Schema, names: Sequence[str]) -> bool:
-    """Whether the batch reader can give us these columns: it drops what it does not know.
+    """Return whether the batch reader can read these columns: it drops types that it does not know.
 
     >>> can_read(pa.schema([("x", pa.list_(pa.list_(pa.float32())))]), ["x"])
     False
@@ -55,14 +55,14 @@ def can_read(schema: pa.Schema, names: Sequence[str]) -> bool:
 
 
 def read_batches(paths: Sequence[Path], names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The columns `names` of these files in order, a row group at a time, as arrays (encoded cells as objects)."""
+    """Yield the columns `names` of these files in order, a row group at a time, as arrays (encoded cells: objects)."""
     try:
-        with _petastorm_warnings():
+        with _hidden_warnings():
             from petastorm import make_batch_reader
     except (ImportError, AttributeError) as error:
         raise MissingDependency("this needs Petastorm: pip install 'cerebro-spark[petastorm]'") from error
     wanted = [f"^{re.escape(name)}$" for name in names]
-    with tempfile.TemporaryDirectory(prefix="cerebro-spark-") as links, _petastorm_warnings(), _brisk_threads():
+    with tempfile.TemporaryDirectory(prefix="cerebro-spark-") as links, _hidden_warnings(), _fast_thread_switches():
         for path in paths:
             reader = make_batch_reader(
                 _url(path, Path(links)),
@@ -80,7 +80,7 @@ def read_batches(paths: Sequence[Path], names: Sequence[str]) -> Iterator[dict[s
 
 
 def _all_batches(reader: Any, rows: int) -> Iterator[dict[str, Any]]:
-    """All batches of a reader, also where it says too early that it is done.
+    """Yield all batches of a reader, also if it says too early that it is done.
 
     Its pool asks "is all handed-out work done?" and only then "is all work handed out?"; between the two questions the
     last row groups may be handed out, and it stops before them. Asked again, it goes on.
@@ -99,7 +99,7 @@ def _all_batches(reader: Any, rows: int) -> Iterator[dict[str, Any]]:
 
 
 def _url(path: Path, links: Path) -> str:
-    """Petastorm takes a URL's path as it stands, so a path that a URL would read otherwise hides behind a link."""
+    """Return a URL that Petastorm reads as this path; a path with characters that URLs reserve gets a link."""
     if _UNSAFE_IN_URL.search(str(path)):
         link = links / f"{len(list(links.iterdir()))}.parquet"
         link.symlink_to(path.absolute())
@@ -108,8 +108,11 @@ def _url(path: Path, links: Path) -> str:
 
 
 @contextmanager
-def _brisk_threads() -> Iterator[None]:
-    """Its reader thread needs the interpreter for a moment, often: waiting 5 ms each time costs a fifth of a load."""
+def _fast_thread_switches() -> Iterator[None]:
+    """Switch threads sooner while the block lasts.
+
+    Petastorm's reader thread waits for the interpreter often; 5 ms each time cost a fifth of a load.
+    """
     before = sys.getswitchinterval()
     sys.setswitchinterval(min(before, _SWITCH_SECONDS))
     try:
@@ -119,8 +122,8 @@ def _brisk_threads() -> Iterator[None]:
 
 
 @contextmanager
-def _petastorm_warnings() -> Iterator[None]:
-    """Petastorm uses old interfaces of pyarrow and NumPy and leaves it to the collector to close its files."""
+def _hidden_warnings() -> Iterator[None]:
+    """Hide warnings about old interfaces of pyarrow and NumPy, and about files that Petastorm does not close."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         warnings.simplefilter("ignore", DeprecationWarning)

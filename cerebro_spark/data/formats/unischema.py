@@ -1,6 +1,6 @@
 """Petastorm's Unischema without Petastorm: write and read the pickle it keeps beside a data set.
 
-It never runs what a pickle asks for: only the names below are let through, as inert stand-ins."""
+It never runs what a pickle asks for: only the names below are accepted, as stand-ins that do nothing."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ import numpy as np
 from cerebro_spark.data.input.columns import Codec
 from cerebro_spark.errors import DataError
 
+COMMON_METADATA = "_common_metadata"
+"""The file beside the Parquet files that makes their folder a Petastorm data set."""
 UNISCHEMA_KEY = b"dataset-toolkit.unischema.v1"
 ROW_GROUPS_KEY = b"dataset-toolkit.num_row_groups_per_file.v1"
 
@@ -87,7 +89,7 @@ _CODECS: dict[type, Codec] = {
 
 
 def dump_unischema(schema: Unischema) -> bytes:
-    """The pickle that Petastorm itself would keep for this schema.
+    """Return the pickle that Petastorm itself would keep for this schema.
 
     >>> b"cpetastorm.unischema\\nUnischema" in dump_unischema(Unischema("data", []))
     True
@@ -100,7 +102,7 @@ def dump_unischema(schema: Unischema) -> bytes:
 
 
 def load_unischema(data: bytes) -> Unischema:
-    """Read such a pickle, whoever wrote it; DataError if it holds anything else than a schema."""
+    """Read the schema in such a pickle; DataError if it holds anything else."""
     try:
         schema = _SchemaUnpickler(io.BytesIO(data)).load()
     except DataError:
@@ -113,7 +115,7 @@ def load_unischema(data: bytes) -> Unischema:
 
 
 def codec_of(field: UnischemaField) -> Codec | None:
-    """How the cells of a field are encoded; None for plain values."""
+    """Return how the cells of a field are encoded; None for plain values."""
     return _CODECS.get(type(field.codec))
 
 

@@ -3,7 +3,7 @@
 Each partition is a folder with a `.npy` file for each column, in shared memory while the budget lasts and on local disk
 beyond it. A lock a partition makes the first worker load and the others wait; a lock a root keeps the budget. Both
 lie in each root that is used, because one may be shared with processes that do not share the other. Roots are folders
-of this user alone (private.py); the last worker to leave one takes everything along (cache_root.py)."""
+of this user alone (private_folder.py); the last worker to leave one takes everything along (cache_root.py)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from cerebro_spark.data.loading.cache_root import (
     disk_folder,
     shared_memory_folder,
 )
-from cerebro_spark.data.loading.private import PrivateFolder, open_private
+from cerebro_spark.data.loading.private_folder import PrivateFolder, open_private
 from cerebro_spark.errors import DataError, StoreFull, UntrustedCache
 from cerebro_spark.store.paths import check_id
 from cerebro_spark.types import Partition

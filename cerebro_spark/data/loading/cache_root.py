@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from cerebro_spark.data.loading.private import PrivateFolder, open_private
+from cerebro_spark.data.loading.private_folder import PrivateFolder, open_private
 
 _log = logging.getLogger(__name__)
 

@@ -1,42 +1,35 @@
-"""The two halves of `prepare` that run on the executors: stage each input split once, then assemble each partition.
+"""The first pass of `prepare`: check every input split and stage its rows in random order.
 
-It never decides where a row goes (deal.py does), and what it stages is seen by nobody but the second half."""
+It runs where the rows are, and never decides where a row goes: planning.py does that from the counts that come back."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from itertools import groupby
-from typing import Any, BinaryIO
+from dataclasses import dataclass, replace
+from typing import BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cerebro_spark.data.formats.arrow import PartitionFile, write_partition
-from cerebro_spark.data.input.cells import Cells, Tally
-from cerebro_spark.data.input.columns import Column, Input
-from cerebro_spark.data.partitioning.deal import generator
-from cerebro_spark.data.partitioning.rows import (
-    Encoded,
-    RowEncoder,
-    Rows,
-    join_records,
-    record_type,
-    shuffled_order,
-    take_records,
-)
-from cerebro_spark.errors import AlreadyInStore, StoreError
+from cerebro_spark.data.input.base import StagingFolder
+from cerebro_spark.data.input.cells import Cells
+from cerebro_spark.data.input.checks import ColumnCheck
+from cerebro_spark.data.input.columns import Column, Input, stored_columns
+from cerebro_spark.data.input.opening import InputFrames
+from cerebro_spark.data.partitioning.records import EncodedRows, RowEncoder, join_records, take_records
+from cerebro_spark.data.partitioning.spec import PrepareSpec
+from cerebro_spark.data.shuffling import record_order
+from cerebro_spark.errors import DataError
 from cerebro_spark.store.base import Store
 
 _WRITE_ROWS_BYTES = 4 << 20
-CHUNK_BYTES = 128 << 20
+_CHUNK_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Some rows of one staged blob in random order: `train` rows first, then `held_out` ones; then the heaps."""
+    """Some rows of one staged blob in random order: `train` rows, then `held_out` rows, then the heaps of cells."""
 
     blob: str
     offset: int
@@ -44,57 +37,55 @@ class Chunk:
     held_out: int
     heaps: Mapping[str, int]
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "blob": self.blob,
-            "offset": self.offset,
-            "train": self.train,
-            "held_out": self.held_out,
-            "heaps": dict(self.heaps),
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class SplitReport:
-    """What became of one input split: its chunks, what its columns hold, and what was wrong with them."""
+    """What came of one input split: its columns, its staged chunks, and the checks of its source columns."""
 
     split: int
     columns: tuple[Column, ...]
     chunks: tuple[Chunk, ...]
-    tallies: Mapping[str, Tally]
+    checks: Mapping[str, ColumnCheck]
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "split": self.split,
-            "columns": [column.to_json() for column in self.columns],
-            "chunks": [chunk.to_json() for chunk in self.chunks],
-            "tallies": {name: tally.to_json() for name, tally in self.tallies.items()},
-        }
 
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> SplitReport:
-        return SplitReport(
-            split=value["split"],
-            columns=tuple(Column.from_json(column) for column in value["columns"]),
-            chunks=tuple(Chunk(**chunk) for chunk in value["chunks"]),
-            tallies={name: Tally.from_json(tally) for name, tally in value["tallies"].items()},
-        )
+@dataclass(frozen=True, slots=True)
+class StagedRows:
+    """All staged rows: the columns they have, and the chunks of `df` and of a validation frame, if there is one."""
+
+    columns: tuple[Column, ...]
+    data: tuple[Chunk, ...]
+    validation: tuple[Chunk, ...] | None = None
+
+
+def stage_rows(frames: InputFrames, spec: PrepareSpec, staging: StagingFolder) -> StagedRows:
+    """Run the first pass.
+
+    Raises:
+        DataError: The rows cannot be trained on. It names every column with the number of its bad rows.
+    """
+    store, folder = staging
+    task = StageSplit(spec.inputs, spec.validation_column, store, f"{folder}/train", spec.seed, spec.allow_nan)
+    data = frames.data.map_splits(task)
+    if frames.validation is None:
+        return StagedRows(_common_columns(spec.inputs, data), _chunks(data))
+    validation = frames.validation.map_splits(replace(task, validation_column=None, folder=f"{folder}/validation"))
+    return StagedRows(_common_columns(spec.inputs, data, validation), _chunks(data), _chunks(validation))
 
 
 @dataclass(frozen=True, slots=True)
 class StageSplit:
-    """First half: read one input split, check it, and stage its rows in random order."""
+    """The task of the first pass: read one input split, check it, and stage its rows in random order."""
 
     inputs: tuple[Input, ...]
-    flag: str | None
+    validation_column: str | None
     store: Store
     folder: str
     seed: int
-    chunk_bytes: int = CHUNK_BYTES
     allow_nan: bool = False
+    chunk_bytes: int = _CHUNK_BYTES
 
     def __call__(self, split: int, batches: Iterable[Mapping[str, Cells]]) -> SplitReport:
-        encoder = RowEncoder(self.inputs, self.flag, self.allow_nan)
+        encoder = RowEncoder(self.inputs, self.validation_column, self.allow_nan)
         # A task may run twice: each attempt has a blob of its own, and only that of the reported one is used.
         blob = f"{self.folder}/split-{split:05d}-{uuid.uuid4().hex[:8]}"
         chunks: list[Chunk] = []
@@ -106,13 +97,10 @@ class StageSplit:
                 file = file or stack.enter_context(self.store.writer(blob))
                 chunks.append(_write_chunk(file, blob, offset, parts, self.seed))
                 offset += sum(part.bytes for part in parts)
-        tallies = dict(encoder.tallies)
-        if self.flag is not None:
-            tallies.setdefault(self.flag, encoder.flag_tally)
-        return SplitReport(split, encoder.columns, tuple(chunks) if encoder.clean else (), tallies)
+        return SplitReport(split, encoder.columns, tuple(chunks) if encoder.clean else (), self._checks(encoder))
 
-    def _grouped(self, encoder: RowEncoder, batches: Iterable[Mapping[str, Cells]]) -> Iterator[list[Encoded]]:
-        parts: list[Encoded] = []
+    def _grouped(self, encoder: RowEncoder, batches: Iterable[Mapping[str, Cells]]) -> Iterator[list[EncodedRows]]:
+        parts: list[EncodedRows] = []
         size = 0
         for batch in batches:
             encoded = encoder.encode(batch)
@@ -126,65 +114,19 @@ class StageSplit:
         if parts and encoder.clean:
             yield parts
 
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A run of rows of a staged chunk, `rows` of them from row `start` of that chunk."""
-
-    chunk: Chunk
-    start: int
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class AssemblePartition:
-    """Second half: gather the pieces of one partition, shuffle them, and write them as Parquet."""
-
-    staging: Store
-    store: Store
-    columns: tuple[Column, ...]
-    seed: int
-
-    def __call__(self, name: str, pieces: Sequence[Piece]) -> PartitionFile:
-        records, heaps = self._gather(pieces)
-        # By the file's own name: the folder has the data set's id in it, which is another one each time.
-        order = generator("assemble", self.seed, name.rpartition("/")[2]).permutation(len(records))
-        columns = self.columns
-
-        def tables(rows_each: int) -> Iterator[dict[str, NDArray[Any] | list[bytes]]]:
-            for start in range(0, len(order), rows_each):
-                chosen = order[start : start + rows_each]
-                block = take_records(records, chosen)
-                yield {
-                    column.name: block[column.name]
-                    if column.codec is None
-                    else [heaps[column.name][row] for row in chosen]
-                    for column in columns
-                }
-
-        heap_bytes = sum(len(cell) for heap in heaps.values() for cell in heap)
-        try:
-            return write_partition(self.store, name, columns, len(records), records.nbytes + heap_bytes, tables)
-        except AlreadyInStore:
-            # An earlier attempt of this very task wrote it, with the same bytes, and was lost before it could say so.
-            return PartitionFile.describe(self.store, name, columns)
-
-    def _gather(self, pieces: Sequence[Piece]) -> tuple[Rows, dict[str, list[bytes]]]:
-        records = np.empty(sum(piece.rows for piece in pieces), record_type(self.columns))
-        heaps: dict[str, list[bytes]] = {column.name: [] for column in self.columns if column.codec is not None}
-        at = 0
-        for blob, group in groupby(pieces, key=lambda piece: piece.chunk.blob):
-            with self.staging.reader(blob) as file:
-                for piece in group:
-                    _read_piece(file, piece, records[at : at + piece.rows], heaps)
-                    at += piece.rows
-        return records, heaps
+    def _checks(self, encoder: RowEncoder) -> dict[str, ColumnCheck]:
+        checks = dict(encoder.checks)
+        if self.validation_column is not None:
+            checks.setdefault(self.validation_column, encoder.validation_check)
+        for check in checks.values():
+            check.drop_rare_types()
+        return checks
 
 
-def _write_chunk(file: BinaryIO, blob: str, offset: int, parts: Sequence[Encoded], seed: int) -> Chunk:
+def _write_chunk(file: BinaryIO, blob: str, offset: int, parts: Sequence[EncodedRows], seed: int) -> Chunk:
     records = join_records([part.records for part in parts])
     held_out = np.concatenate([part.held_out for part in parts])
-    order = shuffled_order(records, seed)
+    order = record_order(records, seed)
     order = np.concatenate([order[~held_out[order]], order[held_out[order]]])
     heaps: dict[str, list[bytes]] = {}
     for name in parts[0].heaps:
@@ -207,35 +149,56 @@ def _write_chunk(file: BinaryIO, blob: str, offset: int, parts: Sequence[Encoded
     return Chunk(blob, offset, len(order) - last, last, places)
 
 
-def _read_piece(file: BinaryIO, piece: Piece, part: Rows, heaps: dict[str, list[bytes]]) -> None:
-    blob = piece.chunk.blob
-    file.seek(piece.chunk.offset + piece.start * part.dtype.itemsize)
-    _read_into(file, blob, part.view(np.uint8).data)
-    for name, cells in heaps.items():
-        starts, lengths = part[name][:, 0], part[name][:, 1]
-        first = int(starts[0])
-        file.seek(piece.chunk.heaps[name] + first)
-        data = bytearray(int(starts[-1] + lengths[-1]) - first)
-        _read_into(file, blob, memoryview(data))
-        cells.extend(
-            bytes(data[start : start + length])
-            for start, length in zip((starts - first).tolist(), lengths.tolist(), strict=True)
-        )
+def _chunks(reports: Sequence[SplitReport]) -> tuple[Chunk, ...]:
+    return tuple(chunk for report in sorted(reports, key=lambda report: report.split) for chunk in report.chunks)
 
 
-def _read_into(file: BinaryIO, blob: str, view: memoryview) -> None:
-    readinto = getattr(file, "readinto", None)
-    at = 0
-    while at < len(view):
-        if readinto is not None:
-            count = readinto(view[at:]) or 0
-        else:
-            data = file.read(min(len(view) - at, _WRITE_ROWS_BYTES))
-            count = len(data)
-            view[at : at + count] = data
-        if not count:
-            raise StoreError(
-                f"the staged blob {blob!r} ended {len(view) - at} bytes early: somebody changed it, or the store lost"
-                " a part of it; prepare the data again"
-            )
-        at += count
+def _common_columns(
+    inputs: Sequence[Input], data: Sequence[SplitReport], validation: Sequence[SplitReport] = ()
+) -> tuple[Column, ...]:
+    """Return the columns that all splits have; DataError with everything that is wrong in any of them."""
+    checks, others = _merge_checks(data), _merge_checks(validation)
+    problems = [problem for name, check in checks.items() for problem in check.problems(name)]
+    problems += [f"validation frame: {problem}" for name, check in others.items() for problem in check.problems(name)]
+    if problems:
+        raise DataError("; ".join(problems))
+    columns = next((report.columns for report in data if report.columns), None)
+    if columns is None:
+        raise DataError("the data has 0 rows: there is nothing to train on")
+    held_out = next((report.columns for report in validation if report.columns), None)
+    if held_out is not None:
+        _check_alike(columns, checks, held_out, others)
+    return stored_columns(inputs, columns)
+
+
+def _merge_checks(reports: Sequence[SplitReport]) -> dict[str, ColumnCheck]:
+    merged: dict[str, ColumnCheck] = {}
+    for report in reports:
+        for name, check in report.checks.items():
+            merged.setdefault(name, ColumnCheck(check.role)).add(check)
+    return merged
+
+
+def _check_alike(
+    columns: Sequence[Column],
+    checks: Mapping[str, ColumnCheck],
+    held_out: Sequence[Column],
+    others: Mapping[str, ColumnCheck],
+) -> None:
+    """Raise DataError if the validation frame would be stored in another form than the training data."""
+    problems: dict[str, str] = {}
+    for column, other in zip(columns, held_out, strict=True):
+        for source in column.sources:
+            (kind, _), (found, _) = checks[source].types.most_common()[0], others[source].types.most_common()[0]
+            if (kind.shape, kind.codec) != (found.shape, found.codec):
+                problems[source] = (
+                    f"column {source!r} has rows of shape {kind.shape} in df, but {found.shape} in the validation"
+                    " frame: pad or crop them to one shape, encoded in one way"
+                )
+            elif column.dtype != other.dtype:
+                problems[source] = (
+                    f"column {source!r} is {kind.dtype} in df, but {found.dtype} in the validation frame:"
+                    " cast one of them to the type of the other"
+                )
+    if problems:
+        raise DataError("; ".join(problems.values()))

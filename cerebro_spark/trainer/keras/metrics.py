@@ -12,14 +12,14 @@ from cerebro_spark.types import Metrics
 
 
 def named_metrics(model: Any) -> dict[str, Any]:
-    """The metrics of a compiled and built model by the names that `fit` would log them under."""
+    """Return the metrics of a compiled and built model by the names under which `fit` would log them."""
     named: dict[str, Any] = {}
     for metric in model.metrics:
         parts = getattr(metric, "metrics", None)
         if parts is None:
             named[metric.name] = metric
         elif parts:
-            # CompileMetrics: its results come in the order of its parts, under names that hold the output's.
+            # CompileMetrics: its results come in the order of its parts, with the output in their names.
             for name, part in zip(metric.result(), parts, strict=True):
                 if name in named:
                     raise ConfigurationError(
@@ -30,7 +30,7 @@ def named_metrics(model: Any) -> dict[str, Any]:
 
 
 def read_metrics(named: Mapping[str, Any]) -> Metrics:
-    """What the metrics hold now: averages as sum and weight, others as a state that adds up or is carried."""
+    """Return what the metrics have measured: averages as sum and weight, others as a state."""
     sums: dict[str, float] = {}
     weights: dict[str, float] = {}
     states: dict[str, tuple[float, ...]] = {}
@@ -46,7 +46,7 @@ def read_metrics(named: Mapping[str, Any]) -> Metrics:
 
 
 def start_metrics(named: Mapping[str, Any], carried: Metrics | None) -> None:
-    """Put carried states back into the metrics, which were reset."""
+    """Put carried states into the metrics, which were reset."""
     for name, metric in named.items():
         if carried is not None and name in carried.carried:
             for variable, values in zip(metric.variables, carried.carried[name], strict=True):
@@ -54,7 +54,7 @@ def start_metrics(named: Mapping[str, Any], carried: Metrics | None) -> None:
 
 
 def finish_metrics(named: Mapping[str, Any], metrics: Metrics) -> dict[str, float]:
-    """The values of merged states: assigned to the metric, which then computes its result."""
+    """Return the values of merged states: each is assigned to its metric, which computes the result."""
     values: dict[str, float] = {}
     for name, metric in named.items():
         if name in metrics.states:
@@ -77,12 +77,12 @@ def finish_metrics(named: Mapping[str, Any], metrics: Metrics) -> dict[str, floa
 
 
 def is_average(metric: Any) -> bool:
-    """Whether the value is plainly total / count, as of Mean, the accuracies, and losses used as metrics."""
+    """Whether the value is total / count, as of Mean, the accuracies, and losses used as metrics."""
     return _definer(metric, "result") == "Mean" and adds_up(metric) and len(metric.variables) == 2
 
 
 def adds_up(metric: Any) -> bool:
-    """Whether states of parts add up to the state of the whole: Keras' own, and subclasses that leave updates alone."""
+    """Whether the states of parts add up to the state of the whole: Keras' own, with their own updates."""
     return all(_module(metric, name).startswith("keras.") for name in ("update_state", "reset_state"))
 
 

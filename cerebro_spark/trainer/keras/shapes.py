@@ -1,4 +1,4 @@
-"""Labels for users' own metrics and losses in Keras, which leaves shapes to them. It never changes their sums."""
+"""Fits labels to the shapes of outputs for users' own metrics and losses in Keras. It never changes their sums."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from cerebro_spark.errors import ConfigurationError
 Row = tuple[int, ...]
 Measure = Callable[[Any, Any], Any]
 
-# Rows for trying: the second half with outputs as of logits, of which a logarithm is not asked.
+# Rows to try a metric with: outputs as probabilities, and as logits, of which no logarithm is taken.
 _LABELS = np.array([0, 1, 1, 0, 1])
 _OUTPUTS = (np.array([0.9, 0.8, 0.7, 0.2, 0.6]), np.array([0.9, 2.0, 1.5, -0.7, 0.6]))
 
 
 def fit_labels(model: Any, named: Mapping[str, Any]) -> None:
-    """Have what users wrote themselves get labels in a shape in which rows do not meet other rows, or be refused.
+    """Give users' own metrics and losses labels of a shape that is not broadcast over other rows, or refuse them.
 
-    Keras itself brings the label of a loss function into the output's shape, but not that of a metric function, a
-    Metric or a Loss of the user's own: beside an output of (rows, 1) a label of (rows,) is stretched over it.
+    Keras reshapes the label of a loss function to the output's shape, but not that of a metric function, a Metric or a
+    Loss of the user: with an output of (rows, 1), a label of (rows,) is broadcast.
     """
     for name, metric in named.items():
         if _function(metric) is not None:
-            _fit(metric, "update_state", f"metric {name!r}", _by_function(metric))
+            _fit(metric, "update_state", f"metric {name!r}", _check_function(metric))
         elif not _of_keras(type(metric).update_state):
-            _fit(metric, "update_state", f"metric {name!r}", _by_updates(metric))
+            _fit(metric, "update_state", f"metric {name!r}", _check_updates(metric))
     for part in getattr(model._compile_loss, "_flat_losses", None) or []:
         loss = getattr(part, "loss", None)
         if isinstance(loss, keras.losses.Loss) and not _of_keras(type(loss).call):
-            _fit(loss, "call", f"loss {type(loss).__name__}", _by_rows(loss.call))
+            _fit(loss, "call", f"loss {type(loss).__name__}", _check_rows(loss.call))
 
 
 def _fit(owner: Any, method: str, what: str, check: Callable[[Row, Row, Any, Any], bool | None]) -> None:
-    """Let `owner.method(label, output, ...)` have labels as `check` finds them right: as they are (True) or fitted."""
+    """Give `owner.method(label, output, ...)` the labels that `check` finds right: as they are (True) or reshaped."""
     original = getattr(owner, method)
     known: dict[Any, bool | None] = {}
 
@@ -60,36 +60,36 @@ def _fit(owner: Any, method: str, what: str, check: Callable[[Row, Row, Any, Any
     setattr(owner, method, fitted)
 
 
-def _by_function(metric: Any) -> Callable[[Row, Row, Any, Any], bool | None]:
+def _check_function(metric: Any) -> Callable[[Row, Row, Any, Any], bool | None]:
     settings = getattr(metric, "_fn_kwargs", {})
-    return _by_rows(lambda label, output: _function(metric)(label, output, **settings))
+    return _check_rows(lambda label, output: _function(metric)(label, output, **settings))
 
 
-def _by_rows(measure: Measure) -> Callable[[Row, Row, Any, Any], bool | None]:
-    """Whether a batch gives what its rows give one by one: with labels as they are, fitted (False), or neither way."""
+def _check_rows(measure: Measure) -> Callable[[Row, Row, Any, Any], bool | None]:
+    """Check that a batch gives what its rows give one by one: with labels as they are (True) or reshaped (False)."""
 
     def check(stored: Row, wanted: Row, label_type: Any, output_type: Any) -> bool | None:
         for shape, verdict in ((stored, True), (wanted, False)):
-            tries = [_tried(measure, shape, wanted, numbers, label_type, output_type) for numbers in _OUTPUTS]
-            if all(_alike(whole, rows) for whole, rows in tries):
+            tries = [_try_rows(measure, shape, wanted, numbers, label_type, output_type) for numbers in _OUTPUTS]
+            if all(_is_alike(whole, rows) for whole, rows in tries):
                 return verdict
         return None
 
     return check
 
 
-def _tried(
+def _try_rows(
     measure: Measure, stored: Row, wanted: Row, numbers: Any, label_type: Any, output_type: Any
 ) -> tuple[Any, Any]:
-    """What a batch gives, and what its rows give."""
+    """Return what a batch gives, and what its rows give one by one."""
     label = keras.ops.cast(_LABELS.reshape(-1, *stored), label_type)
     output = keras.ops.cast(numbers.reshape(-1, *wanted), output_type)
     rows = [float(np.mean(_array(measure(label[i : i + 1], output[i : i + 1])))) for i in range(len(_LABELS))]
     return _array(measure(label, output)), np.array(rows)
 
 
-def _by_updates(metric: Any) -> Callable[[Row, Row, Any, Any], bool | None]:
-    """The same of a metric that keeps a state, which is as it was afterwards."""
+def _check_updates(metric: Any) -> Callable[[Row, Row, Any, Any], bool | None]:
+    """The same check for a metric with a state, which is restored afterwards."""
     update = metric.update_state
 
     def result(*batches: tuple[Any, Any]) -> Any:
@@ -121,7 +121,7 @@ def _same_updates(
     return np.allclose(result((label, output)), one_by_one, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
-def _alike(whole: Any, rows: Any) -> bool:
+def _is_alike(whole: Any, rows: Any) -> bool:
     if whole.ndim == 0:
         return bool(np.allclose(whole, rows.mean(), rtol=1e-4, atol=1e-5, equal_nan=True))
     if len(whole) != len(rows):
@@ -130,7 +130,7 @@ def _alike(whole: Any, rows: Any) -> bool:
 
 
 def _function(metric: Any) -> Any:
-    """The function behind a metric, if a user wrote it."""
+    """Return the function of a metric, if a user wrote it."""
     function = getattr(metric, "_fn", None)
     return None if function is None or _of_keras(function) else function
 
@@ -148,7 +148,7 @@ def _array(value: Any) -> Any:
 
 
 def _eagerly() -> AbstractContextManager[Any]:
-    """Numbers now, although a graph may be being traced."""
+    """Compute now, even while a graph is traced."""
     if keras.backend.backend() != "tensorflow":
         return nullcontext()
     import tensorflow as tf

@@ -1,4 +1,4 @@
-"""What losses of PyTorch want, give and average by. It never takes a step."""
+"""Losses of PyTorch: the labels they need, and how much a batch counts. It never takes a step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.nn.modules import loss as torch_losses
 
 from cerebro_spark.errors import ConfigurationError
-from cerebro_spark.trainer.torch.shapes import check_same_shape, like_output, row_count, same_but_for_ones, watched
+from cerebro_spark.trainer.torch.shapes import call_watched, check_same_shape, like_output, row_count, same_but_for_ones
 
 Kind = Literal["class numbers", "class lists", "values"]
 
@@ -35,7 +35,7 @@ _FUNCTIONS: dict[Any, Kind] = {
     functional.multilabel_soft_margin_loss: "values",
     functional.hinge_embedding_loss: "values",
 }
-# Those whose mean is by the weights of the labels' classes, and leaves ignored labels out.
+# Losses whose mean is weighted by the classes of the labels, and leaves ignored labels out.
 _BY_CLASS = (
     functional.cross_entropy,
     functional.nll_loss,
@@ -43,12 +43,19 @@ _BY_CLASS = (
     torch_losses.NLLLoss.forward,
 )
 _log = logging.getLogger(__name__)
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What is known of a loss: the label it wants, how it reduces, and whether all of it is PyTorch's own."""
+class KnownLoss:
+    """What is known of a loss.
+
+    Attributes:
+        kind: The labels that it needs.
+        settings: Its reduction, weight and ignore_index, as far as they are set.
+        own: Whether all its code is PyTorch's.
+        by_class: Whether its mean is weighted by class.
+    """
 
     kind: Kind
     settings: Mapping[str, Any]
@@ -60,7 +67,7 @@ class Known:
         return str(self.settings.get("reduction", "mean"))
 
     def fit(self, output: Any, label: Any) -> Any:
-        """A stored label as the loss wants it: class numbers as int64, everything else as the output is."""
+        """Return a stored label as the loss needs it: class numbers as int64, others like the output."""
         if not isinstance(output, torch.Tensor) or not isinstance(label, torch.Tensor):
             return label
         if self.kind == "class numbers":
@@ -70,10 +77,10 @@ class Known:
         return like_output(output, label)
 
     def weigh(self, output: Any, label: Any, rows: int) -> Any:
-        """How much a batch's loss counts: as the denominator of its mean says, so that parts average to the whole.
+        """Return how much the loss of a batch counts: the denominator of its mean, so that parts average to the whole.
 
-        That is the number of rows, but for class numbers the class weights of the labels that are not ignored. One
-        with reduction="sum" has no denominator: None.
+        That is the number of rows, or, by class, the sum of the class weights of all labels that are not ignored. A
+        loss with reduction="sum" has no denominator: None.
         """
         if self.reduction == "sum":
             return None
@@ -87,36 +94,36 @@ class Known:
         return torch.where(counted, weight[torch.where(counted, label, 0)], 0).sum()
 
 
-def known_loss(loss: Any) -> Known | None:
-    """What is known of a loss: PyTorch's own, as modules, as functions, and as `functools.partial` of these."""
+def recognize_loss(loss: Any) -> KnownLoss | None:
+    """Return what is known of a loss of PyTorch: a module, a function, or a `functools.partial` of these; else None."""
     if isinstance(loss, torch_losses._Loss):
         forward = type(loss).forward
         kind: Kind = "class numbers" if isinstance(loss, _CLASS_NUMBERS) else "values"
         if isinstance(loss, torch_losses.MultiLabelMarginLoss):
             kind = "class lists"
         own = forward.__module__ == torch_losses.__name__
-        return Known(kind, _Attributes(loss), own, forward in _BY_CLASS)
+        return KnownLoss(kind, _Attributes(loss), own, forward in _BY_CLASS)
     settings: Mapping[str, Any] = {}
     if isinstance(loss, partial) and not loss.args:
         loss, settings = loss.func, loss.keywords
     try:
         found = _FUNCTIONS.get(loss)
-    except TypeError:  # a callable that cannot be hashed is nobody's but the user's
+    except TypeError:  # a callable that cannot be hashed is the user's own
         return None
     old = settings.get("size_average") is not None or settings.get("reduce") is not None
-    return None if found is None or old else Known(found, settings, by_class=loss in _BY_CLASS)
+    return None if found is None or old else KnownLoss(found, settings, by_class=loss in _BY_CLASS)
 
 
 class BatchLoss:
-    """A loss as a step calls it: with the label as it wants it, and looked at for what would be silently wrong.
+    """A loss as a step calls it: with the label it needs, and with checks for silent errors.
 
-    PyTorch's own get the label in the output's shape. What is the user's gets it as it is stored, and is watched while
-    it computes its first batch. Either must return a scalar, or a value a row.
+    PyTorch's own losses get the label in the output's shape. A user's loss gets it as it is stored, and is watched
+    while it computes its first batch. Each must return a scalar, or a value a row.
     """
 
     def __init__(self, loss: Callable[[Any, Any], Any]) -> None:
         self.loss = loss
-        self.known = known_loss(loss)
+        self.known = recognize_loss(loss)
         self._watched = False
 
     def __call__(self, output: Any, label: Any) -> torch.Tensor:
@@ -125,12 +132,12 @@ class BatchLoss:
         value = self._call(output, label, rows)
         _check_value(value, output, label, rows)
         if self.known is None and value.ndim == 0:
-            _tell_once(self.loss)
+            _warn_once(self.loss)
         checked: torch.Tensor = value
         return checked
 
     def weigh(self, output: Any, label: Any, rows: int) -> Any:
-        """How much a batch's loss counts, of as much as all do; None if it is a sum over its rows already."""
+        """Return how much the loss of a batch counts; None if it is a sum over its rows."""
         return rows if self.known is None else self.known.weigh(output, label, rows)
 
     def _call(self, output: Any, label: Any, rows: int) -> Any:
@@ -140,13 +147,13 @@ class BatchLoss:
             return self.loss(output, label)
         if self._watched:
             return self.loss(output, label)
-        value = watched("the loss", self.loss, output, label)
-        self._watched = rows > 1  # a single row meets no other
+        value = call_watched("the loss", self.loss, output, label)
+        self._watched = rows > 1  # a single row cannot show what stretches rows over rows
         return value
 
 
 class _Attributes(Mapping[str, Any]):
-    """A module's attributes as they are now: its weights move to its device after it is first looked at."""
+    """The present attributes of a module. Its weights move to the device only later."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
@@ -166,7 +173,7 @@ class _Attributes(Mapping[str, Any]):
 
 def _class_numbers(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
     if label.shape == output.shape:
-        return label.to(output.dtype)  # a chance for each class
+        return label.to(output.dtype)  # a probability of each class
     numbers = torch.Size((*output.shape[:1], *output.shape[2:]))
     if label.ndim == output.ndim and not same_but_for_ones(numbers, label.shape):
         return label.to(output.dtype)
@@ -186,11 +193,11 @@ def _check_value(value: Any, output: Any, label: Any, rows: int) -> None:
     )
 
 
-def _tell_once(loss: Any) -> None:
+def _warn_once(loss: Any) -> None:
     name = getattr(loss, "__qualname__", type(loss).__qualname__)
-    if name in _told:
+    if name in _warned:
         return
-    _told.add(name)
+    _warned.add(name)
     _log.warning(
         "the loss %s returns one number for a batch, which is taken for the mean over its rows. If it divides by"
         " anything else (class weights, labels that count), an epoch's loss depends a little on how rows are cut into"

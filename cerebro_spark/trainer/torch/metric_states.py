@@ -1,4 +1,4 @@
-"""The state of PyTorch metric objects, and of those they are made of. It never updates or computes one."""
+"""Reads and sets the states of PyTorch metric objects. It never updates or computes one."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 import torch
 
 from cerebro_spark.errors import ConfigurationError
-from cerebro_spark.trainer.torch.returns import is_metric_object
+from cerebro_spark.trainer.torch.model_checks import is_metric_object
 
-# No '$' in front: event logs keep such names for themselves.
+# Without a '$' in front: event logs use such names themselves.
 _TENSOR, _TUPLE, _ITEMS = "tensor", "tuple", "items"
-# What torchmetrics itself keeps count of in a metric, which `mark_updated` sees to.
+# What torchmetrics counts in a metric; `_mark_updated` sets it.
 _BOOKKEEPING = frozenset({"_update_count", "_computed", "_forward_cache", "_cache", "_dtype_convert", "training"})
 _PLAIN_MODULE = frozenset(vars(torch.nn.Module()))
 
 
 def move_metric(metric: Any, device: torch.device) -> None:
-    """Put the tensors that a metric object keeps where the outputs are that it is updated with."""
+    """Move the tensors of a metric object to the device of the outputs."""
     if isinstance(metric, torch.nn.Module):
         metric.to(device)
     elif is_metric_object(metric):
@@ -28,19 +28,19 @@ def move_metric(metric: Any, device: torch.device) -> None:
 
 
 def adds_up(metric: Any) -> bool:
-    """Whether states of parts add up to the state of the whole, as torchmetrics' `dist_reduce_fx="sum"` promises."""
+    """Whether the states of parts add up to the state of the whole: torchmetrics' `dist_reduce_fx="sum"`."""
     reductions = [fn for _, part in _parts(metric) for fn in getattr(part, "_reductions", {"": None}).values()]
     by_sum = all(getattr(fn, "__name__", "") in ("dim_zero_sum", "sum") for fn in reductions)
     return bool(reductions) and by_sum and all(isinstance(value, torch.Tensor) for value in _states(metric).values())
 
 
-def added_state(metric: Any) -> tuple[float, ...]:
-    """A state that adds up, as numbers."""
+def get_added_state(metric: Any) -> tuple[float, ...]:
+    """Return a state that adds up, as numbers."""
     return tuple(float(x) for value in _states(metric).values() for x in value.double().reshape(-1).tolist())
 
 
 def set_added_state(metric: Any, state: tuple[float, ...]) -> None:
-    """Put a metric object into a state that `added_state` returned, or a sum of such."""
+    """Put a metric object into a state that `get_added_state` returned, or into a sum of such states."""
     metric.reset()
     rest = torch.tensor(state, dtype=torch.float64)
     for name, value in _states(metric).items():
@@ -50,7 +50,7 @@ def set_added_state(metric: Any, state: tuple[float, ...]) -> None:
 
 
 def get_state(metric: Any) -> Any:
-    """A metric object's state as JSON."""
+    """Return the state of a metric object as JSON."""
     return {name: _encode(name, value) for name, value in _states(metric).items()}
 
 
@@ -61,24 +61,24 @@ def set_state(metric: Any, state: Any, device: torch.device) -> None:
     _mark_updated(metric)
 
 
-def hidden_state(metric: Any) -> dict[str, Any]:
-    """What a torchmetrics object keeps beside its states, to be compared: if an update changes it, it would not hop.
+def get_hidden_state(metric: Any) -> dict[str, Any]:
+    """Return what a torchmetrics object has besides its states. If an update changes it, it would not hop.
 
-    Other objects have none, as all their attributes are their state.
+    Other objects have no such state: all their attributes are their state.
     """
     found: dict[str, Any] = {}
     for path, part in _parts(metric):
         if hasattr(part, "_defaults"):
             names = vars(part).keys() - _PLAIN_MODULE - _BOOKKEEPING - set(part._defaults)
-            found.update({_joined(path, name): _likeness(vars(part)[name]) for name in sorted(names)})
+            found.update({_joined(path, name): _summarize(vars(part)[name]) for name in sorted(names)})
     return found
 
 
 def check_hidden(name: str, before: Mapping[str, Any], metric: Any) -> None:
-    """Refuse a metric that an update has changed in more than its states; nothing `before`, nothing to compare."""
+    """Refuse a metric if an update has changed more than its states; an empty `before` is not compared."""
     if not before:
         return
-    changed = [key for key, value in hidden_state(metric).items() if key in before and before[key] != value]
+    changed = [key for key, value in get_hidden_state(metric).items() if key in before and before[key] != value]
     if changed:
         raise ConfigurationError(
             f"metric {name!r} ({type(metric).__name__}) changed {changed[0]!r} in `update`, which is none of its states"
@@ -88,7 +88,7 @@ def check_hidden(name: str, before: Mapping[str, Any], metric: Any) -> None:
 
 
 def _parts(metric: Any) -> Iterator[tuple[str, Any]]:
-    """A metric and the metrics that it is made of, each with its path."""
+    """Yield a metric and the metrics that it is made of, with their paths."""
     if isinstance(metric, torch.nn.Module):
         yield from ((path, part) for path, part in metric.named_modules() if not path or is_metric_object(part))
     else:
@@ -119,23 +119,23 @@ def _assign(metric: Any, key: str, value: Any) -> None:
 
 
 def _mark_updated(metric: Any) -> None:
-    # torchmetrics warns when `compute` comes without an `update`, and keeps the last computed value.
+    # torchmetrics warns of a `compute` without an `update`, and keeps the last computed value.
     for _, part in _parts(metric):
         if hasattr(part, "_update_count"):
             part._update_count = max(1, part._update_count)
             part._computed = None
 
 
-def _likeness(value: Any) -> Any:
-    """Equal for values that hold the same, as far as that can be seen cheaply."""
+def _summarize(value: Any) -> Any:
+    """Return something that is equal for equal values, as far as that can be compared cheaply."""
     if isinstance(value, torch.nn.Module):
-        return _likeness(_states(value))
+        return _summarize(_states(value))
     if isinstance(value, torch.Tensor):
         return (tuple(value.shape), float(value.double().sum())) if not value.is_complex() else tuple(value.shape)
     if isinstance(value, list | tuple):
-        return [_likeness(item) for item in value]
+        return [_summarize(item) for item in value]
     if isinstance(value, dict):
-        return {key: _likeness(item) for key, item in value.items()}
+        return {key: _summarize(item) for key, item in value.items()}
     return value if value is None or isinstance(value, bool | int | float | str) else type(value)
 
 

@@ -1,4 +1,4 @@
-"""What a PyTorch `model_fn` returns. It only carries the parts and never loads torch itself."""
+"""What a PyTorch `model_fn` returns. It holds the parts of a model and never imports torch."""
 
 from __future__ import annotations
 
@@ -9,29 +9,40 @@ from typing import Any, Literal
 
 @dataclass(slots=True)
 class TorchModel:
-    """A module with everything that training it takes.
+    """A PyTorch module with its optimizer, its loss and its metrics: what `model_fn` returns.
 
-    `optimizer` is an instance over `module.parameters()`. `loss(output, label)` gives a scalar, or a value a row. A
-    metric is `fn(output, label) -> per-row values` or an object with `update(output, label)`, `compute()`, `reset()`.
-    A module with several inputs is called with them by name and may return a dict of outputs by name; loss and metrics
-    then get dicts. The scheduler is stepped after every batch or when an epoch (all partitions) is over; gradients are
-    clipped to `clip_norm` (of all parameters together) or `clip_value` before each step.
+    PyTorch's own losses (modules, functions, and `functools.partial` of these) get labels in the form that they need:
+    class numbers as int64, everything else in the dtype of the output, and in its shape if only dimensions of size 1
+    differ. Any other loss or metric gets the label as it is stored, integers as int64. It is refused if it broadcasts
+    output and label against each other.
 
-    Labels reach PyTorch's own losses, as modules, functions or `functools.partial` of these, as they want them: class
-    numbers as int64, everything else in the output's dtype, and in its shape if only dimensions of 1 differ. Any other
-    loss or metric gets the label as it is stored, integers as int64, and is refused if it stretches output and label
-    over each other. A loss that is no scalar and no value a row is refused, as is a metric that is no value a row.
+    The loss of an epoch is exact over partitions of any size if the loss of a batch is a mean over its rows, as
+    PyTorch's own losses are. Their `reduction="sum"` is known too (and reported per row), and so are the class weights
+    and ignored labels of `cross_entropy` and `nll_loss` (the mean is then weighted by them). A loss of your own that
+    divides by anything else is averaged by rows, so it depends slightly on the batches.
 
-    The loss of an epoch is exact over partitions of any size if a batch's is a mean over its rows, as with PyTorch's
-    own losses. Known are also their reduction="sum" (reported a row), and, of cross_entropy and nll_loss, class weights
-    and ignored labels (the mean is then by these weights). A loss of your own that divides by anything else is averaged
-    by rows, and so depends a little on how they are cut into batches. No metric may be named "loss".
+    Args:
+        module: The `torch.nn.Module` to train. A module with several inputs is called with them as keyword arguments.
+            It may return a dict of outputs; loss and metrics then get dicts.
+        optimizer: An instance of an optimizer over `module.parameters()`.
+        loss: `loss(output, label)`. It returns a scalar or one value per row.
+        metrics: Metrics by name; "loss" is no name for one. A metric is a function `fn(output, label)` that returns
+            one value per row, or an object with `update(output, label)`, `compute()` and `reset()`, as those of
+            torchmetrics. None by default.
+        lr_scheduler: A learning rate schedule over `optimizer`. Defaults to None: the learning rate stays as it is.
+        scheduler_step: "epoch" or "batch": when `lr_scheduler` is stepped. Defaults to "epoch", that is, after all
+            partitions.
+        clip_norm: Clip the gradients before each step to this norm, of all parameters together. Defaults to None: no
+            clipping.
+        clip_value: Clip each element of the gradients before each step to this absolute value. Defaults to None: no
+            clipping.
 
-    >>> def model_fn(params):
-    ...     import torch
-    ...     module = torch.nn.Linear(64, 1)
-    ...     optimizer = torch.optim.SGD(module.parameters(), lr=params["lr"], momentum=0.9)
-    ...     return TorchModel(module, optimizer, torch.nn.BCEWithLogitsLoss(), clip_norm=1.0)
+    Examples:
+        >>> def model_fn(params):
+        ...     import torch
+        ...     module = torch.nn.Linear(64, 1)
+        ...     optimizer = torch.optim.SGD(module.parameters(), lr=params["lr"], momentum=0.9)
+        ...     return TorchModel(module, optimizer, torch.nn.BCEWithLogitsLoss(), clip_norm=1.0)
     """
 
     module: Any

@@ -1,4 +1,4 @@
-"""Finds where output and label would be stretched over each other. It never changes what a user's function computes."""
+"""Finds functions that broadcast output and label against each other. It changes nothing of what they compute."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cerebro_spark.errors import ConfigurationError
 
 Origins = frozenset[str]
 
-# What works element by element, and so stretches operands of different shapes over each other.
+# Functions that work element by element, and so broadcast operands of different shapes.
 _NAMES = """
     add sub subtract mul multiply div divide true_divide truediv floordiv floor_divide remainder mod fmod pow
     float_power eq ne lt le gt ge less less_equal greater greater_equal not_equal isclose maximum minimum fmax
@@ -26,7 +26,7 @@ _ELEMENTWISE = frozenset(_NAMES.split())
 
 
 def same_but_for_ones(one: torch.Size, other: torch.Size) -> bool:
-    """Whether two shapes with rows in front hold the same, but for dimensions of 1.
+    """Whether two shapes with as many rows are the same, except for dimensions of 1.
 
     >>> same_but_for_ones(torch.Size([4, 1]), torch.Size([4])), same_but_for_ones(torch.Size([4, 2]), torch.Size([4]))
     (True, False)
@@ -35,7 +35,7 @@ def same_but_for_ones(one: torch.Size, other: torch.Size) -> bool:
 
 
 def like_output(output: Any, label: Any) -> Any:
-    """The label in the output's shape if they differ by dimensions of 1 only, else as it is; name by name.
+    """Return the label in the output's shape if they differ only in dimensions of 1, else as it is; dicts by name.
 
     >>> like_output(torch.zeros(4, 1), torch.zeros(4)).shape
     torch.Size([4, 1])
@@ -48,39 +48,39 @@ def like_output(output: Any, label: Any) -> Any:
 
 
 def row_count(label: Any) -> int:
-    """The rows of a batch, from its label or labels."""
+    """Return the number of rows of a batch, from its label or labels."""
     return len(next(iter(label.values())) if isinstance(label, dict) else label)
 
 
 def check_same_shape(what: str, output: Any, label: Any) -> None:
-    """Refuse what compares element by element, and is about to get two shapes."""
+    """Refuse two shapes for a function that works element by element."""
     if isinstance(output, torch.Tensor) and isinstance(label, torch.Tensor) and output.shape != label.shape:
         raise _stretched(what, output.shape, label.shape)
 
 
-def watched(what: str, function: Callable[[Any, Any], Any], output: Any, label: Any) -> Any:
-    """What `function(output, label)` returns; ConfigurationError if it stretches one of them over the other inside.
+def call_watched(what: str, function: Callable[[Any, Any], Any], output: Any, label: Any) -> Any:
+    """Return `function(output, label)`. Raises ConfigurationError if it broadcasts one against the other inside.
 
     With an output of (rows, 1) and a label of (rows,), `output - label` is a matrix of every row with every other,
-    whose mean looks like a loss. Where each came from is followed through the function, so that what it squeezes, or
-    stretches by `[:, None]` or `expand_as`, is left to it.
+    whose mean looks like a loss. The origin of each tensor is followed through the function, so that it may squeeze
+    them, or broadcast them on purpose by `[:, None]` or `expand_as`.
     """
-    if _is_closed(function):
-        _check_open(what, output, label)
+    if _is_compiled(function):
+        _check_shapes(what, output, label)
         return function(output, label)
     with _Watch(what, list(_tensors(output)), list(_tensors(label))):
         return function(output, label)
 
 
 class _Watch(TorchFunctionMode):
-    """Sees every call of PyTorch's functions, and which tensors have come of the output and which of the label."""
+    """Sees every call of PyTorch's functions, and which tensors come from the output and which from the label."""
 
     def __init__(self, what: str, outputs: list[torch.Tensor], labels: list[torch.Tensor]) -> None:
         super().__init__()
         self._what = what
         self._rows = max((len(tensor) for tensor in labels if tensor.ndim), default=0)
         self._raw = {(one.shape, other.shape) for one in outputs for other in labels}
-        # Tensors are kept with their origin: an id is that of another once its tensor is gone.
+        # Tensors are kept with their origin: once a tensor is freed, another may get its id.
         self._origins: dict[int, tuple[torch.Tensor, Origins]] = {}
         for tensors, origin in ((outputs, "output"), (labels, "label")):
             for tensor in tensors:
@@ -108,7 +108,7 @@ class _Watch(TorchFunctionMode):
             return
         small, large = sorted((one, other), key=lambda tensor: tensor.ndim)
         if small.numel() < 2 or not small.ndim:
-            return  # a number for all
+            return  # one number for all rows
         rows_meet_columns = small.ndim < large.ndim and len(small) == self._rows
         if rows_meet_columns or {(one.shape, other.shape), (other.shape, one.shape)} & self._raw:
             raise _stretched(self._what, one.shape, other.shape)
@@ -127,14 +127,14 @@ def _is_elementwise(func: Any) -> bool:
     return name in _ELEMENTWISE or (name[:1] in ("r", "i") and name[1:] in _ELEMENTWISE)
 
 
-def _is_closed(function: Any) -> bool:
-    """Whether it was compiled, so that nobody sees what it calls."""
+def _is_compiled(function: Any) -> bool:
+    """Whether a function is compiled, so that its calls cannot be seen."""
     scripted = isinstance(function, torch.jit.ScriptFunction | torch.jit.ScriptModule)
     return scripted or hasattr(function, "_torchdynamo_orig_callable") or hasattr(function, "_orig_mod")
 
 
-def _check_open(what: str, output: Any, label: Any) -> None:
-    """Refuse shapes that a function which cannot be looked into may stretch."""
+def _check_shapes(what: str, output: Any, label: Any) -> None:
+    """Refuse shapes that a compiled function may broadcast."""
     for one in _tensors(output):
         for other in _tensors(label):
             if one.shape != other.shape and same_but_for_ones(one.shape, other.shape):

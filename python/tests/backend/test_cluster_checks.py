@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+import py_compile
 import signal
+import sys
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -87,15 +91,27 @@ def test_a_store_that_is_not_shared(spark: Any, tmp_path: Path) -> None:
         begin(spark, job(tmp_path, store=apart))
 
 
-def test_functions_of_a_module_that_executors_do_not_have(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "only_here.py").write_text("def model_fn(params):\n    import torch\n    return torch\n")
+@pytest.fixture
+def only_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A module that this process can import and no executor can."""
+    source = tmp_path / "only_here.py"
+    source.write_text(
+        "from small_search import torch_model_fn\n\n\ndef model_fn(params):\n    return torch_model_fn(params)\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
-    import only_here  # type: ignore[import-not-found]
+    yield source
+    sys.modules.pop("only_here", None)
 
+
+def test_a_module_of_the_users_own_travels_to_executors(spark: Any, tmp_path: Path, only_here: Path) -> None:
+    begin(spark, job(tmp_path, hooks=Hooks(import_module("only_here").model_fn)))
+
+
+def test_a_compiled_module_that_executors_do_not_have(spark: Any, tmp_path: Path, only_here: Path) -> None:
+    py_compile.compile(str(only_here), str(only_here.with_suffix(".pyc")))
+    only_here.unlink()
     with pytest.raises(BackendError, match=r"No module named 'only_here'(.|\n)*addPyFile"):
-        begin(spark, job(tmp_path, hooks=Hooks(only_here.model_fn)))
+        begin(spark, job(tmp_path, hooks=Hooks(import_module("only_here").model_fn)))
 
 
 def test_a_good_cluster_leaves_nothing_behind(spark: Any, tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from cerebro_spark.replays import Checker, ReplaySearch, Script
 from cerebro_spark.search import Done, FixedSearch, Search, Wait
 from cerebro_spark.store import paths
 from cerebro_spark.trainer.base import Hooks
-from cerebro_spark.trainer.checkpoints.file import open_checkpoint
-from cerebro_spark.trainer.checkpoints.state import numpy_array
+from cerebro_spark.trainer.checkpoints.arrays import read_array
+from cerebro_spark.trainer.checkpoints.reading import open_checkpoint
 from cerebro_spark.types import Checkpoint, Objective, Report, Work
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -98,7 +98,7 @@ def kept_arrays(dataset: Dataset, run: str) -> dict[str, dict[str, bytes]]:
     found = {}
     for name in dataset.store.list(paths.checkpoint_folder(run)):
         with open_checkpoint(dataset.store.read(name)) as reader:
-            arrays = {array: numpy_array(reader, array).tobytes() for array in reader.names()}
+            arrays = {array: read_array(reader, array).tobytes() for array in reader.names()}
         found[name.removeprefix(paths.checkpoint_folder(run)).rsplit("-a", 1)[0]] = arrays
     return found
 

@@ -37,7 +37,7 @@ from cerebro_spark.events import (
 from cerebro_spark.search import Done, FixedSearch, Wait
 from cerebro_spark.store import paths
 from cerebro_spark.trainer.base import Hooks
-from cerebro_spark.trainer.checkpoints.file import open_checkpoint
+from cerebro_spark.trainer.checkpoints.reading import open_checkpoint
 from cerebro_spark.types import Objective, Report, Work
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sparks import QUICK_JVM
 
-from cerebro_spark.data.partitioning.shipping import use_this_python
+from cerebro_spark.data.cluster import use_this_python
 
 
 def a_context(master: str, told: str | None = None, python: str = "python3") -> Any:
@@ -92,6 +93,7 @@ def test_a_search_runs_where_the_environment_is_not_activated(tmp_path: Path) ->
         "HOME": str(tmp_path),
         "PYTHONPATH": str(Path(__file__).resolve().parents[3]),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "JDK_JAVA_OPTIONS": QUICK_JVM,
     }
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "store")],

@@ -11,7 +11,7 @@ from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.formats import petastorm
 from cerebro_spark.data.loading.arrays import load_arrays
 
-needs_petastorm = pytest.mark.skipif(not petastorm.installed(), reason="Petastorm cannot be imported on this stack")
+needs_petastorm = pytest.mark.skipif(not petastorm.is_installed(), reason="Petastorm cannot be imported on this stack")
 READERS = ["arrow", pytest.param("petastorm", marks=needs_petastorm)]
 
 

@@ -24,12 +24,13 @@ from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.foreign import open_dataset
 from cerebro_spark.data.loading import arrays as load
 from cerebro_spark.data.loading import cache as cache_module
-from cerebro_spark.data.loading.batches import Batches
 from cerebro_spark.data.loading.cache import Cache
 from cerebro_spark.data.prepare import prepare
+from cerebro_spark.data.shuffling import row_order
 from cerebro_spark.errors import StoreFull
 from cerebro_spark.store import open_store
 from cerebro_spark.store.local import LocalStore
+from cerebro_spark.trainer.feed import Feed
 
 ROWS = 400
 
@@ -123,11 +124,12 @@ def test_epochs_after_the_first_open_no_file(dataset: Dataset, roots: dict[str, 
 import sys
 opened = []
 sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
-from cerebro_spark.data.loading.batches import Batches
 from cerebro_spark.data.loading.cache import Cache
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.foreign import open_dataset
+from cerebro_spark.data.shuffling import row_order
 from cerebro_spark.store.local import LocalStore
+from cerebro_spark.trainer.feed import Feed
 dataset = Dataset.open(LocalStore({str(dataset.store.root)!r}))  # type: ignore
 with Cache({str(roots["folder"])!r}, memory_folder={str(roots["memory_folder"])!r}, reader="petastorm") as cache:
     cache.load(dataset, dataset.train[0])
@@ -135,7 +137,8 @@ with Cache({str(roots["folder"])!r}, memory_folder={str(roots["memory_folder"])!
     assert first, opened
     opened.clear()
     for epoch in range(3):
-        for batch in Batches(cache.load(dataset, dataset.train[0]), 32, epoch=epoch):
+        arrays = cache.load(dataset, dataset.train[0])
+        for batch in Feed(arrays, row_order(len(arrays["label"]), 0, "t", epoch, "p"), batch_size=32):
             pass
     assert opened == [], opened
 print("opened", len(first))
@@ -441,5 +444,6 @@ def test_a_row_group_without_rows_is_nothing_to_complain_of(tmp_path: Path, root
 def test_batches_over_cached_arrays(dataset: Dataset, roots: dict[str, Any]) -> None:
     with Cache(**roots) as cache:
         arrays = cache.load(dataset, dataset.train[0])
-        seen = [int(v) for batch in Batches(arrays, 7, trial="t", epoch=1, partition="p") for v in batch["label"]]
+        feed = Feed(arrays, row_order(len(arrays["label"]), 0, "t", 1, "p"), batch_size=7)
+        seen = [int(v) for batch in feed for v in batch["label"]]
     assert sorted(seen) == sorted(arrays["label"].tolist())

@@ -16,7 +16,7 @@ from numbered_rows import numbered
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.loading.cache import Cache
 from cerebro_spark.data.loading.cache_root import DISK_VARIABLE, MEMORY_VARIABLE, disk_folder, shared_memory_folder
-from cerebro_spark.data.loading.private import PrivateFolder, open_private
+from cerebro_spark.data.loading.private_folder import PrivateFolder, open_private
 from cerebro_spark.data.prepare import prepare
 from cerebro_spark.errors import UntrustedCache
 from cerebro_spark.store.local import LocalStore

@@ -244,7 +244,7 @@ def test_a_box_without_petastorm_writes_the_same_bytes_and_reads_them(tmp_path: 
         from cerebro_spark.data.loading.arrays import load_arrays
         from cerebro_spark.data.prepare import prepare
         from cerebro_spark.store.local import LocalStore
-        assert not petastorm.installed()
+        assert not petastorm.is_installed()
         dataset = prepare(numbered(100), store=LocalStore(sys.argv[1]), features="x", label="y", partitions=2, name="d")
         print(load_arrays(dataset, dataset.train[0])["label"].tolist())
     """

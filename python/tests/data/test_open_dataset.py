@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from numbered_rows import READERS, needs_petastorm, numbered
 
-from cerebro_spark.data.dataset import Dataset, read_manifest
+from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.foreign import open_dataset
 from cerebro_spark.data.loading.arrays import load_arrays
+from cerebro_spark.data.manifest import read_manifest
 from cerebro_spark.data.prepare import prepare
 from cerebro_spark.errors import ConfigurationError, DataError, NotFoundInStore
 from cerebro_spark.store.local import LocalStore

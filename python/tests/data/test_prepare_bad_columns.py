@@ -143,7 +143,7 @@ def test_features_that_are_not_finite_are_let_through_if_one_says_so(store: Loca
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (3.0, "'x' is a float, not a row after row"),
+        (3.0, "'x' is a float, not a column of values"),
         (np.array(3.0), "'x' is a ndarray without rows"),
         (None, "'x' is a NoneType"),
         ("ab", "'x' is a str"),

@@ -15,16 +15,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numbered_rows import READERS, labels, numbered, numbers
-from scipy import stats
 
-from cerebro_spark.data import prepare as prepare_module
 from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.data.input import frames
+from cerebro_spark.data.input import local
 from cerebro_spark.data.input.columns import parse_inputs
 from cerebro_spark.data.loading.arrays import load_arrays
 from cerebro_spark.data.partitioning import staging
-from cerebro_spark.data.partitioning.rows import shuffled_order
+from cerebro_spark.data.partitioning.assembling import AssemblePartition
+from cerebro_spark.data.partitioning.planning import Piece
 from cerebro_spark.data.prepare import prepare
+from cerebro_spark.data.shuffling import record_order
 from cerebro_spark.errors import ConfigurationError, DataError
 from cerebro_spark.store.local import LocalStore
 
@@ -71,6 +71,8 @@ def test_features_stay_with_their_labels(store: LocalStore) -> None:
 
 def test_sorted_skewed_input_is_spread_as_chance_would(store: LocalStore) -> None:
     """Chi-square over (partition, class): a sorted input must not be told from a shuffled one, seed after seed."""
+    from scipy import stats
+
     counts = {0: 15000, 1: 4000, 2: 900, 3: 100}
     classes = np.repeat(list(counts), list(counts.values()))
     values = []
@@ -86,6 +88,8 @@ def test_sorted_skewed_input_is_spread_as_chance_would(store: LocalStore) -> Non
 
 def test_rows_that_are_all_alike_are_spread_too(store: LocalStore) -> None:
     """Few distinct rows: an order by content alone would keep equal rows together."""
+    from scipy import stats
+
     data = {"x": np.zeros(4000, "float32"), "y": np.repeat([0, 1], 2000)}
     dataset = prepare(data, store=store, features=["x"], label="y", partitions=4)
     assert stats.chi2_contingency([[Counter(part)[0], Counter(part)[1]] for part in labels(dataset)]).pvalue > 1e-4
@@ -93,6 +97,8 @@ def test_rows_that_are_all_alike_are_spread_too(store: LocalStore) -> None:
 
 
 def test_the_stored_order_within_a_partition_is_shuffled(store: LocalStore) -> None:
+    from scipy import stats
+
     dataset = prepare(numbered(2000), store=store, features="x", label="y", partitions=2)
     for part in labels(dataset):
         assert abs(stats.spearmanr(part, range(len(part))).statistic) < 0.15
@@ -114,9 +120,9 @@ def test_the_same_seed_gives_the_same_partitions_in_whatever_order_rows_come(sto
 
 
 def test_many_splits_and_chunks_are_dealt_alike(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "_SPLIT_ROWS", 90)
-    monkeypatch.setattr(frames, "_BATCH_ROWS", 7)
-    monkeypatch.setattr(prepare_module, "StageSplit", partial(staging.StageSplit, chunk_bytes=500))
+    monkeypatch.setattr(local, "_SPLIT_ROWS", 90)
+    monkeypatch.setattr(local, "_BATCH_ROWS", 7)
+    monkeypatch.setattr(staging, "StageSplit", partial(staging.StageSplit, chunk_bytes=500))
     dataset = prepare(numbered(1000), store=store, features="x", label="y", partitions=7, validation=0.1)
     assert numbers(dataset, "train", "validation") == list(range(1000))
     assert {partition.rows for partition in dataset.train} == {128, 129}
@@ -127,8 +133,8 @@ def test_an_assembling_task_that_runs_again_finds_its_own_work_done(store: Local
     stage = staging.StageSplit(parse_inputs("x", "y"), None, store, "staged", seed=1)
     report = stage(0, [numbered(50)])
     (chunk,) = report.chunks
-    assemble = staging.AssemblePartition(store, store, report.columns, seed=1)
-    pieces = [staging.Piece(chunk, 10, 20), staging.Piece(chunk, 40, 5)]
+    assemble = AssemblePartition(store, store, report.columns, seed=1)
+    pieces = [Piece(chunk, 10, 20), Piece(chunk, 40, 5)]
     first = assemble("train/a.parquet", pieces)
     assert assemble("train/a.parquet", pieces) == first
     assert first.rows == 25
@@ -148,7 +154,7 @@ def test_without_a_number_partitions_are_no_more_than_the_rows(store: LocalStore
 
 def test_equal_records_get_an_order_of_their_own() -> None:
     same = np.zeros(1000, "V16")
-    assert sorted(shuffled_order(same, 1).tolist()) == list(range(1000))
+    assert sorted(record_order(same, 1).tolist()) == list(range(1000))
 
 
 @pytest.mark.parametrize("kind", ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"])

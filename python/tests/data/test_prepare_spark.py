@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from numbered_rows import labels, numbers
-from scipy import stats
 
-from cerebro_spark.data import prepare as prepare_module
+from cerebro_spark.data.input.spark import SparkFrame
 from cerebro_spark.data.loading.arrays import load_arrays
 from cerebro_spark.data.prepare import prepare
 from cerebro_spark.errors import ConfigurationError, DataError, StoreForbidden
@@ -66,20 +66,22 @@ def test_what_comes_back_does_not_grow_with_the_rows(
     spark: Any, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    real = prepare_module.SparkSource.stage
+    real = SparkFrame.map_splits
 
     def weighed(self: Any, task: Any) -> Any:
         reports = real(self, task)
-        sizes.append(sum(len(str(report.to_json())) for report in reports))
+        sizes.append(sum(len(pickle.dumps(report)) for report in reports))
         return reports
 
-    monkeypatch.setattr(prepare_module.SparkSource, "stage", weighed)
+    monkeypatch.setattr(SparkFrame, "map_splits", weighed)
     for rows in (1_000, 100_000):
         prepare(numbered_df(spark, rows), store=store, features=["x"], label="y", partitions=2, name=f"d{rows}")
     assert abs(sizes[1] - sizes[0]) < 100
 
 
 def test_sorted_skewed_input_is_spread_as_chance_would(spark: Any, store: LocalStore) -> None:
+    from scipy import stats
+
     df = spark.range(0, 40_000, 1, 4).selectExpr("cast(id as float) x", "case when id < 36000 then 0 else 1 end y")
     dataset = prepare(df, store=store, features=["x"], label="y", partitions=8, seed=3)
     table = [[Counter(part)[0], Counter(part)[1]] for part in labels(dataset)]

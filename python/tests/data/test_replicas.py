@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from numbered_rows import numbered, numbers
 
+from cerebro_spark.data.cluster import find_replica_hosts
 from cerebro_spark.data.foreign import open_dataset
 from cerebro_spark.data.loading.cache import Cache
-from cerebro_spark.data.prepare import prepare, replica_hosts
+from cerebro_spark.data.prepare import prepare
 from cerebro_spark.store.hdfs import HdfsStore
 
 pytestmark = [pytest.mark.jvm, pytest.mark.hadoop, pytest.mark.slow]
@@ -38,7 +39,7 @@ def test_the_name_node_says_which_hosts_hold_a_partition_also_after_one_died(
         partition.id: hadoop_cluster.wait_replicated(f"/replicas/{partition.files[0]}", 2)[0]
         for partition in dataset.partitions
     }
-    hosts = replica_hosts(spark, dataset)
+    hosts = find_replica_hosts(spark, dataset)
     assert {partition: sorted(held) for partition, held in hosts.items()} == expected
     assert {host for held in hosts.values() for host in held} == ADDRESSES
     for partition in dataset.partitions:  # as known when it was written: a second replica may not have been
@@ -51,10 +52,10 @@ def test_the_name_node_says_which_hosts_hold_a_partition_also_after_one_died(
         lost = "127.0.0.2"
 
         def forgotten() -> bool:
-            return not any(lost in hosts for hosts in replica_hosts(spark, dataset).values())
+            return not any(lost in hosts for hosts in find_replica_hosts(spark, dataset).values())
 
         hadoop_cluster.wait_for(forgotten, f"no longer name {lost}")
-        hosts = replica_hosts(spark, dataset)
+        hosts = find_replica_hosts(spark, dataset)
         assert set(hosts) == {partition.id for partition in dataset.partitions}
         assert all(hosts.values())
         moved = dataset.with_hosts(hosts)
@@ -86,7 +87,7 @@ def test_a_file_of_many_blocks_lists_the_host_of_most_bytes_first(
         )
     system.close()
     dataset = open_dataset(hdfs_store(hadoop_cluster, "blocks"), features=["x"], label="y")
-    hosts = replica_hosts(spark, dataset)
+    hosts = find_replica_hosts(spark, dataset)
     assert len(hosts) == 4
     for partition in dataset.train:
         blocks = hadoop_cluster.block_hosts(f"/blocks/{partition.files[0]}")
@@ -100,7 +101,7 @@ def test_a_file_of_many_blocks_lists_the_host_of_most_bytes_first(
 
 def test_a_store_that_is_not_on_hdfs_has_no_replica_map(spark: Any, tmp_path: Path) -> None:
     dataset = prepare(numbered(10), store=str(tmp_path / "s"), features="x", label="y", partitions=1)
-    assert replica_hosts(spark, dataset) == {}
+    assert find_replica_hosts(spark, dataset) == {}
 
 
 def test_parquet_that_spark_wrote_to_hdfs_opens(spark: Any, hadoop_cluster: Any, tmp_path: Path) -> None:

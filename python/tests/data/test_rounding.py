@@ -17,7 +17,7 @@ from numbered_rows import READERS
 
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.foreign import open_dataset
-from cerebro_spark.data.input.cells import rounded_rows
+from cerebro_spark.data.input.checks import count_rounded
 from cerebro_spark.data.loading.arrays import first_rows, load_arrays
 from cerebro_spark.data.loading.cache import Cache
 from cerebro_spark.data.prepare import prepare
@@ -40,15 +40,15 @@ def test_rounding_is_seen_exactly_where_it_happens(numbers: list[int], dtype: st
     values = np.array([number % (1 << 63) for number in numbers], "uint64") if dtype == "uint64" else np.array(numbers)
     values = values.astype(dtype)
     lost = [int(number) for number in values if int(np.float32(number)) != int(number)]
-    assert rounded_rows(values) == len(lost)
+    assert count_rounded(values) == len(lost)
 
 
 @pytest.mark.parametrize(
     "number", [0, -(1 << 63), (1 << 63) - 1, -(1 << 24), 1 << 24, LARGE, -LARGE, (1 << 62) + (1 << 38)]
 )
 def test_rounding_at_the_edges(number: int) -> None:
-    assert rounded_rows(np.array([number])) == (int(np.float32(number)) != number)
-    assert rounded_rows(np.array([[1, number], [number, number], [2, 3]])) == 2 * (int(np.float32(number)) != number)
+    assert count_rounded(np.array([number])) == (int(np.float32(number)) != number)
+    assert count_rounded(np.array([[1, number], [number, number], [2, 3]])) == 2 * (int(np.float32(number)) != number)
 
 
 FRAMES = {
@@ -71,7 +71,7 @@ def test_whole_numbers_that_a_matrix_rounds_are_refused(store: LocalStore, frame
 def test_they_are_counted_over_all_splits_and_in_a_validation_frame(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cerebro_spark.data.input.frames._SPLIT_ROWS", 2)
+    monkeypatch.setattr("cerebro_spark.data.input.local._SPLIT_ROWS", 2)
     data = FRAMES["arrays"]()
     with pytest.raises(DataError, match=SAID):
         prepare(data, store=store, features=["id"], label="y", partitions=1)

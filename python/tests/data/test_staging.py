@@ -12,7 +12,9 @@ from numbered_rows import numbered
 from test_prepare_local import encoded
 
 from cerebro_spark.data.input.columns import parse_inputs
-from cerebro_spark.data.partitioning.staging import AssemblePartition, Piece, StageSplit
+from cerebro_spark.data.partitioning.assembling import AssemblePartition
+from cerebro_spark.data.partitioning.planning import Piece
+from cerebro_spark.data.partitioning.staging import StageSplit
 from cerebro_spark.errors import StoreError
 from cerebro_spark.store.local import LocalStore
 

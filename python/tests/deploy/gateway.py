@@ -18,10 +18,12 @@ from pathlib import Path
 
 import pages
 import pyspark
+from sparks import QUICK_JVM
 
 SPARK_HOME = Path(pyspark.__file__).parent
 HAS_MESOS = any(SPARK_HOME.glob("jars/spark-mesos_*.jar"))
 _LEASH = Path(__file__).with_name("leash.py")
+_JVMS = "".join(f"spark.{part}.extraJavaOptions {QUICK_JVM}\n" for part in ("driver", "executor", "yarn.am"))
 _SOURCES = ("cerebro_spark", "setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 
 
@@ -93,8 +95,8 @@ class Gateway:
         return sys.executable
 
     def configure(self, properties: str) -> None:
-        """What the cluster's own spark-defaults.conf says."""
-        (self.folder / "spark-conf" / "spark-defaults.conf").write_text(properties)
+        """What the cluster's own spark-defaults.conf says, and that its JVMs are to start soon."""
+        (self.folder / "spark-conf" / "spark-defaults.conf").write_text(f"{properties}\n{_JVMS}")
 
     def make_environment(self) -> None:
         """The archive for executors, made by the commands of the page."""

@@ -19,15 +19,15 @@ def make_view(trials: int, workers: int, columns: int, seed: int) -> View:
     """A board in the middle of things."""
     rng = np.random.default_rng(seed)
     board = Board(columns, CostModel([1.0] * columns))
-    for _ in range(workers):
-        row = board.add_worker()
+    for number in range(workers):
+        row = board.add_worker(f"w{number}")
         board.costs.add_worker(row, float(rng.uniform(0.5, 2)))
-        board.live[row] = board.idle[row] = True
+        board.join(row, now=0.0)
     for column in range(columns):
         for worker in rng.choice(workers, int(rng.integers(1, workers + 1)), replace=False):
             board.hold(int(worker), column, True)
-    for _ in range(trials):
-        row = board.add_trial()
+    for number in range(trials):
+        row = board.add_trial(f"t{number}")
         board.costs.add_trial(row, float(rng.uniform(1, 9)))
         board.activate(row, later=int(rng.integers(0, 3)))
     for trial, column in zip(rng.permutation(trials)[:workers], rng.integers(0, columns, workers), strict=False):
@@ -39,14 +39,15 @@ def make_view(trials: int, workers: int, columns: int, seed: int) -> View:
 
 @pytest.mark.parametrize("name", POLICIES)
 @settings(max_examples=60, deadline=None)
-@given(st.integers(1, 9), st.integers(1, 5), st.integers(1, 6), st.integers(0, 99))
-def test_choices_are_legal(name: str, trials: int, workers: int, columns: int, seed: int) -> None:
+@given(st.integers(1, 9), st.integers(1, 5), st.integers(1, 6), st.integers(0, 99), st.booleans())
+def test_choices_are_legal(name: str, trials: int, workers: int, columns: int, seed: int, busy: bool) -> None:
     view = make_view(trials, workers, columns, seed)
     board = view.board
     before = (board.todo.copy(), board.free.copy(), board.idle.copy())
-    choices = POLICIES[name](view, News(everything=True))
+    eligible = board.live & ~board.idle if busy else board.idle
+    choices = POLICIES[name](view, News(everything=True), eligible)
     for choice in choices:
-        assert board.idle[choice.worker]
+        assert eligible[choice.worker]
         assert board.free[choice.trial]
         assert board.holds[choice.worker, choice.column]
         assert board.todo[choice.trial, choice.column]
@@ -61,7 +62,7 @@ def test_choices_are_legal(name: str, trials: int, workers: int, columns: int, s
 def test_greedy_policies_leave_nobody_idle_who_could_work(name: str, trials: int, workers: int, seed: int) -> None:
     view = make_view(trials, workers, 4, seed)
     board = view.board
-    choices = POLICIES[name](view, News(everything=True))
+    choices = POLICIES[name](view, News(everything=True), board.idle)
     free = board.free.copy()
     free[[c.trial for c in choices]] = False
     for worker in set(np.flatnonzero(board.idle)) - {c.worker for c in choices}:

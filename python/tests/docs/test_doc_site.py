@@ -18,7 +18,13 @@ from cerebro_spark import errors, hp, result, store
 SHOWN = set(re.findall(r"^::: (\S+)$", "\n".join(page.read_text() for page in DOCS.glob("api/*.md")), re.MULTILINE))
 # What users meet in packages that name no public parts themselves.
 OF_BACKEND = {"base.Backend", "simulated.SimulatedWorker", "simulated.World"}
-OF_TUNE = {"estimator.ModelSearch", "spaces.space.Space", "hyperopt.CerebroTrials", "optuna.optimize", "tracking.Tracker"}
+OF_TUNE = {
+    "estimator.ModelSearch",
+    "spaces.space.Space",
+    "hyperopt.CerebroTrials",
+    "optuna.optimize",
+    "tracking.Tracker",
+}
 
 
 def public() -> set[str]:

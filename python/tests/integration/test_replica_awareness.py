@@ -17,8 +17,9 @@ from whole_runs import EPOCHS, PARTITIONS, RUN, Told, check_against_plain_loop, 
 
 from cerebro_spark.backend.local import LocalBackend
 from cerebro_spark.backend.spark import SparkBackend
+from cerebro_spark.data.cluster import find_replica_hosts
 from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.data.prepare import prepare, replica_hosts
+from cerebro_spark.data.prepare import prepare
 from cerebro_spark.events import Event, UnitFinished, WorkerLost
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
@@ -67,7 +68,7 @@ def lay_out(session: Any, cluster: Any, dataset: Dataset, layout: Sequence[Seque
         stream.close()
         folder = root.removeprefix(cluster.url)
         assert cluster.wait_replicated(f"{folder}/{file}", len(hosts)) == [sorted(hosts)]
-    return dataset.with_hosts(replica_hosts(session, dataset))
+    return dataset.with_hosts(find_replica_hosts(session, dataset))
 
 
 def prepared(store: Store) -> Dataset:
@@ -147,7 +148,7 @@ def test_when_a_host_is_gone_units_still_run_where_their_blocks_are(
 ) -> None:
     store = HdfsStore(f"{hadoop_cluster.url}/outage", options=hadoop_cluster.settings)
     dataset = lay_out(session, hadoop_cluster, prepared(store), WITHOUT_B)
-    outage = Outage(standalone, hadoop_cluster, B, after=40)
+    outage = Outage(standalone, hadoop_cluster, B, after=25)
     try:
         told = run_to_end("torch", dataset, store, SparkBackend(session, 3), [outage])
     finally:
@@ -166,7 +167,7 @@ def test_a_run_goes_on_when_a_data_node_dies(hadoop_cluster: Any, tmp_path: Path
     dataset = prepared(store)
     for partition in dataset.partitions:
         hadoop_cluster.wait_replicated(f"/one-less/{partition.files[0]}", 2)
-    outage = Outage(None, hadoop_cluster, B, after=30)
+    outage = Outage(None, hadoop_cluster, B, after=20)
     try:
         told = run_to_end("torch", dataset, store, LocalBackend(2, threads=1), [outage])
     finally:

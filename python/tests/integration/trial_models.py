@@ -14,9 +14,7 @@ from cerebro_spark.trainer.torch.model import TorchModel
 
 FEATURES = 6
 CONFIGURATIONS = [
-    {"lr": lr, "batch_size": size, "hidden": hidden}
-    for hidden in (8, 12)
-    for lr, size in ((0.01, 32), (0.02, 50), (0.03, 40))
+    {"lr": lr, "batch_size": size, "hidden": hidden} for hidden in (8, 12) for lr, size in ((0.01, 32), (0.02, 50))
 ]
 
 

@@ -19,7 +19,7 @@ from cerebro_spark import runs
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.loading.arrays import load_arrays
-from cerebro_spark.data.loading.batches import row_order
+from cerebro_spark.data.shuffling import row_order
 from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import Event, RunStarted, TellSearch, UnitFinished, WorkerJoined
 from cerebro_spark.recipe import Recipe

@@ -18,7 +18,7 @@ from cerebro_spark.store.base import Store
 from cerebro_spark.store.fsspec import FsspecStore
 from cerebro_spark.store.hdfs import HdfsStore
 from cerebro_spark.store.local import LocalStore
-from cerebro_spark.store.patience import Patient
+from cerebro_spark.store.retrying import RetryingStore
 
 _BUCKET = "contract"
 
@@ -49,7 +49,7 @@ def _local(request: pytest.FixtureRequest) -> Store:
 
 def _patient(request: pytest.FixtureRequest) -> Store:
     folder: Path = request.getfixturevalue("tmp_path")
-    return Patient(LocalStore(folder / "patient"), seconds=5.0)
+    return RetryingStore(LocalStore(folder / "patient"), seconds=5.0)
 
 
 def _memory(request: pytest.FixtureRequest) -> Store:

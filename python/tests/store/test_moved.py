@@ -11,8 +11,11 @@ import pytest
 from cerebro_spark.store import moved, references
 from cerebro_spark.store.local import LocalStore
 
+# Keras takes seconds to import.
+MOVED = [pytest.param(old, marks=[pytest.mark.slow] if "keras" in old else []) for old in sorted(moved._MOVED)]
 
-@pytest.mark.parametrize("old", sorted(moved._MOVED))
+
+@pytest.mark.parametrize("old", MOVED)
 def test_every_module_that_moved_is_there(old: str) -> None:
     new = moved.current_module(f"cerebro_spark.{old}")
     assert isinstance(importlib.import_module(new), types.ModuleType)
@@ -28,7 +31,7 @@ def test_a_pickle_with_an_old_name_is_read() -> None:
 def test_a_kept_pickle_with_an_old_name_is_read(tmp_path: object) -> None:
     from cerebro_spark.trainer.torch.model import TorchModel
 
-    resolve = references.found_again(LocalStore(str(tmp_path)))
+    resolve = references.resolver_from(LocalStore(str(tmp_path)))
     assert references.loads(b"ccerebro_spark.trainer.torch_model\nTorchModel\n.", resolve) is TorchModel
 
 

@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 
 import cloudpickle
 import pytest
-import s3fs
 from hadoop.cluster import HadoopCluster
 
 from cerebro_spark.errors import (
@@ -38,6 +37,8 @@ NOBODY = 65534
 
 
 def make_bucket(options: dict[str, Any], name: str) -> None:
+    import s3fs
+
     s3fs.S3FileSystem(**options).mkdir(name)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from cerebro_spark.errors import StoreError
 from cerebro_spark.store.local import LocalStore
-from cerebro_spark.store.patience import Patient
+from cerebro_spark.store.retrying import RetryingStore
 
 
 class Disk:
@@ -86,7 +86,7 @@ def test_a_name_that_could_not_be_put_on_disk_is_put_there_by_the_next_try(
     store.write("a/b", b"1")
     assert disk.after_a_power_cut(store.root)["store/a/b"] == b"1"
     disk.fail = [OSError(errno.EIO, "a bad sector")]
-    Patient(store, seconds=60.0, sleep=lambda seconds: None).write("c/d", b"2")
+    RetryingStore(store, seconds=60.0, sleep=lambda seconds: None).write("c/d", b"2")
     assert disk.after_a_power_cut(store.root)["store/c/d"] == b"2"
 
 

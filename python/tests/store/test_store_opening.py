@@ -79,7 +79,7 @@ def test_what_is_no_address_at_all(url: Any) -> None:
 
 
 def test_viewfs_is_refused_with_its_remedy() -> None:
-    with pytest.raises(ConfigurationError, match=r"'viewfs://c/x' .*: give the address it stands for, 'hdfs://"):
+    with pytest.raises(ConfigurationError, match=r"'viewfs://c/x' .*: give the address behind it, 'hdfs://"):
         open_store("viewfs://c/x")
 
 

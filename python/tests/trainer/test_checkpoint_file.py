@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from cerebro_spark.errors import CheckpointError
-from cerebro_spark.trainer.checkpoints.file import Entry, open_checkpoint, write_checkpoint
-from cerebro_spark.trainer.checkpoints.state import flatten, numpy_array, numpy_entry, unflatten
+from cerebro_spark.trainer.checkpoints.arrays import StateArray, read_array, wrap_numpy
+from cerebro_spark.trainer.checkpoints.reading import open_checkpoint
+from cerebro_spark.trainer.checkpoints.tree import flatten, unflatten
+from cerebro_spark.trainer.checkpoints.writing import write_checkpoint
 
 PLAIN = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text(max_size=8)
 ARRAYS = st.sampled_from(["float32", "float64", "float16", "int64", "uint8", "bool", "uint32"]).flatmap(
@@ -46,28 +48,28 @@ def same(a: object, b: object) -> bool:
 def distinct_names(tree: object) -> bool:
     names: list[str] = []
 
-    def note(name: str, leaf: object) -> Entry | None:
+    def note(name: str, leaf: object) -> StateArray | None:
         names.append(name)
-        return numpy_entry(name, leaf)
+        return wrap_numpy(name, leaf)
 
     flatten({"state": tree}, note)
     return len(set(names)) == len(names)
 
 
 @given(TREES.filter(distinct_names))
-def test_any_tree_of_plain_values_and_arrays_comes_back(tree: object) -> None:
-    json_, entries = flatten({"state": tree}, numpy_entry)
+def test_any_tree_of_plain_values_and_storedcomes_back(tree: object) -> None:
+    json_, stored = flatten({"state": tree}, wrap_numpy)
     file = io.BytesIO()
-    written = write_checkpoint(file, entries, json_)
+    written = write_checkpoint(file, stored, json_)
     assert written.bytes == len(file.getvalue())
     with open_checkpoint(file.getvalue(), digest=written.digest) as reader:
-        assert same(unflatten(reader.meta, lambda name: numpy_array(reader, name)), {"state": tree})
+        assert same(unflatten(reader.meta, lambda name: read_array(reader, name)), {"state": tree})
 
 
 def saved(path: Path) -> Path:
     arrays = {"model/w": np.arange(600_000, dtype="float32"), "rng/keys": np.arange(9)}
-    json_, entries = flatten(arrays, numpy_entry)
-    write_checkpoint(path, entries, json_)
+    json_, stored = flatten(arrays, wrap_numpy)
+    write_checkpoint(path, stored, json_)
     return path
 
 
@@ -79,16 +81,16 @@ def test_the_safetensors_library_reads_it(tmp_path: Path) -> None:
 def test_bfloat16_comes_back(tmp_path: Path) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     values = np.array([1.5, -2.25, 3e38], dtype=ml_dtypes.bfloat16)
-    _, entries = flatten({"w": values}, numpy_entry)
-    write_checkpoint(tmp_path / "c", entries, {})
+    _, stored = flatten({"w": values}, wrap_numpy)
+    write_checkpoint(tmp_path / "c", stored, {})
     with open_checkpoint(tmp_path / "c") as reader:
         assert reader.spec("w") == ("BF16", (3,))
-        assert numpy_array(reader, "w").tobytes() == values.tobytes()
+        assert read_array(reader, "w").tobytes() == values.tobytes()
 
 
 def test_a_leaf_that_is_neither_is_refused_by_path() -> None:
     with pytest.raises(CheckpointError, match=r"optimizer/state/0/fn.*function"):
-        flatten({"optimizer": {"state": [{"fn": same}]}}, numpy_entry)
+        flatten({"optimizer": {"state": [{"fn": same}]}}, wrap_numpy)
 
 
 def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
@@ -113,8 +115,8 @@ def test_trailing_bytes_are_refused(tmp_path: Path) -> None:
 
 def test_a_changed_byte_shows_in_the_digest(tmp_path: Path) -> None:
     path = tmp_path / "c"
-    json_, entries = flatten({"model/w": np.arange(600_000, dtype="float32")}, numpy_entry)
-    digest = write_checkpoint(path, entries, json_).digest
+    json_, stored = flatten({"model/w": np.arange(600_000, dtype="float32")}, wrap_numpy)
+    digest = write_checkpoint(path, stored, json_).digest
     data = bytearray(path.read_bytes())
     data[-5] ^= 1
     path.write_bytes(data)
@@ -126,23 +128,23 @@ def test_a_changed_byte_shows_in_the_digest(tmp_path: Path) -> None:
 def test_no_byte_of_a_checkpoint_can_change_unnoticed(place: int, change: int) -> None:
     """Of the generators too, which the digest of what was learnt leaves out."""
     file = io.BytesIO()
-    entries = [*flatten({"model": {"w": np.arange(5.0)}, "rng": {"keys": np.arange(9)}}, numpy_entry)[1]]
+    stored = [*flatten({"model": {"w": np.arange(5.0)}, "rng": {"keys": np.arange(9)}}, wrap_numpy)[1]]
     meta = {
         "rng": {"keys": {"$array": "rng/keys"}, "position": 3},
         "trial": "t0",
         "versions": {"numpy": "1"},
         "lr": 0.5,
     }
-    written = write_checkpoint(file, entries, meta)
+    written = write_checkpoint(file, stored, meta)
     data = bytearray(file.getvalue())
     data[place % len(data)] ^= change
     try:
         with open_checkpoint(bytes(data), digest=written.digest) as reader:
-            found = [reader.meta, *(bytes(reader.read(entry.name)) for entry in entries)]
+            found = [reader.meta, *(bytes(reader.read(array.name)) for array in stored)]
     except CheckpointError:
         return
     # White space in the header, say: what is read is the same.
-    assert found == [meta, *(bytes(entry.data()) for entry in entries)]
+    assert found == [meta, *(bytes(array.data()) for array in stored)]
 
 
 def test_the_digest_counts_what_was_learnt_and_no_more() -> None:
@@ -202,13 +204,13 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     def fails() -> memoryview:
         raise RuntimeError("gone")
 
-    entries = [Entry("a", "U8", (4,), lambda: memoryview(b"abcd")), Entry("b", "U8", (4,), fails)]
+    stored = [StateArray("a", "U8", (4,), lambda: memoryview(b"abcd")), StateArray("b", "U8", (4,), fails)]
     with pytest.raises(RuntimeError, match="gone"):
-        write_checkpoint(tmp_path / "c", entries, {})
+        write_checkpoint(tmp_path / "c", stored, {})
     assert os.listdir(tmp_path) == []
 
 
-def test_two_arrays_of_one_name_are_refused() -> None:
-    entries = [Entry("a", "U8", (0,), lambda: memoryview(b""))] * 2
+def test_two_storedof_one_name_are_refused() -> None:
+    stored = [StateArray("a", "U8", (0,), lambda: memoryview(b""))] * 2
     with pytest.raises(CheckpointError, match="'a'"):
-        write_checkpoint(io.BytesIO(), entries, {})
+        write_checkpoint(io.BytesIO(), stored, {})

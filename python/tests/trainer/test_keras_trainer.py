@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from trainer_process import HERE, FrameworkProcess
+from unimported import keys_in
 
 pytestmark = pytest.mark.slow
 
 
 def names_in(table: str) -> list[str]:
-    tree = ast.parse((HERE / "trainer_cases_keras.py").read_text())
-    value = next(n.value for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == table)
-    return [key.value for key in value.keys]
+    return keys_in(HERE / "trainer_cases_keras.py", table)
 
 
 @pytest.fixture(scope="module", params=["tensorflow", "torch"])
@@ -31,7 +29,7 @@ def test_what_no_variable_holds_is_not_shared(process: FrameworkProcess, case: s
     first, second, alone = seen["digests"]
 
     assert second == alone != first
-    assert seen["residents"] == 2
+    assert seen["models"] == 2
 
 
 @pytest.mark.parametrize("case", names_in("ALIKE"))
@@ -40,7 +38,7 @@ def test_trials_that_differ_in_numbers_share(process: FrameworkProcess, case: st
     first, second, alone = seen["digests"]
 
     assert second == alone != first
-    assert seen["residents"] == 1
+    assert seen["models"] == 1
 
 
 def test_a_model_saves_and_trains_on_in_keras(process: FrameworkProcess, tmp_path: Path) -> None:

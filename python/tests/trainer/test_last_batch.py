@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trainer_data import columns, feed
 
-from cerebro_spark.data.loading.batches import Batches
+from cerebro_spark.data.shuffling import row_order
 from cerebro_spark.trainer import Feed, Hooks, Resources, TorchModel
 from cerebro_spark.trainer.feed import SMALLEST_BATCH, batch_sizes
 from cerebro_spark.types import Unit
@@ -32,14 +32,12 @@ def test_every_row_is_in_one_batch_and_none_is_too_small(rows: int, size: int, s
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.sampled_from([1, 2, 3]), st.booleans())
-def test_feeds_and_batches_cut_alike(rows: int, size: int, smallest: int, shuffle: bool) -> None:
-    arrays = {"x": np.arange(rows)}
-    batches = Batches(arrays, size, seed=1, trial="t", epoch=1, partition="p", shuffle=shuffle, smallest=smallest)
-    fed = Feed(arrays, batches.order(), batch_size=size, smallest=smallest)
-    one, other = ([batch["x"].tolist() for batch in each] for each in (batches, fed))
-    assert one == other
-    assert len(batches) == len(one)
-    assert sorted(row for batch in one for row in batch) == list(range(rows))
+def test_a_feed_cuts_its_order_by_these_sizes(rows: int, size: int, smallest: int, shuffle: bool) -> None:
+    order = row_order(rows, 1, "t", 1, "p") if shuffle else None
+    fed = Feed({"x": np.arange(rows)}, order, batch_size=size, smallest=smallest)
+    batches = [batch["x"].tolist() for batch in fed]
+    assert [len(batch) for batch in batches] == fed.sizes == batch_sizes(rows, size, smallest)
+    assert [row for batch in batches for row in batch] == (list(range(rows)) if order is None else order.tolist())
 
 
 def torch_trainer(**hooks: Any) -> Any:
@@ -98,6 +96,7 @@ def test_pytorch_trains_batch_norm_whatever_is_left_over() -> None:
         torch_trainer().train(UNIT, ending_in_one(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eager", [False, True])
 def test_keras_folds_as_pytorch_does(eager: bool) -> None:
     for smallest, seen in ((SMALLEST_BATCH, (16.0, 17.0)), (1, (1.0, 16.0))):
@@ -108,6 +107,7 @@ def test_keras_folds_as_pytorch_does(eager: bool) -> None:
         assert metrics.weights["loss"] == 33.0
 
 
+@pytest.mark.slow
 def test_keras_leaves_single_rows_alone_where_they_are_asked_for() -> None:
     trainer = keras_trainer()
     whole = feed("tabular", 0, rows=5)

@@ -15,7 +15,7 @@ from torch.nn import functional
 from trainer_data import arrays, columns
 
 from cerebro_spark.trainer import Columns, ColumnSpec, Feed, Hooks, Resources, TorchModel
-from cerebro_spark.trainer.torch.metrics import Tally
+from cerebro_spark.trainer.torch.metrics import MetricCollector
 from cerebro_spark.trainer.torch.trainer import TorchTrainer
 from cerebro_spark.types import Metrics, Unit
 
@@ -170,6 +170,6 @@ class NamedOutput(dict[str, torch.Tensor]):
 def test_metrics_get_outputs_of_several_parts_as_the_module_gave_them(made: Callable[[torch.Tensor], Any]) -> None:
     logits = torch.tensor([[2.0, 1.0], [0.0, 3.0]], requires_grad=True)
     metrics = {"accuracy": lambda output, label: output.logits.argmax(1) == label}
-    tally = Tally(metrics, None, lambda output, label, rows: rows, torch.device("cpu"))
-    tally.add(torch.tensor(0.5), made(logits * 2), torch.tensor([0, 0]))
-    assert tally.metrics().values() == {"loss": 0.5, "accuracy": 0.5}
+    collector = MetricCollector(metrics, None, lambda output, label, rows: rows, torch.device("cpu"))
+    collector.add(torch.tensor(0.5), made(logits * 2), torch.tensor([0, 0]))
+    assert collector.collect().values() == {"loss": 0.5, "accuracy": 0.5}

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer import Columns, ColumnSpec, Feed, Hooks, Resources, TorchModel
-from cerebro_spark.trainer.torch.shapes import like_output, watched
+from cerebro_spark.trainer.torch.shapes import call_watched, like_output
 from cerebro_spark.trainer.torch.trainer import TorchTrainer
 from cerebro_spark.types import Unit
 
@@ -245,10 +245,10 @@ def test_labels_by_name_are_looked_at_too() -> None:
         "c": (4,),
     }
     with pytest.raises(ConfigurationError, match=STRETCHED):
-        watched("the loss", lambda o, y: own_mse(o["a"], y["a"]), output, label)
+        call_watched("the loss", lambda o, y: own_mse(o["a"], y["a"]), output, label)
     with pytest.raises(ConfigurationError, match=STRETCHED):
-        watched("the loss", lambda o, y: own_mse(o, y["a"]), output["a"], label)
-    watched("the loss", lambda o, y: functional.cross_entropy(o["b"], y["b"]) + o["a"].mean(), output, label)
+        call_watched("the loss", lambda o, y: own_mse(o, y["a"]), output["a"], label)
+    call_watched("the loss", lambda o, y: functional.cross_entropy(o["b"], y["b"]) + o["a"].mean(), output, label)
 
 
 sizes = st.lists(st.integers(1, 3), max_size=3)
@@ -262,7 +262,7 @@ def test_element_by_element_is_right_or_refused_in_all_shapes(one: list[int], ot
     fitted = like_output(output, label)
     for given_label, function in ((fitted, own_mse), (label, own_mse)):
         try:
-            found = watched("the loss", function, output, given_label)
+            found = call_watched("the loss", function, output, given_label)
         except (ConfigurationError, RuntimeError):
             assert given_label.shape != output.shape
             continue

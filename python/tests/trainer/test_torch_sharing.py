@@ -142,7 +142,7 @@ def test_what_restoring_cannot_change_is_not_shared(make: Callable[[float], Torc
     second = trained(together, 0.05)
 
     assert second == trained(trainer_of(make), 0.05) != first
-    assert len(together.residents) == 2
+    assert len(together.models) == 2
 
 
 @pytest.mark.parametrize("make", ALIKE.values(), ids=ALIKE)
@@ -152,7 +152,7 @@ def test_trials_that_differ_in_numbers_share(make: Callable[[float], TorchModel]
     second = trained(together, 0.05)
 
     assert second == trained(trainer_of(make), 0.05) != first
-    assert len(together.residents) == 1
+    assert len(together.models) == 1
 
 
 def test_modules_tied_in_another_way_are_not_shared() -> None:

@@ -6,23 +6,21 @@ import inspect
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from unimported import exported, keys_in
 
 from cerebro_spark.codec import from_plain, to_plain
 from cerebro_spark.errors import ConfigurationError
-from cerebro_spark.trainer.torch.metrics import Tally
+from cerebro_spark.trainer.torch.metrics import MetricCollector
 from cerebro_spark.trainer.torch.model import TorchModel
-from cerebro_spark.trainer.torch.returns import check_model
+from cerebro_spark.trainer.torch.model_checks import check_model
 from cerebro_spark.types import Metrics
 
-torchmetrics = pytest.importorskip("torchmetrics")
-classification = pytest.importorskip("torchmetrics.classification")
-regression = pytest.importorskip("torchmetrics.regression")
-wrappers = pytest.importorskip("torchmetrics.wrappers")
-
+CASES = Path(__file__).with_name("torchmetrics_cases.py")
 CPU = torch.device("cpu")
 ROWS = 40
 Rows = tuple[torch.Tensor, torch.Tensor]
@@ -78,13 +76,13 @@ def over_partitions(metric: Any, rows: Rows, cuts: list[int]) -> float:
     check_model(TorchModel(module, torch.optim.SGD(module.parameters(), lr=0.1), torch.nn.MSELoss(), {"m": metric}))
     parts: list[Metrics] = []
     for start, stop in zip([0, *cuts], [*cuts, ROWS], strict=True):
-        tally = Tally({"m": metric}, parts[-1] if parts else None, lambda output, label, n: n, CPU)
+        collector = MetricCollector({"m": metric}, parts[-1] if parts else None, lambda output, label, n: n, CPU)
         for at in range(start, stop, 5):
             end = min(at + 5, stop)
-            tally.add(torch.tensor(0.0), rows[0][at:end], rows[1][at:end])
-        plain = json.loads(json.dumps(to_plain(tally.metrics(), "metrics")))
+            collector.add(torch.tensor(0.0), rows[0][at:end], rows[1][at:end])
+        plain = json.loads(json.dumps(to_plain(collector.collect(), "metrics")))
         parts.append(from_plain(Metrics, plain))
-    return Tally({"m": metric}, None, lambda output, label, n: n, CPU).finish(Metrics.merge(parts))["m"]
+    return MetricCollector({"m": metric}, None, lambda output, label, n: n, CPU).finish(Metrics.merge(parts))["m"]
 
 
 def check_law(make: Callable[[], Any], rows: Rows) -> None:
@@ -106,149 +104,56 @@ def settings_of(kind: Any) -> dict[str, Any]:
     return {name: SETTINGS[name] for name in needed if name in SETTINGS}
 
 
-def kinds_in(module: Any) -> list[Any]:
-    found = [kind for kind in vars(module).values() if inspect.isclass(kind) and issubclass(kind, torchmetrics.Metric)]
-    return sorted(found, key=lambda kind: kind.__name__)
-
-
-CLASSIFIERS = [kind for kind in kinds_in(classification) if re.match("Binary|Multiclass|Multilabel", kind.__name__)]
+FORM = re.compile("Binary|Multiclass|Multilabel")
+CLASSIFIERS = [name for name in exported("torchmetrics", "classification") if FORM.match(name)]
 UNEQUAL = {"BinaryFairness", "BinaryGroupStatRates"}  # want a third argument, the group
 
 
-@pytest.mark.parametrize("kind", CLASSIFIERS, ids=lambda kind: kind.__name__)
-def test_classification(kind: Any) -> None:
-    form = re.match("Binary|Multiclass|Multilabel", kind.__name__)
+@pytest.fixture(scope="module")
+def cases() -> Any:
+    """The module of cases, imported by the first test: it imports torchmetrics, and that takes seconds."""
+    pytest.importorskip("torchmetrics")
+    import torchmetrics_cases
+
+    return torchmetrics_cases
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_classification(cases: Any, name: str) -> None:
+    kind, form = getattr(cases.classification, name), FORM.match(name)
     assert form
-    if kind.__name__ in UNEQUAL:
+    if name in UNEQUAL:
         with pytest.raises(TypeError):
             over_partitions(kind(num_groups=2), DATA["Binary"], [])
         return
     check_law(lambda: kind(**settings_of(kind)), DATA[form[0]])
 
 
-@pytest.mark.parametrize("kind", kinds_in(regression), ids=lambda kind: kind.__name__)
-def test_regression(kind: Any) -> None:
-    check_law(lambda: kind(**settings_of(kind)), DATA[FORMS.get(kind.__name__, "regression")])
+@pytest.mark.parametrize("name", exported("torchmetrics", "regression"))
+def test_regression(cases: Any, name: str) -> None:
+    kind = getattr(cases.regression, name)
+    check_law(lambda: kind(**settings_of(kind)), DATA[FORMS.get(name, "regression")])
 
 
-def accuracy() -> Any:
-    return classification.BinaryAccuracy()
+@pytest.mark.parametrize("name", keys_in(CASES, "COMPOSED"))
+def test_compositions_are_right(cases: Any, name: str) -> None:
+    check_law(cases.COMPOSED[name], DATA["Binary"])
 
 
-def auc() -> Any:
-    return classification.BinaryAUROC()
+def test_a_composition_has_no_constant_value(cases: Any) -> None:
+    assert over_partitions(1 - cases.accuracy(), DATA["Binary"], [11]) not in (0.0, 1.0)
 
 
-class Doubled(torchmetrics.Metric):
-    """Somebody's own metric around another."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = accuracy()
-        self.add_state("seen", torch.tensor(0.0), dist_reduce_fx="sum")
-
-    def update(self, output: torch.Tensor, label: torch.Tensor) -> None:
-        self.inner.update(output, label)
-        self.seen += len(label)
-
-    def compute(self) -> torch.Tensor:
-        return 2 * self.inner.compute() + self.seen
-
-    def reset(self) -> None:
-        super().reset()
-        self.inner.reset()
-
-
-COMPOSED = {
-    "one minus": lambda: 1 - accuracy(),
-    "sum": lambda: accuracy() + classification.BinaryF1Score(),
-    "of mixed kinds": lambda: (accuracy() + auc()) / 2,
-    "nested": lambda: abs((1 - accuracy()) * 2 - auc() ** 2),
-    "with a tensor": lambda: torch.tensor(3.0) * accuracy(),
-    "largest error": lambda: torchmetrics.MeanMetric() - 0.25,
-    "around another": Doubled,
-    "of one's own": lambda: 1 - Doubled(),
-    "transformed": lambda: wrappers.BinaryTargetTransformer(accuracy(), threshold=0),
-    "transformed auc": lambda: wrappers.LambdaInputTransformer(auc(), transform_pred=lambda p: 1 - p),
-    "mean": torchmetrics.MeanMetric,
-    "in one step": lambda: classification.Accuracy(task="binary"),
-}
-
-
-@pytest.mark.parametrize("make", COMPOSED.values(), ids=COMPOSED)
-def test_compositions_are_right(make: Callable[[], Any]) -> None:
-    check_law(make, DATA["Binary"])
-
-
-def test_a_composition_has_no_constant_value() -> None:
-    assert over_partitions(1 - accuracy(), DATA["Binary"], [11]) not in (0.0, 1.0)
-
-
-class Listed(Doubled):
-    """Keeps a metric where no module looks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        del self.inner
-        self.inners = [accuracy()]
-
-    def update(self, output: torch.Tensor, label: torch.Tensor) -> None:
-        self.inners[0].update(output, label)
-
-    def reset(self) -> None:
-        torchmetrics.Metric.reset(self)
-
-
-class Counting(Doubled):
-    """Keeps a number that is no state."""
-
-    batches = 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.batches = 0
-
-    def update(self, output: torch.Tensor, label: torch.Tensor) -> None:
-        super().update(output, label)
-        self.batches += 1
-
-
-class Stateless(torchmetrics.Metric):
-    """Registers nothing."""
-
-    def update(self, output: torch.Tensor, label: torch.Tensor) -> None:
-        self.last = output.mean()
-
-    def compute(self) -> torch.Tensor:
-        return self.last
-
-
-REFUSED = {
-    "running": (lambda: wrappers.Running(torchmetrics.MeanSquaredError(), 3), "Running.*last batches"),
-    "running mean": (lambda: torchmetrics.aggregation.RunningMean(3), "Running.*last batches"),
-    "in a composition": (lambda: 1 - wrappers.Running(torchmetrics.MeanSquaredError(), 3), "Running"),
-    "min and max": (lambda: wrappers.MinMaxMetric(accuracy()), "MinMaxMetric"),
-    "classes": (lambda: wrappers.ClasswiseWrapper(classification.MulticlassAccuracy(3, average=None)), "Classwise"),
-    "bootstrap": (lambda: wrappers.BootStrapper(accuracy(), num_bootstraps=3), "BootStrapper.*at random"),
-    "outputs": (lambda: wrappers.MultioutputWrapper(torchmetrics.MeanSquaredError(), 2), "MultioutputWrapper"),
-    "tasks": (lambda: wrappers.MultitaskWrapper({"a": accuracy()}), "MultitaskWrapper"),
-    "tracker": (lambda: wrappers.MetricTracker(accuracy()), "MetricTracker"),
-    "collection": (lambda: torchmetrics.MetricCollection([accuracy()]), r"MetricCollection.*dict\(collection.items"),
-    "ungrouped": (lambda: torchmetrics.MetricCollection([accuracy()], compute_groups=False), "MetricCollection"),
-    "in a list": (Listed, "'inners' in `update`.*ModuleList"),
-    "counter": (Counting, "'batches' in `update`.*add_state"),
-    "stateless": (Stateless, "Stateless.*no state.*add_state"),
-}
-
-
-@pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_is_no_value_of_all_rows_is_refused_by_name(make: Callable[[], Any], message: str) -> None:
+@pytest.mark.parametrize("name", keys_in(CASES, "REFUSED"))
+def test_what_is_no_value_of_all_rows_is_refused_by_name(cases: Any, name: str) -> None:
+    make, message = cases.REFUSED[name]
     with pytest.raises(ConfigurationError, match=f"(?s)'m'.*{message}"):
         over_partitions(make(), DATA["Binary"], [17])
 
 
-def test_metrics_of_a_collection_are_right_one_by_one() -> None:
-    collection = torchmetrics.MetricCollection([accuracy(), classification.BinaryF1Score(), auc()])
+def test_metrics_of_a_collection_are_right_one_by_one(cases: Any) -> None:
+    metrics = [cases.accuracy(), cases.classification.BinaryF1Score(), cases.auc()]
+    collection = cases.torchmetrics.MetricCollection(metrics)
     for metric in dict(collection.items()).values():
         expected = float(whole(metric.clone(), DATA["Binary"]))
         assert over_partitions(metric, DATA["Binary"], [17]) == pytest.approx(expected)
@@ -259,13 +164,13 @@ def check_all(metrics: Any) -> None:
     check_model(TorchModel(module, torch.optim.SGD(module.parameters(), lr=0.1), torch.nn.MSELoss(), metrics))
 
 
-def test_a_collection_in_place_of_a_dict_says_how() -> None:
+def test_a_collection_in_place_of_a_dict_says_how(cases: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"dict\(collection.items\(\)\)"):
-        check_all(torchmetrics.MetricCollection([accuracy()]))
+        check_all(cases.torchmetrics.MetricCollection([cases.accuracy()]))
 
 
-def test_an_object_under_two_names_is_refused() -> None:
-    shared = accuracy()
+def test_an_object_under_two_names_is_refused(cases: Any) -> None:
+    shared = cases.accuracy()
     with pytest.raises(ConfigurationError, match="'a' and 'b' share one BinaryAccuracy"):
         check_all({"a": shared, "b": 1 - shared})
-    check_all({"a": accuracy(), "b": 1 - accuracy()})
+    check_all({"a": cases.accuracy(), "b": 1 - cases.accuracy()})

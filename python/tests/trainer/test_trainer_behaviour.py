@@ -33,7 +33,7 @@ def test_trials_that_differ_in_numbers_share_one_trace(process: FrameworkProcess
     assert seen["together"] == seen["alone"], "sharing changes no bit"
     assert len(set(seen["alone"])) == 8, "the numbers matter"
     if process.framework != "keras-torch":  # type: ignore[attr-defined]
-        assert seen["residents"] == 1
+        assert seen["models"] == 1
     assert seen["builds"] == 8, "the second visit builds nothing"
     traced = process.framework == "keras-tensorflow"  # type: ignore[attr-defined]
     assert seen["traces"] == (1 if traced else 0)
@@ -49,12 +49,12 @@ def test_a_gpu_that_is_not_there_is_said(process: FrameworkProcess) -> None:
 def test_what_closes_over_params_is_not_shared(process: FrameworkProcess) -> None:
     seen = process.call("closures")
 
-    assert seen["residents"] == 2
+    assert seen["models"] == 2
     assert seen["digests"][0] != seen["digests"][1]
 
 
 def test_least_recently_used_models_go(process: FrameworkProcess) -> None:
-    assert process.call("small_memory") == {"residents": [1, 2], "same": True}
+    assert process.call("small_memory") == {"models": [1, 2], "same": True}
 
 
 @pytest.mark.parametrize("cuts", [[90], [45], [1, 2, 60], [13, 26, 39, 52, 65, 78]], ids=len)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from trainer_process import FRAMEWORKS, HERE, FrameworkProcess
+from unimported import keys_in
 
-from cerebro_spark.trainer.checkpoints.file import open_checkpoint
+from cerebro_spark.trainer.checkpoints.reading import open_checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -17,9 +17,7 @@ pytestmark = pytest.mark.slow
 def case_names(framework: str) -> list[str]:
     """The keys of CASES, read without importing the framework into the tests' own process."""
     kind = "torch" if framework == "torch" else "keras"
-    tree = ast.parse((HERE / f"trainer_cases_{kind}.py").read_text())
-    table = next(n.value for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "CASES")
-    return [key.value for key in table.keys]
+    return keys_in(HERE / f"trainer_cases_{kind}.py", "CASES")
 
 
 def contents(name: str) -> dict[str, object]:

@@ -15,10 +15,11 @@ import pytest
 
 from cerebro_spark.errors import ConfigurationError, TrialFailed
 from cerebro_spark.trainer import Feed
-from cerebro_spark.trainer.base import check_loss, user_metrics
 from cerebro_spark.trainer.checkpoints.randomness import capture_host, derive_seed, restore_host
 from cerebro_spark.trainer.feed import batch_size_of
-from cerebro_spark.trainer.sharing.structure import signature
+from cerebro_spark.trainer.hook_results import read_metrics
+from cerebro_spark.trainer.sharing.signature import compute_signature
+from cerebro_spark.trainer.unit_errors import check_loss
 from cerebro_spark.types import Metrics, Unit
 
 
@@ -77,9 +78,9 @@ def nested(value: object, levels: int) -> object:
     ],
 )
 def test_signatures_tell_values_apart(make: object) -> None:
-    assert signature(make(0.1)) == signature(make(0.1))
-    assert signature(make(0.1)) != signature(make(0.2))
-    assert signature(make(1)) != signature(make(1.0)) != signature(make(True))
+    assert compute_signature(make(0.1)) == compute_signature(make(0.1))
+    assert compute_signature(make(0.1)) != compute_signature(make(0.2))
+    assert compute_signature(make(1)) != compute_signature(make(1.0)) != compute_signature(make(True))
 
 
 def test_signatures_in_doubt_differ() -> None:
@@ -89,28 +90,33 @@ def test_signatures_in_doubt_differ() -> None:
     class Below(Slotted):
         pass
 
-    assert signature(made_class(1)) != signature(made_class(1))
+    assert compute_signature(made_class(1)) != compute_signature(made_class(1))
     unknown = [Slotted(), Below(), random.Random(3), deque([1]), lru_cache(len), nested(1, 40), TypeError(1)]
-    assert [thing for thing in unknown if signature(thing) == signature(thing)] == []
+    assert [thing for thing in unknown if compute_signature(thing) == compute_signature(thing)] == []
 
 
 def test_factories_and_attributes_of_containers_count() -> None:
-    assert signature(defaultdict(list)) != signature(defaultdict(dict)) != signature({})
-    assert signature(Listed(1)) == signature(Listed(1)) != signature(Listed(2)) != signature([])
+    assert compute_signature(defaultdict(list)) != compute_signature(defaultdict(dict)) != compute_signature({})
+    assert (
+        compute_signature(Listed(1))
+        == compute_signature(Listed(1))
+        != compute_signature(Listed(2))
+        != compute_signature([])
+    )
 
 
 def test_attributes_of_functions_count() -> None:
-    before = signature(closing_over)
+    before = compute_signature(closing_over)
     closing_over.gamma = 2  # type: ignore[attr-defined]
-    assert signature(closing_over) != before
+    assert compute_signature(closing_over) != before
     del closing_over.gamma  # type: ignore[attr-defined]
-    assert signature(closing_over) == before
+    assert compute_signature(closing_over) == before
 
 
 def test_a_cycle_has_a_signature() -> None:
     ring: list[object] = [1]
     ring.append(ring)
-    assert signature(ring) == signature(ring)
+    assert compute_signature(ring) == compute_signature(ring)
 
 
 def test_seeds_are_the_same_everywhere() -> None:
@@ -169,12 +175,12 @@ def test_states_add_up_and_carried_ones_stand() -> None:
 @pytest.mark.parametrize("value", [3.0, {"loss": 1.0}, None])
 def test_metrics_without_a_row_count_are_refused(value: object) -> None:
     with pytest.raises(ConfigurationError, match="rows"):
-        user_metrics(value)
+        read_metrics(value)
 
 
 def test_a_sum_needs_its_weight() -> None:
     with pytest.raises(ConfigurationError, match=r"sums of \['loss'\] but weights of \[\]: give each sum its weight"):
-        user_metrics(Metrics({"loss": 3.0}))
+        read_metrics(Metrics({"loss": 3.0}))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 2e30, -2e30])

@@ -27,7 +27,7 @@ def start(framework: str) -> None:
     kind = "torch" if framework == "torch" else "keras"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        module = importlib.import_module(f"cerebro_spark.trainer.{kind}")
+        module = importlib.import_module(f"cerebro_spark.trainer.{kind}.trainer")
         table = importlib.import_module(f"trainer_cases_{kind}")
         cases.update({**table.CASES, **table.PROBES})
     trainer_class = module.TorchTrainer if kind == "torch" else module.KerasTrainer
@@ -112,7 +112,7 @@ def shared_and_alone() -> Any:
     for index, params in enumerate(TRIALS):
         together.load(f"t{index}", params, states[index])
         digests.append(digest_of(together))
-    counts = {"traces": together.traces, "builds": together.builds, "residents": len(together.residents)}
+    counts = {"builds": together.builds, "models": len(together.models), "traces": getattr(together, "traces", 0)}
     alone = []
     for index, params in enumerate(TRIALS):
         trainer = trainer_of("numbers", fresh=True)
@@ -131,7 +131,7 @@ def closures() -> Any:
         trainer.build(name, {"factor": factor})
         trainer.train(Unit(name, 1, "0"), feed("tabular", 0))
         digests.append(digest_of(trainer))
-    return {"residents": len(trainer.residents), "digests": digests}
+    return {"models": len(trainer.models), "digests": digests}
 
 
 def sharing(table: str, case: str) -> Any:
@@ -142,7 +142,7 @@ def sharing(table: str, case: str) -> Any:
         trainer.build("t1", {"case": case, "v": v})
         trainer.train(UNITS[0], feed("tabular", 0))
         digests.append(digest_of(trainer))
-    return {"residents": len(together.residents), "digests": digests}
+    return {"models": len(together.models), "digests": digests}
 
 
 def saved_by_keras(target: str) -> Any:
@@ -235,7 +235,7 @@ def small_memory() -> Any:
                 one.train(Unit(name, epoch, "0"), feed("tabular", 0, epoch))
                 states[name] = bytes_of(one)
         runs.append([state.hex() for state in states.values()])
-    return {"residents": [len(trainer.residents), len(wide.residents)], "same": runs[0] == runs[1]}
+    return {"models": [len(trainer.models), len(wide.models)], "same": runs[0] == runs[1]}
 
 
 def split_metrics(case: str, cuts: list[int]) -> Any:

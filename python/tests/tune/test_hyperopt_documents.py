@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
-import hyperopt
 import numpy as np
 import pytest
-from hyperopt import hp
-from hyperopt.base import Domain
-from hyperopt.early_stop import no_progress_loss
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro_spark.tune.plugins.hyperopt_search import checked_point, ended_trials, params_of, plain, point_document
 
-TREE = {
-    "lr": hp.loguniform("lr", -5, -1),
-    "net": hp.choice("net", [{"kind": "wide", "units": hp.quniform("units", 8, 64, 8)}, {"kind": "flat"}]),
-}
+
+@functools.cache
+def tree_domain() -> Any:
+    from hyperopt import hp
+    from hyperopt.base import Domain
+
+    nets = [{"kind": "wide", "units": hp.quniform("units", 8, 64, 8)}, {"kind": "flat"}]
+    return Domain(None, {"lr": hp.loguniform("lr", -5, -1), "net": hp.choice("net", nets)})
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.floats(0.01, 0.3), st.integers(0, 1), st.sampled_from([8.0, 16.0, 64.0]), st.integers(0, 10**6))
 def test_a_point_is_the_document_that_hyperopt_would_write(lr: float, net: int, units: float, tid: int) -> None:
-    domain = Domain(None, TREE)
+    import hyperopt
+
+    domain = tree_domain()
     point = {"lr": lr, "net": net, **({"units": units} if net == 0 else {})}
     document = point_document(tid, checked_point(point, domain), domain)
     trials = hyperopt.Trials()
@@ -53,7 +56,7 @@ def test_plain_values_stay_as_they_are(value: Any) -> None:
 
 
 def test_an_early_stop_fn_sees_the_order_of_ends_and_a_loss_for_each() -> None:
-    domain = Domain(None, TREE)
+    domain = tree_domain()
     documents = [point_document(tid, {"lr": 0.1, "net": 1}, domain) for tid in (0, 1)]
     late, failed = documents
     failed.update(state=2, result={"status": "fail", "error": "it broke"})
@@ -66,7 +69,9 @@ def test_an_early_stop_fn_sees_the_order_of_ends_and_a_loss_for_each() -> None:
 
 @pytest.mark.parametrize("percent", [0.0, 5.0])
 def test_a_failure_at_first_does_not_hide_all_progress_after_it(percent: float) -> None:
-    documents = [point_document(tid, {"lr": 0.1, "net": 1}, Domain(None, TREE)) for tid in range(7)]
+    from hyperopt.early_stop import no_progress_loss
+
+    documents = [point_document(tid, {"lr": 0.1, "net": 1}, tree_domain()) for tid in range(7)]
     documents[0].update(state=2, result={"status": "fail", "error": "it broke"})
     for number, document in enumerate(documents[1:]):
         document.update(state=2, result={"status": "ok", "loss": 8.0 - number})

@@ -69,7 +69,7 @@ def test_help_describes_every_argument(name: str) -> None:
         description = re.search(rf"^[ |]*{argument}: ([A-Z\"].*(?:\n[ |]{{10,}}.*)*)", shown, re.MULTILINE)
         assert description, f"{name} does not describe {argument}"
         default = inspect.signature(called).parameters[argument].default
-        assert default is inspect.Parameter.empty or re.search(r"Defaults\s+to|Required", description.group())
+        assert default is inspect.Parameter.empty or re.search(r"Defaults[\s|]+to|Required", description.group())
 
 
 def test_a_docstring_is_completed_before_its_other_sections() -> None:

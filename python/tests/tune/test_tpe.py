@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 from tune_searches import ACCURACY, LOSS, SPACE, Player
 
 from cerebro_spark.search import Wait
@@ -54,6 +53,8 @@ def best_of(search: Algorithm, function: Callable[[str, Mapping[str, Any], int],
 @pytest.mark.slow
 def test_it_is_better_than_random_on_hartmann_over_20_seeds() -> None:
     """Six dimensions: on Branin's two, 60 trials are too few to tell hyperopt's TPE, ours or its own, from chance."""
+    from scipy import stats
+
     options: dict[str, Any] = {"epochs": 1, "num_trials": 80}
     tpe = [best_of(TPEAlgorithm(HARTMANN, LOSS, seed=seed, **options), hartmann) for seed in range(20)]
     chance = [best_of(RandomAlgorithm(HARTMANN, LOSS, seed=seed, **options), hartmann) for seed in range(20)]

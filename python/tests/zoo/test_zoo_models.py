@@ -22,7 +22,7 @@ from specimen import Specimen
 from zoo_list import BY_FRAMEWORK
 from zoo_process import ZooProcess
 
-from cerebro_spark.trainer.checkpoints.file import open_checkpoint
+from cerebro_spark.trainer.checkpoints.reading import open_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -26,7 +26,7 @@ def start(framework: str) -> None:
     global _trainer_class
     warnings.simplefilter("ignore")
     kind = "torch" if framework == "torch" else "keras"
-    module = importlib.import_module(f"cerebro_spark.trainer.{kind}")
+    module = importlib.import_module(f"cerebro_spark.trainer.{kind}.trainer")
     _trainer_class = module.TorchTrainer if kind == "torch" else module.KerasTrainer
     assert framework == _trainer_class.framework
     socket.socket.connect = _stay_here  # type: ignore[method-assign]

@@ -1,0 +1,64 @@
+"""Writes that may be sent twice: one that finds its own bytes under the name has succeeded.
+
+Other bytes under the name belong to another writer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import BinaryIO, Protocol
+
+from cerebro_spark.errors import AlreadyInStore, NotFoundInStore
+
+_log = logging.getLogger(__name__)
+_CHUNK = 1 << 20
+
+
+class ReadableStore(Protocol):
+    """The part of a store that is needed here."""
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+
+    def reader(self, name: str) -> AbstractContextManager[BinaryIO]:
+        """Open `name` for reading."""
+
+    def _make_durable(self, name: str) -> None:
+        """Put the name of a blob that exists on disk."""
+
+
+@contextmanager
+def accept_own_bytes(store: ReadableStore, name: str, source: Callable[[], BinaryIO]) -> Iterator[None]:
+    """Run a write; if it fails because the name holds the bytes of `source`, it has succeeded.
+
+    A client of an object store, or the kernel for a network file system, repeats a request whose answer was lost. The
+    answer to the second request is that the name is taken, or that the staged file is gone.
+    """
+    try:
+        yield
+    except (AlreadyInStore, NotFoundInStore):
+        if not holds(store, name, source):
+            raise
+        store._make_durable(name)
+        _log.info("%r is in the store %s: only the answer to an earlier request was lost", name, store.url)
+
+
+def holds(store: ReadableStore, name: str, source: Callable[[], BinaryIO]) -> bool:
+    """Return whether the name holds exactly the bytes of `source`."""
+    try:
+        with source() as ours, store.reader(name) as theirs:
+            return _same(ours, theirs)
+    except NotFoundInStore:
+        return False
+
+
+def _same(ours: BinaryIO, theirs: BinaryIO) -> bool:
+    while True:
+        wanted = ours.read(_CHUNK)
+        if theirs.read(len(wanted) or 1) != wanted:
+            return False
+        if not wanted:
+            return True

@@ -1,0 +1,375 @@
+"""What the trainers of all frameworks have in common: the life of a trial, step by step. It knows no framework."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Generic
+
+import numpy as np
+
+from cerebro_spark.errors import CerebroError
+from cerebro_spark.trainer.base import Hooks, Params, Resources, SavedCheckpoint, Trainer
+from cerebro_spark.trainer.checkpoints.arrays import MemorySource, StateArray, read_array
+from cerebro_spark.trainer.checkpoints.digest import compute_digest
+from cerebro_spark.trainer.checkpoints.fit import checking_fit
+from cerebro_spark.trainer.checkpoints.randomness import derive_seed
+from cerebro_spark.trainer.checkpoints.reading import open_checkpoint
+from cerebro_spark.trainer.checkpoints.tree import Tree, flatten, unflatten
+from cerebro_spark.trainer.checkpoints.writing import write_checkpoint
+from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
+from cerebro_spark.trainer.hook_results import check_batches, read_metrics
+from cerebro_spark.trainer.sharing.built_model import M, ModelCache
+from cerebro_spark.trainer.sharing.hooks import WatchedHooks
+from cerebro_spark.trainer.sharing.inspection import Inspector
+from cerebro_spark.trainer.sharing.signature import compute_signature
+from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot, StateChange
+from cerebro_spark.trainer.unit_errors import blaming_build, blaming_unit, check_loss, unsaved_change
+from cerebro_spark.types import Metrics, TrialId, Unit
+
+
+@dataclass(slots=True)
+class CurrentTrial(Generic[M]):
+    """The trial whose state a trainer holds.
+
+    `digest` is that of a checkpoint with this state, as far as it is known. Once something was `measured`, it is the
+    digest from before: whether measuring has changed the state is only checked when the trial goes on.
+    """
+
+    trial: TrialId
+    params: Params
+    model: M
+    generators: Tree
+    epoch: int = 0
+    units: int = 0
+    digest: str = ""
+    measured: bool = False
+
+
+class FrameworkTrainer(Trainer, Generic[M]):
+    """A trainer made of the few steps that differ between frameworks; subclasses define these.
+
+    `builds` counts the calls of `model_fn`, `models` are the built models that are kept.
+    """
+
+    def __init__(self, hooks: Hooks, columns: Columns, *, seed: int = 0, resources: Resources | None = None) -> None:
+        self._watched_hooks = WatchedHooks(hooks, self._make_inspector)
+        self.columns = columns
+        self.seed = seed
+        self.resources = resources or Resources()
+        self.models: ModelCache[M] = ModelCache(self.resources.model_memory)
+        self.builds = 0
+        self._current: CurrentTrial[M] | None = None
+        self._claim_resources()
+
+    @property
+    def hooks(self) -> Hooks:
+        return self._watched_hooks.hooks
+
+    # The life of a trial
+
+    def build(self, trial: TrialId, params: Params) -> None:
+        self._current = None
+        built, generators = self._call_model_fn(trial, params)
+        model = self._share(params, built)
+        if model is not built:
+            json, arrays = flatten({"model": built.state()}, self._wrap_array)
+            model.restore(MemorySource(arrays, json))
+            built.close()
+        self._current = CurrentTrial(trial, params, model, generators)
+
+    def load(
+        self,
+        trial: TrialId,
+        params: Params,
+        source: Path | BinaryIO | bytes,
+        *,
+        digest: str = "",
+        warm_start: bool = False,
+    ) -> None:
+        if not warm_start and self.holds(trial, digest) and self._has_params(params):
+            return
+        self._current = None
+        model, hyperparameters = self._find_model(trial, params)
+        with open_checkpoint(source, digest=digest) as reader, checking_fit(reader, self.framework):
+            model.restore(reader, hyperparameters if warm_start else None)
+            generators = unflatten(reader.meta["rng"], lambda name: read_array(reader, name))
+            counters = reader.meta["counters"]
+        known = "" if warm_start else digest
+        self._current = CurrentTrial(trial, params, model, generators, counters["epoch"], counters["units"], known)
+
+    def save(self, target: Path | BinaryIO) -> SavedCheckpoint:
+        current = self._require_unchanged()
+        saved = write_checkpoint(target, *self._contents(current))
+        current.digest = saved.digest
+        return saved
+
+    def holds(self, trial: TrialId, digest: str) -> bool:
+        current = self._current
+        if current is None or not digest or (current.trial, current.digest) != (trial, digest):
+            return False
+        return not self._has_moved(current)
+
+    def train(self, unit: Unit, feed: Feed | Iterable[Batch], carried: Metrics | None = None) -> Metrics:
+        current = self._require_unchanged()
+        self._current = None
+        current.digest = ""
+        with self._guarded(current, unit), self._own_generators(current):
+            if current.epoch and unit.epoch > current.epoch:
+                self._end_epochs(current.model, unit.epoch - current.epoch)
+            self._begin_unit(current.model, training=True)
+            metrics = self._train_or_call(current, feed, carried)
+            check_loss(metrics, unit, current.params)
+        current.epoch, current.units = unit.epoch, current.units + 1
+        self._current = current
+        return metrics
+
+    def evaluate(self, unit: Unit, feed: Feed | Iterable[Batch], carried: Metrics | None = None) -> Metrics:
+        current = self._require_current()
+        self._current = None
+        with self._guarded(current, unit), self._own_generators(current, keep=False), self._measuring(current):
+            self._begin_unit(current.model, training=False)
+            metrics = self._evaluate_or_call(current, feed, carried)
+        self._current = current
+        return metrics
+
+    def predict(self, feed: Feed | Iterable[Batch]) -> dict[str, Array]:
+        current = self._require_current()
+        with self._own_generators(current, keep=False), self._measuring(current):
+            batches = check_batches(self._map_batches(feed, current.params), self.columns.inputs)
+            parts = list(self._predict(current.model, batches))
+        return {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
+
+    def finish(self, metrics: Metrics) -> dict[str, float]:
+        return {**metrics.values(), **self._finish(self._require_current().model, metrics)}
+
+    def model(self) -> Any:
+        return self._user_model(self._require_current().model)
+
+    # What a framework defines
+
+    @abstractmethod
+    def _claim_resources(self) -> None:
+        """Set threads and device, once a process."""
+
+    @abstractmethod
+    def _build(self, params: Params, seed: int) -> tuple[M, Tree]:
+        """Call `model_fn` with this seed; return the built model and the generators' states after it.
+
+        The generators of the process are left as they were.
+        """
+
+    @abstractmethod
+    def _sign(self, model: M) -> str:
+        """Return the signature of a built model: equal for models that differ only in what `restore` replaces."""
+
+    @abstractmethod
+    def _take_snapshot(self, model: M) -> ObjectSnapshot:
+        """Return a snapshot of all that can be reached from the model and that its state does not have."""
+
+    @abstractmethod
+    def _make_inspector(self) -> Inspector:
+        """Return an inspector for the framework's objects that a user's function refers to."""
+
+    @property
+    @abstractmethod
+    def _remedy(self) -> str:
+        """What a user can do about an unsaved change. It completes "... changed while training and ..."."""
+
+    @abstractmethod
+    def _user_model(self, model: M) -> Any:
+        """Return what `model_fn` returned."""
+
+    def _begin_unit(self, model: M, training: bool) -> None:
+        """Set the mode of the unit, whatever the last unit left."""
+
+    @abstractmethod
+    def _train(self, model: M, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:
+        """Train on the batches of the feed."""
+
+    @abstractmethod
+    def _evaluate(self, model: M, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:
+        """Measure the batches of the feed."""
+
+    @abstractmethod
+    def _predict(self, model: M, batches: Iterable[Batch]) -> Iterator[dict[str, Array]]:
+        """Yield the outputs of each batch, by name."""
+
+    @abstractmethod
+    def _finish(self, model: M, metrics: Metrics) -> dict[str, float]:
+        """Return the values of those metrics that have a state."""
+
+    def _end_epochs(self, model: M, count: int) -> None:
+        """Step what goes by epochs. Called before the first unit of a later epoch."""
+
+    @abstractmethod
+    def _wrap_array(self, name: str, leaf: Any) -> StateArray | None:
+        """Return the framework's array as an array of the state; None for anything else."""
+
+    @abstractmethod
+    def _capture_generators(self) -> Tree:
+        """Return the states of the generators of the process."""
+
+    @abstractmethod
+    def _restore_generators(self, tree: Tree) -> None:
+        """Put the generators of the process into these states."""
+
+    @abstractmethod
+    def _versions(self) -> dict[str, str]:
+        """Return the versions and the thread count that the bits of training depend on."""
+
+    # Built models
+
+    def _call_model_fn(self, trial: TrialId, params: Params) -> tuple[M, Tree]:
+        self.builds += 1
+        with blaming_build(trial, params, self.columns):
+            return self._build(params, derive_seed(self.seed, trial))
+
+    def _share(self, params: Params, built: M) -> M:
+        """Return the kept model that is like `built`; if there is none, keep this one."""
+        signature = self._sign(built)
+        self.models.note_build(params, signature, built.hyperparameters())
+        kept = self.models.get(signature)
+        if kept is not None:
+            return kept
+        built.snapshot = self._take_snapshot(built)
+        self.models.put(signature, built)
+        return built
+
+    def _find_model(self, trial: TrialId, params: Params) -> tuple[M, Any]:
+        """Return the model that these params build, kept or new, and their hyperparameters."""
+        model, hyperparameters = self.models.find_build(params)
+        if model is None:
+            built, _ = self._call_model_fn(trial, params)
+            model = self._share(params, built)
+            if model is not built:
+                built.close()
+            _, hyperparameters = self.models.find_build(params)
+        return model, hyperparameters
+
+    # The current trial
+
+    def _require_current(self) -> CurrentTrial[M]:
+        if self._current is None:
+            raise CerebroError("no trial is current in this trainer: call build or load first")
+        return self._current
+
+    def _require_unchanged(self) -> CurrentTrial[M]:
+        """Return the current trial, to be trained or saved."""
+        current = self._require_current()
+        if self._has_moved(current):
+            self._current = None
+            raise CerebroError(
+                f"evaluating or predicting has changed the state of trial {current.trial}: load its checkpoint again"
+            )
+        return current
+
+    def _has_params(self, params: Params) -> bool:
+        return compute_signature(params) == compute_signature(self._require_current().params)
+
+    def _has_moved(self, current: CurrentTrial[M]) -> bool:
+        """Whether measuring has changed the state."""
+        if current.measured and compute_digest(*self._contents(current)) != current.digest:
+            return True
+        current.measured = False
+        return False
+
+    def _contents(self, current: CurrentTrial[M]) -> tuple[list[StateArray], Any]:
+        """The whole training state: the arrays and the JSON part of a checkpoint."""
+        json, arrays = flatten({"model": current.model.state(), "rng": current.generators}, self._wrap_array)
+        meta = {
+            **json,
+            "framework": self.framework,
+            "versions": self._versions(),
+            "trial": current.trial,
+            "counters": {"epoch": current.epoch, "units": current.units},
+        }
+        return arrays, meta
+
+    # The steps of a unit
+
+    def _train_or_call(
+        self, current: CurrentTrial[M], feed: Feed | Iterable[Batch], carried: Metrics | None
+    ) -> Metrics:
+        if self.hooks.train_fn is None:
+            return self._train(current.model, self._map_feed(feed, current.params), carried)
+        batches = self._map_batches(feed, current.params)
+        return read_metrics(self.hooks.train_fn(self._user_model(current.model), batches, current.params))
+
+    def _evaluate_or_call(
+        self, current: CurrentTrial[M], feed: Feed | Iterable[Batch], carried: Metrics | None
+    ) -> Metrics:
+        if self.hooks.eval_fn is None:
+            return self._evaluate(current.model, self._map_feed(feed, current.params), carried)
+        batches = self._map_batches(feed, current.params)
+        return read_metrics(self.hooks.eval_fn(self._user_model(current.model), batches, current.params))
+
+    def _map_feed(self, feed: Feed | Iterable[Batch], params: Params) -> Feed | Iterable[Batch]:
+        """Apply `input_fn`. Without one the feed stays whole, for frameworks that gather batches themselves."""
+        if self.hooks.input_fn is None:
+            return feed
+        return check_batches(self._map_batches(feed, params), self.columns.names)
+
+    def _map_batches(self, feed: Feed | Iterable[Batch], params: Params) -> Iterator[Batch]:
+        for batch in feed:
+            yield batch if self.hooks.input_fn is None else self.hooks.input_fn(batch, params)
+
+    def _sample(self, params: Params) -> Batch:
+        """Two rows that look like what a step gets, to build models with."""
+        batch = self.columns.zeros(2)
+        if self.hooks.input_fn is None:
+            return batch
+        return next(check_batches([self.hooks.input_fn(batch, params)], self.columns.names))
+
+    @contextmanager
+    def _own_generators(self, current: CurrentTrial[M], *, keep: bool = True) -> Iterator[None]:
+        """Use the trial's generators for a block; `keep` their states after it."""
+        outer = self._capture_generators()
+        self._restore_generators(current.generators)
+        try:
+            yield
+            if keep:
+                current.generators = self._capture_generators()
+        finally:
+            self._restore_generators(outer)
+
+    @contextmanager
+    def _measuring(self, current: CurrentTrial[M]) -> Iterator[None]:
+        """Put back, after a block, what measuring changes by itself."""
+        current.digest = current.digest or compute_digest(*self._contents(current))
+        current.measured = True
+        copies = current.model.copy_statistics()
+        try:
+            yield
+        finally:
+            current.model.restore_statistics(copies)
+            if current.model.snapshot is not None:
+                current.model.snapshot.normalize()
+
+    @contextmanager
+    def _guarded(self, current: CurrentTrial[M], unit: Unit) -> Iterator[None]:
+        """Blame the trial for errors of the block, and fail the unit if it changed what no checkpoint saves."""
+        finished = False
+        try:
+            with blaming_unit(unit, current.params, self.columns):
+                yield
+            finished = True
+        finally:
+            change = self._discard_changed(current.model)
+            if change is not None and finished:
+                raise unsaved_change(change, unit, current.params, self._remedy)
+
+    def _discard_changed(self, model: M) -> StateChange | None:
+        """Return the first unsaved change that a unit left; drop the model, or renew the functions, that have one."""
+        change = model.snapshot.find_change() if model.snapshot is not None else None
+        if change is not None and model.snapshot is not None:
+            model.snapshot.restore_classes()
+            self.models.drop(model)
+        of_hooks = self._watched_hooks.find_change()
+        if of_hooks is not None:
+            self._watched_hooks.renew()
+            self.models.clear()
+        return change or of_hooks

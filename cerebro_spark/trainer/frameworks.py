@@ -1,0 +1,103 @@
+"""Chooses the trainer of a search by the code of `model_fn`, which it never calls.
+
+Threads and devices must be claimed before a framework is first used, so the choice cannot wait for what `model_fn`
+returns. The names in the code of the function, and of the functions that it uses, decide; where they are not clear the
+user must say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.trainer.base import Trainer
+from cerebro_spark.trainer.torch.model import TorchModel
+
+_FAMILIES = {"torch": "torch", "torchvision": "torch", "TorchModel": "torch", "keras": "keras", "tensorflow": "keras"}
+
+
+def choose_trainer(model_fn: Callable[..., Any], framework: str | type[Trainer] = "auto") -> type[Trainer]:
+    """Return the class of trainer of a search.
+
+    Args:
+        model_fn: The user's function.
+        framework: "keras", "torch", "auto" for the one that `model_fn` mentions (the default), or a class of trainer.
+
+    Returns:
+        The class; choosing it loads the framework.
+
+    Raises:
+        ConfigurationError: The framework has another name, or cannot be told from the code.
+    """
+    if isinstance(framework, type):
+        return framework
+    chosen = detect_framework(model_fn) if framework == "auto" else framework
+    if chosen == "torch":
+        from cerebro_spark.trainer.torch.trainer import TorchTrainer
+
+        return TorchTrainer
+    if chosen == "keras":
+        from cerebro_spark.trainer.keras.trainer import KerasTrainer
+
+        return KerasTrainer
+    raise ConfigurationError(f"`framework` is {framework!r}, but must be 'auto', 'keras' or 'torch'")
+
+
+def detect_framework(model_fn: Callable[..., Any]) -> str:
+    """Return "keras" or "torch", whichever the code of `model_fn` mentions. Raises ConfigurationError if unclear.
+
+    >>> def model_fn(params):
+    ...     import torch
+    ...     return TorchModel(torch.nn.Linear(2, 1), None, None)
+    >>> detect_framework(model_fn)
+    'torch'
+    """
+    found = {_FAMILIES[name] for name in _mentioned(model_fn, set()) if name in _FAMILIES}
+    # With Keras' torch backend a function may mention both; a TorchModel is only returned for PyTorch.
+    if found == {"keras", "torch"} and "TorchModel" not in set(_mentioned(model_fn, set())):
+        found = {"keras"}
+    if len(found) != 1:
+        raise ConfigurationError(
+            f"it is not clear from the code of {getattr(model_fn, '__name__', model_fn)!r} whether it builds a Keras or"
+            " a PyTorch model: say framework='keras' or framework='torch'"
+        )
+    return found.pop()
+
+
+def _mentioned(function: Any, seen: set[int]) -> Iterator[str]:
+    """Yield the names in a function, its inner functions and the functions it uses; of modules, the first part."""
+    function = getattr(function, "__func__", function)
+    function = getattr(function, "func", function)
+    if not isinstance(function, FunctionType):
+        function = vars(type(function)).get("__call__")
+    if not isinstance(function, FunctionType) or id(function) in seen:
+        return
+    seen.add(id(function))
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    for name in _names(function.__code__):
+        yield name.split(".")[0]
+        value = function.__globals__.get(name)
+        yield from _mentioned_by(value, seen)
+    for value in cells:
+        yield from _mentioned_by(value, seen)
+
+
+def _mentioned_by(value: Any, seen: set[int]) -> Iterator[str]:
+    if isinstance(value, ModuleType):
+        yield value.__name__.split(".")[0]
+    elif value is TorchModel:
+        yield "TorchModel"
+    elif isinstance(value, type):
+        yield from (base.__module__.split(".")[0] for base in value.__mro__)
+    elif isinstance(value, FunctionType):
+        yield value.__module__.split(".")[0]
+        yield from _mentioned(value, seen)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)

@@ -1,0 +1,68 @@
+"""What differs between the backends of Keras on which units run: TensorFlow and PyTorch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import keras
+
+from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.trainer.feed import Batch, Columns, Feed
+from cerebro_spark.trainer.keras.built_model import BuiltKerasModel
+from cerebro_spark.trainer.resources import Resources
+
+Pass = Literal["train", "test"]
+
+BACKEND: str = keras.backend.backend()
+if BACKEND not in ("tensorflow", "torch"):
+    raise ConfigurationError(
+        f"Keras runs on {BACKEND!r} here, but units run on 'tensorflow' or 'torch': set KERAS_BACKEND to one of them"
+    )
+
+
+class KerasBackend(ABC):
+    """Runs the steps of a model over a feed. `KerasTrainer` calls it, from one thread.
+
+    `traces` counts the graphs that were traced.
+    """
+
+    def __init__(self, columns: Columns, resources: Resources) -> None:
+        self._columns = columns
+        self._resources = resources
+        self.traces = 0
+
+    @abstractmethod
+    def claim(self) -> None:
+        """Set threads and device, once a process. Raises ConfigurationError if they cannot be had."""
+
+    @abstractmethod
+    def run(self, model: BuiltKerasModel, kind: Pass, feed: Feed | Iterable[Batch]) -> None:
+        """Run `train_step` or `test_step` for each batch of the feed."""
+
+    def forget(self, key: str) -> None:  # noqa: B027 (not every backend keeps arrays)
+        """Free the arrays of a partition that are kept between units."""
+
+    def capture_generators(self) -> dict[str, Any]:
+        """Return the states of generators that are the backend's own."""
+        return {}
+
+    def restore_generators(self, tree: Any) -> None:  # noqa: B027 (TensorFlow has none)
+        """Put the backend's own generators into these states."""
+
+    @property
+    @abstractmethod
+    def version(self) -> str:
+        """The version of the library."""
+
+
+def make_backend(columns: Columns, resources: Resources) -> KerasBackend:
+    """Return the backend on which Keras runs in this process."""
+    if BACKEND == "tensorflow":
+        from cerebro_spark.trainer.keras.tensorflow_backend import TensorFlowBackend
+
+        return TensorFlowBackend(columns, resources)
+    from cerebro_spark.trainer.keras.torch_backend import TorchBackend
+
+    return TorchBackend(columns, resources)

@@ -1,0 +1,87 @@
+"""Batches of tensors on a device. Nothing here waits for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
+from cerebro_spark.trainer.torch.tensors import from_numpy
+
+Tensors = dict[str, torch.Tensor]
+
+
+class TensorBatches:
+    """Turns feeds into batches of tensors on a device. Whole partitions are kept on a GPU while they fit.
+
+    Args:
+        columns: The columns of a batch.
+        device: Where the model is.
+        budget: The bytes of GPU memory for partitions; None for half of what is free.
+    """
+
+    def __init__(self, columns: Columns, device: torch.device, budget: int | None) -> None:
+        self._columns = columns
+        self._device = device
+        self._budget = budget
+        self._kept: dict[str, tuple[Any, Tensors]] = {}
+
+    def load(self, feed: Feed | Iterable[Batch]) -> Iterator[Tensors]:
+        """Yield the batches of a feed; batches without rows are left out."""
+        if isinstance(feed, Feed):
+            yield from self._gather(feed)
+            return
+        for batch in feed:
+            tensors = {name: self._to_tensor(name, batch[name]).to(self._device) for name in self._columns.names}
+            if len(next(iter(tensors.values()))):
+                yield tensors
+
+    def load_inputs(self, batch: Batch) -> Tensors:
+        """Return the inputs of a batch."""
+        return {name: from_numpy(batch[name]).to(self._device) for name in self._columns.inputs}
+
+    def forget(self, key: str) -> None:
+        """Free the partition of that key on the GPU."""
+        self._kept.pop(key, None)
+
+    def _gather(self, feed: Feed) -> Iterator[Tensors]:
+        """Select the rows of each batch, on the GPU if the partition is there."""
+        kept = self._keep(feed)
+        arrays = kept or {name: self._to_tensor(name, feed.arrays[name]) for name in self._columns.names}
+        order = torch.from_numpy(feed.order)
+        if kept is not None:
+            order = order.to(self._device)
+        # An empty tensor splits into one empty part, whose mean loss would be NaN.
+        for rows in torch.split(order, feed.sizes) if len(order) else ():
+            batch = {name: array.index_select(0, rows) for name, array in arrays.items()}
+            if kept is None and self._device.type == "cuda":
+                batch = {n: t.pin_memory().to(self._device, non_blocking=True) for n, t in batch.items()}
+            yield batch
+
+    def _to_tensor(self, name: str, array: Array) -> torch.Tensor:
+        """Labels that are whole numbers become int64, as PyTorch's losses want them."""
+        tensor = from_numpy(array)
+        whole = not tensor.is_floating_point() and tensor.dtype is not torch.bool
+        return tensor.long() if whole and name in self._columns.labels else tensor
+
+    def _keep(self, feed: Feed) -> Tensors | None:
+        """Return the partition on the GPU, kept between units; None on a CPU, or if it does not fit."""
+        if self._device.type != "cuda":
+            return None
+        arrays, tensors = self._kept.get(feed.key, (None, {}))
+        if feed.key and arrays is feed.arrays:
+            return tensors
+        if not self._fits(feed.nbytes):
+            return None
+        tensors = {name: self._to_tensor(name, feed.arrays[name]).to(self._device) for name in self._columns.names}
+        if feed.key:
+            self._kept[feed.key] = (feed.arrays, tensors)
+        return tensors
+
+    def _fits(self, size: int) -> bool:
+        if self._budget is None:
+            return size <= int(torch.cuda.mem_get_info(self._device)[0]) // 2
+        held = sum(tensor.nbytes for _, kept in self._kept.values() for tensor in kept.values())
+        return held + size <= self._budget

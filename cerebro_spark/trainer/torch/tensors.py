@@ -1,0 +1,74 @@
+"""Tensors to and from training states and NumPy arrays, without copies where that is possible."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+
+from cerebro_spark.trainer.checkpoints.arrays import TAG_NAMES, StateArray, StateSource
+from cerebro_spark.trainer.checkpoints.fit import check_spec
+
+TENSOR_TAGS = {getattr(torch, name): tag for tag, name in TAG_NAMES.items() if hasattr(torch, name)}
+"""The dtype tags of safetensors by PyTorch's dtypes."""
+
+_HOST = torch.device("cpu")
+
+
+def wrap_tensor(name: str, leaf: Any) -> StateArray | None:
+    """Return a tensor as an array of the state; None for anything else. It is copied off its device when written."""
+    if not isinstance(leaf, torch.Tensor) or leaf.dtype not in TENSOR_TAGS:
+        return None
+    return StateArray(name, TENSOR_TAGS[leaf.dtype], tuple(leaf.shape), lambda: tensor_bytes(leaf))
+
+
+def tensor_bytes(tensor: torch.Tensor) -> memoryview:
+    """Return the memory of a tensor as bytes: its own if it is contiguous and on the host, else a copy."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    data: Any = flat.view(torch.uint8).numpy()
+    return memoryview(data) if flat.numel() else memoryview(b"")
+
+
+def fill_tensor(source: StateSource, name: str, tensor: torch.Tensor) -> None:
+    """Read an array into an existing tensor. Raises CheckpointError if dtype or shape differ."""
+    check_spec(source, name, TENSOR_TAGS[tensor.dtype], tensor.shape)
+    if tensor.device.type == "cpu" and tensor.is_contiguous():
+        source.read_into(name, tensor_bytes(tensor))
+    else:
+        tensor.copy_(read_tensor(source, name))
+
+
+def read_tensor(source: StateSource, name: str, device: torch.device = _HOST) -> torch.Tensor:
+    """Read an array into a new tensor."""
+    tag, shape = source.spec(name)
+    tensor = torch.empty(shape, dtype=getattr(torch, TAG_NAMES[tag]))
+    source.read_into(name, tensor_bytes(tensor))
+    return tensor.to(device)
+
+
+def reuse_tensor(source: StateSource, name: str, old: Any, device: torch.device) -> torch.Tensor:
+    """Read an array into `old` if that is a tensor of its dtype and shape, else into a new tensor."""
+    tag, shape = source.spec(name)
+    if isinstance(old, torch.Tensor) and (TENSOR_TAGS.get(old.dtype), tuple(old.shape)) == (tag, shape):
+        fill_tensor(source, name, old)
+        return old
+    return read_tensor(source, name, device)
+
+
+def is_same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are equal; NaN equals itself."""
+    return torch.equal(one, other) or tensor_bytes(one) == tensor_bytes(other)
+
+
+def from_numpy(array: Any) -> torch.Tensor:
+    """Return a tensor over the memory of an array. It is only read, so the array may be read-only (memory-mapped)."""
+    if array.dtype.name in ("uint16", "uint32", "uint64"):
+        array = array.astype("int64")
+    if any(stride < 0 for stride in array.strides):
+        # PyTorch knows no negative strides, which is how NumPy flips.
+        array = np.ascontiguousarray(array)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)

@@ -1,0 +1,94 @@
+"""The errors of builds and units that are the trial's fault. It only words them; it repairs nothing."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from cerebro_spark.errors import CerebroError, TrialFailed
+from cerebro_spark.trainer.feed import Columns
+from cerebro_spark.trainer.hook_results import list_names
+from cerebro_spark.trainer.sharing.snapshot import StateChange
+from cerebro_spark.types import Metrics, TrialId, Unit
+
+EXPLODED = 1e30
+"""The largest loss of a row. Nothing learns from more: float32 ends at 3e38, and the square is infinite already."""
+
+_GENERATORS = (
+    "is a generator that no checkpoint carries: draw from the framework's default generator, np.random or random"
+)
+_OPTIMIZERS = (
+    "is in neither its `state` nor its `param_groups`, which are what hops of an optimizer: keep it there, or use"
+    " another optimizer"
+)
+
+
+@contextmanager
+def blaming_build(trial: TrialId, params: Mapping[str, Any], columns: Columns) -> Iterator[None]:
+    """Raise TrialFailed for any error inside the block, in which the trial's `model_fn` is called."""
+    try:
+        yield
+    except CerebroError:
+        raise
+    except Exception as error:
+        raise TrialFailed(
+            f"building trial {trial} with params {dict(params)!r} failed:\n{traceback.format_exc()}"
+            + _explain_key(error, columns, params)
+        ) from error
+
+
+@contextmanager
+def blaming_unit(unit: Unit, params: Mapping[str, Any], columns: Columns) -> Iterator[None]:
+    """Raise TrialFailed for any error inside the block, in which a unit of the trial runs."""
+    try:
+        yield
+    except CerebroError:
+        raise
+    except Exception as error:
+        raise TrialFailed(
+            f"{_where(unit)} with params {dict(params)!r}:\n{traceback.format_exc()}"
+            + _explain_key(error, columns, params)
+        ) from error
+
+
+def unsaved_change(change: StateChange, unit: Unit, params: Mapping[str, Any], remedy: str) -> TrialFailed:
+    """Return the error of a unit that has changed what no checkpoint saves."""
+    doing = "training" if unit.kind == "train" else "evaluating"
+    if str(change.after).startswith("a generator"):
+        remedy = _GENERATORS
+    elif change.place.startswith("optimizer"):
+        remedy = _OPTIMIZERS
+    return TrialFailed(
+        f"{_where(unit)}: {change} while {doing} and {remedy} (it is at {change.place}; params {dict(params)!r})"
+    )
+
+
+def check_loss(metrics: Metrics, unit: Unit, params: Mapping[str, Any]) -> None:
+    """Raise TrialFailed if a loss of the unit has exploded: NaN, infinite, or beyond 1e30 a row."""
+    for name, total in metrics.sums.items():
+        value = total / (metrics.weights.get(name) or 1.0)
+        if (name == "loss" or name.endswith("_loss")) and not abs(value) <= EXPLODED:
+            raise TrialFailed(
+                f"{_where(unit)}: its {name} is {value}, which is beyond {EXPLODED:g}; params {dict(params)!r}. Lower"
+                " the learning rate, clip the gradients, or look for odd rows"
+            )
+
+
+def _where(unit: Unit) -> str:
+    return f"trial {unit.trial} failed in epoch {unit.epoch} on partition {unit.partition}"
+
+
+def _explain_key(error: BaseException, columns: Columns, params: Mapping[str, Any]) -> str:
+    """Return, for a missing key, a line with the keys that there are, beginning with a line end; else "".
+
+    A batch itself stays a plain dict: the tree functions of Keras and PyTorch would take any other class for a leaf.
+
+    >>> _explain_key(KeyError("age"), Columns({"features": None}, {"label": None}), {"lr": 0.1}).strip()
+    "KeyError: 'age'. A batch has the keys 'features', 'label'; params has 'lr'"
+    """
+    if not isinstance(error, KeyError):
+        return ""
+    there = f"A batch has the keys {list_names(columns.names)}; params has {list_names(params) or 'none'}"
+    return f"\nKeyError: {', '.join(map(repr, error.args))}. {there}"

@@ -1,0 +1,28 @@
+"""What makes a run without slow tests cheaper: temporary folders in memory, and fewer examples of each property.
+
+What is tested stays the same, and `make test` does all of it on a disk.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+MEMORY = Path("/dev/shm")
+ENOUGH_BYTES = 1 << 30
+EXAMPLES = 25
+
+
+def quicken(config: pytest.Config) -> None:
+    """Prepare a run that leaves slow tests out; leave any other as it is."""
+    if "not slow" not in config.getoption("markexpr"):
+        return
+    hypothesis.settings.register_profile("fast", max_examples=EXAMPLES)
+    hypothesis.settings.load_profile("fast")
+    # Most of a store's time goes to fsync, which costs milliseconds on a disk and nothing here.
+    if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ENOUGH_BYTES:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))

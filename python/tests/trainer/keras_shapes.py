@@ -1,0 +1,80 @@
+"""A Keras model measured by losses and metrics of users' own. To import it imports Keras."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from cerebro_spark.trainer import Columns, ColumnSpec, Feed, Hooks
+from cerebro_spark.trainer.keras.trainer import KerasTrainer
+from cerebro_spark.types import Unit
+
+X = np.random.default_rng(0).normal(size=(11, 1)).astype("float32")
+Y = (X[:, 0] + np.random.default_rng(1).normal(size=11) > 0).astype("float32")
+
+
+def measured(loss: Any, metric: Any, y: Any = Y, shape: tuple[int, ...] = (1,)) -> dict[str, float]:
+    """What is measured of a model that gives `X` as it is, in a shape of its own."""
+
+    def model_fn(params: Any) -> Any:
+        layers = [keras.layers.Dense(1, use_bias=False, kernel_initializer="ones"), keras.layers.Reshape(shape)]
+        model = keras.Sequential(layers)
+        parts = [part() if isinstance(part, type) else part for part in (loss, metric)]
+        model.compile(optimizer=keras.optimizers.SGD(0.1), loss=parts[0], metrics=[parts[1]])
+        return model
+
+    columns = Columns({"x": ColumnSpec("float32", (1,))}, {"y": ColumnSpec("float32", y.shape[1:])})
+    trainer = KerasTrainer(Hooks(model_fn), columns)
+    trainer.build("t", {})
+    return trainer.finish(trainer.evaluate(Unit("t", 1, "v", "eval"), Feed({"x": X, "y": y}, batch_size=4)))
+
+
+def compared(label: Any, output: Any) -> Any:
+    return ops.cast((output > 0) == (label > 0), "float32")
+
+
+def averaged(label: Any, output: Any) -> Any:
+    return ops.mean(compared(label, output), -1)
+
+
+def squeezed(label: Any, output: Any) -> Any:
+    return compared(ops.reshape(label, (-1,)), ops.reshape(output, (-1,)))
+
+
+def squeezing_outputs(label: Any, output: Any) -> Any:
+    return compared(label, ops.squeeze(output, -1))
+
+
+class Hits(keras.metrics.Metric):
+    """A metric of a user's own."""
+
+    def __init__(self, name: str = "hits") -> None:
+        super().__init__(name=name)
+        self.hits = self.add_weight(shape=(), initializer="zeros", name="hits")
+        self.rows = self.add_weight(shape=(), initializer="zeros", name="rows")
+
+    def update_state(self, label: Any, output: Any, sample_weight: Any = None) -> None:
+        found = compared(label, output)
+        self.hits.assign_add(ops.sum(found))
+        self.rows.assign_add(ops.cast(ops.size(found), "float32"))
+
+    def result(self) -> Any:
+        return self.hits / self.rows
+
+
+def root(label: Any, output: Any) -> Any:
+    return ops.sqrt(ops.mean(ops.square(label - output)))
+
+
+class Squares(keras.losses.Loss):
+    """A loss of a user's own."""
+
+    def call(self, label: Any, output: Any) -> Any:
+        return ops.mean(ops.square(label - output), -1) if len(output.shape) > 1 else ops.square(label - output)
+
+
+def squares(label: Any, output: Any) -> Any:
+    return ops.mean(ops.square(label - output))
