@@ -213,12 +213,12 @@ def _schedule_numbers(scheduler: Any) -> dict[str, Any]:
     """
     asked = [name for name in inspect.signature(type(scheduler)).parameters if name not in ("optimizer", "last_epoch")]
     names = [name for each in asked for name in (each, f"{each}s", f"_{each}") if name in vars(scheduler)]
-    return {name: copy.deepcopy(vars(scheduler)[name]) for name in names if _is_number(vars(scheduler)[name])}
+    return {name: copy.deepcopy(vars(scheduler)[name]) for name in names if _is_setting(vars(scheduler)[name])}
 
 
-def _is_number(value: Any) -> bool:
+def _is_setting(value: Any) -> bool:
     if isinstance(value, list | tuple | Counter):
-        return all(map(_is_number, value))
+        return all(map(_is_setting, value))
     return isinstance(value, bool | int | float | str)
 
 

@@ -21,22 +21,6 @@ from test_doc_site import SHOWN, public
 STILL_TO_COME = frozenset(
     f"cerebro_spark.{name}"
     for name in (
-        "ASHA",
-        "GridSearch",
-        "Hyperband",
-        "LocalBackend",
-        "PBT",
-        "RandomSearch",
-        "SimulatedBackend",
-        "SparkBackend",
-        "TPESearch",
-        "backend.base.Backend",
-        "backend.simulated.SimulatedWorker",
-        "backend.simulated.World",
-        "tune.estimator.ModelSearch",
-        "tune.hyperopt.CerebroTrials",
-        "tune.optuna.optimize",
-        "tune.spaces.space.Space",
     )
 )
 
@@ -48,7 +32,8 @@ DEFAULT = re.compile(rf"[Dd]efaults? (?:to|is) {LITERAL}|{LITERAL}, the default\
 
 @cache
 def package() -> griffe.Object:
-    found = griffe.load("cerebro_spark", search_paths=[str(ROOT)], resolve_aliases=True)
+    completed = griffe.load_extensions(str(ROOT / "docs/extensions/completed_docstrings.py"))
+    found = griffe.load("cerebro_spark", search_paths=[str(ROOT)], resolve_aliases=True, extensions=completed)
     assert isinstance(found, griffe.Object)
     return found
 
