@@ -181,9 +181,10 @@ def kept_arrays(case: str) -> Any:
         again = Feed(partition.arrays, partition.order, batch_size=partition.batch_size, key="p0")
         for epoch in (1, 2):
             trainer.train(Unit("t1", epoch, "p0"), again)
-        kept = len(getattr(trainer, "_kept", {}))
+        backend = vars(trainer)["_backend"]
+        kept = len(getattr(backend, "_kept", {}))
         trainer.forget("p0")
-        seen[str(budget)] = [trainer.save(io.BytesIO()).digest, kept, len(getattr(trainer, "_kept", {}))]
+        seen[str(budget)] = [trainer.save(io.BytesIO()).digest, kept, len(getattr(backend, "_kept", {}))]
     return seen
 
 
