@@ -18,52 +18,85 @@ class Backend(ABC):
 
     The engine calls it, from one thread: `bind` and `start` once, perhaps `rehearse`, then `submit` and `events` in
     turns, then `close`. `num_workers` is how many workers a run may expect.
-
-    * `bind(job)` says what the workers will work on; before `start`.
-    * `start(partitions, at)` makes workers appear; each is announced by WorkerJoined. It may raise BackendError or
-      ConfigurationError before anything was launched.
-    * `rehearse(params)` has one worker train and evaluate one batch of a trial of its own, and waits for it: None if
-      that went well, else what went wrong, with the traceback.
-    * `submit(action)` never blocks and never raises for what happens at a worker: that comes back as an event. Orders
-      to one worker are carried out in the order they were given; orders to a worker that is not there are dropped.
-    * `events()` blocks until at least one event is known and returns all that are, in the order in which they happened.
-      It raises RunStalled when no event can ever come any more.
-    * `now()` is the backend's clock, which never goes back; every event's `at` is a reading of it.
-    * `close()` stops the workers; it may be called twice, and after a failed start.
     """
 
     num_workers: int
 
     def bind(self, job: Job) -> None:  # noqa: B027 (not every backend has real workers)
-        """Say what the workers will work on."""
+        """Set what the workers will work on. It is called before `start`.
+
+        Args:
+            job: The run as its workers see it.
+        """
 
     @abstractmethod
     def start(self, partitions: Sequence[Partition], at: float = 0.0) -> None:
-        """Launch the workers, and let the clock begin at `at`."""
+        """Launch the workers. Each is announced by a WorkerJoined.
+
+        Args:
+            partitions: The partitions of the run.
+            at: What the clock shows now, in seconds. Defaults to 0.0; a resumed run goes on where it stopped.
+
+        Raises:
+            BackendError: Before anything is launched, if the workers cannot be.
+            ConfigurationError: Before anything is launched, if an argument cannot be right.
+        """
 
     def located(self, dataset: Dataset) -> Dataset:
-        """The data set with the hosts that hold its partitions now, where a backend can know."""
+        """Find the hosts that hold the partitions of a data set, if the backend can know.
+
+        Args:
+            dataset: The data set.
+
+        Returns:
+            The data set with these hosts; unchanged if they are not known.
+        """
         return dataset
 
     def rehearse(self, params: Mapping[str, Any]) -> str | None:
-        """Try a configuration on one batch; a backend that trains nothing has nothing to try."""
+        """Let one worker train and evaluate one batch of a trial of its own, and wait for it.
+
+        Args:
+            params: The configuration of the trial.
+
+        Returns:
+            None if that succeeded, or if the backend trains nothing. Otherwise what went wrong, with the traceback.
+        """
         return None
 
     @abstractmethod
     def submit(self, action: Action) -> None:
-        """Order something."""
+        """Give an order. It never blocks, and never raises for what happens at a worker: that comes back as an event.
+
+        Orders to one worker are carried out in the order in which they are given. An order to a worker that is not
+        there is dropped.
+
+        Args:
+            action: The order.
+        """
 
     @abstractmethod
     def events(self) -> list[Event]:
-        """Wait for events."""
+        """Wait until at least one event is known.
+
+        Returns:
+            All events that are known, in the order in which they happened.
+
+        Raises:
+            RunStalled: If no event can ever come any more.
+        """
 
     @abstractmethod
     def now(self) -> float:
-        """Seconds on the clock of this backend."""
+        """Read the clock of this backend, which never goes back. Every event's `at` is a reading of it.
+
+        Returns:
+            Seconds.
+        """
 
     @abstractmethod
     def close(self) -> None:
-        """Stop everything that `start` launched."""
+        """Stop everything that `start` launched. It may be called twice, and after a failed start."""
 
     def __enter__(self) -> Backend:
         return self

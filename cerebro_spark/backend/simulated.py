@@ -40,7 +40,13 @@ from cerebro_spark.types import Checkpoint, Metrics, Partition, PartitionId, Tri
 class SimulatedWorker:
     """A worker and its script: when it comes, how fast it is, and when it dies and returns.
 
-    `deaths` are (dies at, returns at) pairs; a second time of infinity means that it stays away.
+    Args:
+        id: The worker's name.
+        speed: How fast it is. Defaults to 1.0; a worker of speed 2 takes half as long.
+        host: The host it runs on. Defaults to "": a host of its own, called as the worker.
+        joins_at: When it joins, in seconds after the start. Defaults to 0.0.
+        deaths: Pairs of seconds after the start: when it dies, and when it returns (infinity: never). Defaults to ():
+            it does not die by script.
     """
 
     id: WorkerId
@@ -54,11 +60,18 @@ class SimulatedWorker:
 class World:
     """How things are in the simulated cluster.
 
-    `cost(params)` are the seconds of a unit on a worker of speed 1. `jitter` spreads each unit's time evenly within
-    that fraction up and down. A checkpoint has `checkpoint_bytes(params)`; a worker that did not write it needs their
-    time over `bandwidth` (bytes a second) to fetch it. `failure_rate` is the chance of a worker to die during a unit;
-    it returns after `repair_seconds`, having lost what it held. With `late_results` a worker given up for dead still
-    reports, too late.
+    Args:
+        cost: `cost(params)` returns the seconds of a training unit on a worker of speed 1.
+        checkpoint_bytes: `checkpoint_bytes(params)` returns the size of a checkpoint. Without it checkpoints are empty.
+        jitter: The fraction by which the time of a unit varies, up and down. Defaults to 0.0.
+        bandwidth: Bytes a second at which a worker fetches a checkpoint that it did not write. It is infinite if not
+            given.
+        load_seconds: Seconds to load a partition. Defaults to 0.0.
+        evaluation_cost: The time of an evaluation unit as a fraction of `cost`. A third if not given.
+        failure_rate: The probability that a worker dies during a unit. Defaults to 0.0.
+        repair_seconds: Seconds until a worker that died returns, without the partitions it held. Defaults to 0.0.
+        late_results: Whether a worker that was given up still reports, too late. Defaults to False.
+        speeds_known: Whether workers announce their speed as they join. Defaults to False.
     """
 
     cost: Callable[[Mapping[str, Any]], float]
@@ -98,6 +111,14 @@ class _WorkerState:
 
 class SimulatedBackend(Backend):
     """Virtual workers that take as long as `world` says.
+
+    Args:
+        workers: The workers.
+        world: How long things take, and how often they fail.
+        seed: The seed of all that is random. Defaults to 0.
+
+    Raises:
+        ConfigurationError: If there are no workers, two have the same name, or a number makes no sense.
 
     >>> world = World(cost=lambda params: 2.0)
     >>> backend = SimulatedBackend([SimulatedWorker("w0")], world)

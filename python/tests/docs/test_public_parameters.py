@@ -16,14 +16,6 @@ import pytest
 from doc_blocks import ROOT
 from test_doc_site import SHOWN, public
 
-# Public names whose docstrings are still to be written. It must hold exactly those that fail: delete what is done, and
-# in the end this set with the test below that reads it.
-STILL_TO_COME = frozenset(
-    f"cerebro_spark.{name}"
-    for name in (
-    )
-)
-
 PARSER: dict[str, Any] = {"returns_multiple_items": False, "warnings": False}
 # "Defaults to `4 << 30`", "the default is 3", "None, the default, means ...".
 LITERAL = r"(`[^`]+`|\"[^\"]*\"|'[^']*'|[\w.+-]*\w)"
@@ -133,14 +125,9 @@ def says_what_it_gives(sections: list[griffe.DocstringSection]) -> bool:
 NAMES = sorted(SHOWN | public())
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) - STILL_TO_COME))
+@pytest.mark.parametrize("name", NAMES)
 def test_a_public_name_documents_what_it_takes_and_returns(name: str) -> None:
     assert problems(name) == []
-
-
-def test_what_is_still_to_come_fails_still() -> None:
-    assert {name for name in STILL_TO_COME if not problems(name)} == set()
-    assert set(NAMES) >= STILL_TO_COME
 
 
 def found_in(source: str) -> list[str]:
