@@ -28,7 +28,7 @@ EXAMPLES = [
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("command", "expected"), EXAMPLES)
 def test_an_example_runs(command: list[str], expected: str, tmp_path: Path) -> None:
     run([sys.executable, str(ROOT / "examples" / command[0]), *command[1:]], tmp_path, expected)
@@ -78,7 +78,7 @@ def test_the_notebook_is_kept_without_outputs() -> None:
 
 @pytest.mark.jvm
 @pytest.mark.slow
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(900)
 def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path) -> None:
     jupyter = str(Path(sys.executable).with_name("jupyter"))
     run([jupyter, "execute", f"--output={tmp_path / 'done.ipynb'}", str(NOTEBOOK)], tmp_path)

@@ -37,7 +37,7 @@ from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.types import Objective
 
 TESTS = Path(__file__).parent
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def children(pid: int) -> list[int]:

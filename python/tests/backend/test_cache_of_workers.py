@@ -16,7 +16,7 @@ from cerebro_spark.data.loading.cache_root import DISK_VARIABLE, MEMORY_VARIABLE
 from cerebro_spark.errors import PreflightFailed
 from cerebro_spark.events import Event, UnitFinished
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.types import Objective
 
-pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def job(folder: Path, **changes: Any) -> Job:

@@ -63,7 +63,7 @@ def test_a_second_ctrl_c_leaves_no_worker(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_a_worker_that_is_taken_away_while_it_tries_a_trial_says_nothing_of_the_trial(tmp_path: Path) -> None:
     def model_fn(params: Mapping[str, Any]) -> Any:
         if not (tmp_path / "killed").exists():

@@ -43,7 +43,7 @@ from cerebro_spark.trainer.torch.trainer import TorchTrainer
 from cerebro_spark.turns import Turn
 from cerebro_spark.types import Checkpoint, Objective, Unit
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SECONDS = 30.0
 
 

@@ -27,7 +27,7 @@ from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.turns import Turn
 from cerebro_spark.types import Checkpoint, Objective, Report, Work
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 class Exploiting(FixedSearch):

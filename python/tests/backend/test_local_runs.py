@@ -43,7 +43,7 @@ from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.turns import Turn
 from cerebro_spark.types import Objective, Report, Work
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 SEED = 11
 CONFIGURATIONS = [{"lr": lr, "batch_size": size} for lr in (0.01, 0.03) for size in (16, 40)]
 

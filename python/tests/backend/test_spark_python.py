@@ -79,7 +79,7 @@ spark.stop()
 
 @pytest.mark.jvm
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_a_search_runs_where_the_environment_is_not_activated(tmp_path: Path) -> None:
     """The `python3` of the PATH is one that cannot run anything: data, workers and scoring must do without it."""
     wrong = tmp_path / "bin" / "python3"

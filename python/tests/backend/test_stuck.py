@@ -52,7 +52,7 @@ def blocking(folder: Path) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_a_unit_that_blocks_for_ever_is_trained_by_another_worker(tmp_path: Path) -> None:
     dataset = small_dataset(tmp_path)
     search = cs.GridSearch(

@@ -90,7 +90,7 @@ def talkative(lines: int) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("lines", [0, 100_000], ids=["a little", "a flood"])
 def test_what_a_worker_prints_is_in_the_drivers_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, lines: int

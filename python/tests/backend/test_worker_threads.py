@@ -22,7 +22,7 @@ from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.types import Objective
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 BUSY = 0.25
 """Seconds of CPU. Every worker trains for several times as long; threads that only wait stay far below."""
 

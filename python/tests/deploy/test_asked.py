@@ -11,7 +11,7 @@ import pytest
 from gateway import HAS_MESOS, Gateway
 from hearer import Hearer
 
-pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def written(command: str) -> dict[str, str]:

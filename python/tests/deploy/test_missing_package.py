@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from gateway import Gateway, borrow_libraries
 
-pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_executors_without_the_package_are_told_of_in_words(tmp_path: Path) -> None:

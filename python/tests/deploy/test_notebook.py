@@ -10,7 +10,7 @@ import pages
 import pytest
 from gateway import Gateway
 
-pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def notebook() -> dict[str, Any]:

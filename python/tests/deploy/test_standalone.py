@@ -15,7 +15,7 @@ import cerebro_spark as cs
 from cerebro_spark.result import Result
 from cerebro_spark.store import paths
 
-pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(900)]
 HOSTS = ["127.0.0.2", "127.0.0.3"]
 
 

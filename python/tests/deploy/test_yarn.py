@@ -18,7 +18,7 @@ from cerebro_spark.result import Result
 from cerebro_spark.store import paths
 from cerebro_spark.store.hdfs import HdfsStore
 
-pytestmark = [pytest.mark.jvm, pytest.mark.hadoop, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.jvm, pytest.mark.hadoop, pytest.mark.slow, pytest.mark.timeout(1200)]
 # Only so that a minute is enough: JVMs of little memory, no web pages.
 THRIFT = """
 spark.ui.enabled       false

@@ -26,7 +26,7 @@ from cerebro_spark.types import Objective
 pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(600)]
 SEED = 20
 TRIALS, PARTITIONS = 6, 3
-KINDS: list[Kind] = ["worker", "worker", "worker", "task", "task", "executor", "executor", "stall", "return"]
+KINDS: list[Kind] = ["worker"] * 5 + ["task"] * 2 + ["executor"] * 3 + ["stall"] + ["return"]
 MOST_UNITS = 5
 HEARTBEAT = 8.0
 
@@ -96,7 +96,7 @@ def check_blows(strikes: list[Strike], events: list[Event]) -> None:
     """
     assert [strike.kind for strike in strikes] == [blow.kind for blow in plan(KINDS, SEED, MOST_UNITS)]
     kills = [strike for strike in strikes if strike.kind in ("worker", "task", "executor")]
-    assert len(kills) == 7
+    assert len(kills) >= 10
     finished = {event.attempt for event in events if isinstance(event, UnitFinished)}
     in_unit = [strike for strike in strikes if strike.attempt is not None and strike.attempt not in finished]
     assert 2 * len(in_unit) >= len(strikes)

@@ -16,7 +16,7 @@ from cerebro_spark.store.base import Store
 from cerebro_spark.store.hdfs import HdfsStore
 from cerebro_spark.store.local import LocalStore
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 FRAMEWORKS = pytest.mark.parametrize("framework", ["torch", "keras"])
 
 

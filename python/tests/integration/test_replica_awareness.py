@@ -26,7 +26,7 @@ from cerebro_spark.store.base import Store
 from cerebro_spark.store.hdfs import HdfsStore
 from cerebro_spark.turns import Turn
 
-pytestmark = [pytest.mark.jvm, pytest.mark.hadoop, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.jvm, pytest.mark.hadoop, pytest.mark.slow, pytest.mark.timeout(1200)]
 A, B, C = HOSTS = ["127.0.0.2", "127.0.0.3", "127.0.0.4"]
 # Two replicas of each partition, so that no host has all and any one can be missed. Whatever the speeds that the run
 # measures, each share of at least one partition a host can be had near the blocks, here from three hosts...

@@ -17,7 +17,7 @@ from cerebro_spark.events import GatheringEnded, WorkerJoined
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.spec import TrainerSpec
 
-pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(900)]
 PATIENCE = 6.0
 
 

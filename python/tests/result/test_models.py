@@ -37,7 +37,7 @@ from cerebro_spark.result import Result, frames, load_result, rows
 from cerebro_spark.result.rows import read_rows
 from cerebro_spark.trainer.base import Hooks
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def matrix(df: pd.DataFrame) -> np.ndarray[Any, Any]:

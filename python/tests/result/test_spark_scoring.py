@@ -18,7 +18,7 @@ from cerebro_spark.result import rows as result_rows
 from cerebro_spark.result import spark as scoring
 from cerebro_spark.trainer.base import Hooks
 
-pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def rows_of(spark: Any, made: MadeRun, partitions: int = 3) -> Any:

@@ -135,7 +135,7 @@ def failing_model_fn(params: dict[str, Any]) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -15,7 +15,7 @@ from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import UnitFinished
 from cerebro_spark.store import paths
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 FEATURES = ["age", "income", "history"]
 
 

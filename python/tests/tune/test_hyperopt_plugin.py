@@ -32,7 +32,7 @@ TREE = {
     "net": hp.choice("net", [{"kind": "wide", "units": hp.quniform("units", 8, 64, 8)}, {"kind": "flat"}]),
 }
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def parabola(params: Mapping[str, Any], epoch: int) -> float:

@@ -23,7 +23,7 @@ from cerebro_spark.tune.trackers import Tracker
 NEW, RUNNING, DONE, ERROR, CANCEL = range(5)
 SPACE = {"x": hp.uniform("x", -3, 3), "batch_size": 16}
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from cerebro_spark.backend.spark import SparkBackend
 from cerebro_spark.tune.hyperopt import CerebroTrials
 from cerebro_spark.tune.optuna import optimize
 
-pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 DATA = {"features": ["x"], "label": "y", "validation": 0.25, "metric": "val_loss", "epochs": 2}
 

@@ -24,7 +24,7 @@ from cerebro_spark.errors import BackendError, ConfigurationError, EventLogError
 from cerebro_spark.result import Result
 from cerebro_spark.tune.optuna import optimize
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ from cerebro_spark.errors import ConfigurationError, EventLogError
 pytestmark = [
     pytest.mark.jvm,
     pytest.mark.slow,
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(900),
     # Spark's validators leave their pool of threads to the collector.
     pytest.mark.filterwarnings("ignore:unclosed running multiprocessing pool:ResourceWarning"),
 ]

@@ -28,7 +28,7 @@ from cerebro_spark.tune.trackers import CSVTracker, MLflowTracker, TensorBoardTr
 from cerebro_spark.tune.trackers.call_queue import CallQueue
 from cerebro_spark.types import Objective
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 OBJECTIVE = Objective("val_loss", "min")
 SPACE = {
     "x": hp.choice([0, 1, 2]),
