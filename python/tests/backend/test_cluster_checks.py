@@ -163,8 +163,8 @@ search = cs.RandomSearch(
     store=str(folder / "runs"), backend=backend,
 )
 
-def tell(event):
-    if type(event).__name__ == "UnitFinished":
+def tell(turn):
+    if any(type(event).__name__ == "UnitFinished" for event in turn.events):
         print("workers", *(handle.pid for handle in backend._run.pool.handles.values()), flush=True)
 
 from cerebro_spark import runs
