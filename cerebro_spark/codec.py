@@ -183,16 +183,31 @@ def reader_of(kind: Any) -> Reader:
 
 
 def _record_reader(kind: type) -> Reader:
-    readers = {name: reader_of(hint) for name, hint in get_type_hints(kind).items()}
+    hints = get_type_hints(kind)
+    readers = {name: reader_of(hint) for name, hint in hints.items()}
+    # Most fields hold what their annotation says, as JSON has it: these need no call.
+    plain = {name: _json_type(hint) for name, hint in hints.items()}
 
     def read(value: Any) -> Any:
-        if not isinstance(value, dict):
+        if type(value) is not dict:
             _refuse(value, kind)
-        if not value.keys() <= readers.keys():
-            raise CodecError(f"{kind.__name__} has no field {min(value.keys() - readers.keys())!r} in this version")
-        return kind(**{name: readers[name](item) for name, item in value.items()})
+        fields = {}
+        for name, item in value.items():
+            if name not in readers:
+                raise CodecError(f"{kind.__name__} has no field {name!r} in this version")
+            fields[name] = item if type(item) is plain[name] else readers[name](item)
+        return kind(**fields)
 
     return read
+
+
+def _json_type(hint: Any) -> type | None:
+    """The type of which JSON's own values need no change to be what an annotation says; None if there is none."""
+    if get_origin(hint) in (Union, types.UnionType):
+        hint = next(one for one in get_args(hint) if one is not type(None))
+    if isinstance(hint, NewType):
+        return str
+    return hint if hint in (str, int, bool, float) else None
 
 
 def _read_float(value: Any) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from cerebro_spark.errors import EventLogError
 from cerebro_spark.eventlog import taken_from_log
@@ -23,7 +24,7 @@ from cerebro_spark.events import (
 from cerebro_spark.run_view import RunView
 from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.turns import LoadOrder, Outcome, TrialState, Turn, UnitOrder
-from cerebro_spark.types import Report, TrialId
+from cerebro_spark.types import Report, TrialId, WorkerId
 
 
 class OutcomeRecorder:
@@ -44,16 +45,24 @@ class OutcomeRecorder:
         """
         counted = self._counts(event)
         actions = self._scheduler.handle(event)
-        reports = tuple(action.report for action in actions if isinstance(action, TellSearch))
-        return actions, Outcome(
-            counted,
-            tuple(UnitOrder(act.attempt, act.worker, act.unit) for act in actions if isinstance(act, RunUnit)),
-            tuple(LoadOrder(act.worker, act.partition) for act in actions if isinstance(act, LoadPartition)),
-            reports,
-            self._changed(event, reports),
-            tuple(action.worker for action in actions if isinstance(action, RetireWorker)),
-            any(isinstance(action, FinishRun) for action in actions),
-        )
+        orders: list[UnitOrder] = []
+        loads: list[LoadOrder] = []
+        reports: list[Report] = []
+        retired: list[WorkerId] = []
+        finished = False
+        for action in actions:  # one pass: this is done for every event of a run
+            if isinstance(action, RunUnit):
+                orders.append(UnitOrder(action.attempt, action.worker, action.unit))
+            elif isinstance(action, TellSearch):
+                reports.append(action.report)
+            elif isinstance(action, LoadPartition):
+                loads.append(LoadOrder(action.worker, action.partition))
+            elif isinstance(action, RetireWorker):
+                retired.append(action.worker)
+            elif isinstance(action, FinishRun):
+                finished = True
+        changed = self._changed(event, reports)
+        return actions, Outcome(counted, tuple(orders), tuple(loads), tuple(reports), changed, tuple(retired), finished)
 
     def _counts(self, event: Event) -> bool:
         if isinstance(event, (UnitFinished, UnitFailed)):
@@ -120,10 +129,14 @@ def view_of(turns: Iterable[Turn]) -> RunView:
     >>> view_of([Turn([start, WorkAdded(0.0, Work("t0", {"lr": 0.1}, until_epoch=1))])]).status("t0")
     'running'
     """
-    turns = [turn for turn in turns if turn.events]
-    _start(turns[0].events[0] if turns else None)
+    stream = (turn for turn in turns if turn.events)
+    first = next(stream, None)
+    _start(first.events[0] if first else None)
+    assert first is not None
+    # A log with outcomes is read turn by turn: keeping all of them costs more time than applying them.
+    whole = chain([first], stream) if first.recorded else with_outcomes([first, *stream])
     view = RunView()
-    for turn in with_outcomes(turns):
+    for turn in whole:
         with taken_from_log(turn.events[0]):
             view.apply(turn)
     return view

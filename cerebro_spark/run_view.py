@@ -324,12 +324,27 @@ class RunView:
         last = max(trial.last, report.epoch)
         self.trials[report.trial] = trial._replace(epochs=trial.epochs + 1, last=last)
 
-    def _set_worker(self, name: WorkerId, **news: Any) -> None:
+    def _set_worker(
+        self,
+        name: WorkerId,
+        queue: tuple[AssignedUnit, ...] | None = None,
+        loading: tuple[str, ...] | None = None,
+        host: str | None = None,
+        up: bool | None = None,
+    ) -> None:
         """Replace the row of a worker; if it does something else now, it does so from now on."""
         before = self.workers[name]
-        after = before._replace(**news)
-        if _activity_key(after) != _activity_key(before):
-            after = after._replace(since=self.now, since_clock=self.wall_clock)
+        after = WorkerView(
+            name,
+            before.host if host is None else host,
+            before.up if up is None else up,
+            before.queue if queue is None else queue,
+            before.loading if loading is None else loading,
+            self.now,
+            self.wall_clock,
+        )
+        if _activity_key(after) == _activity_key(before):
+            after = after._replace(since=before.since, since_clock=before.since_clock)
         self.workers[name] = after
 
 
