@@ -158,7 +158,7 @@ def test_rows_are_read_in_pieces_that_fit_into_memory(torch_run: MadeRun, monkey
         sizes.append(sum(array.nbytes for array in batch.values()))
         return batch
 
-    monkeypatch.setattr(rows, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(rows, "_CHUNK_BYTES", 1000)
     monkeypatch.setattr(frames, "read_rows", noted)
     found = scores(torch_run.result, torch_run.test)
     assert max(sizes) <= 1000

@@ -177,5 +177,5 @@ def test_columns_of_a_spark_frame(spark: Any, tmp_path: Path) -> None:
         search(tmp_path, backend=place, features=["age", "incom"]).fit(frame)
     with pytest.raises(CerebroError, match="'town' is of type string"):
         search(tmp_path, backend=place, features=["age", "town"]).fit(frame)
-    with pytest.raises(ConfigurationError, match=r"`lr` is hp.uniform\(0, 1\), which has no end"):
+    with pytest.raises(ConfigurationError, match=r"`lr` is hp.uniform\(0, 1\), which has infinitely many values"):
         search(tmp_path, backend=place, space={"lr": hp.uniform(0, 1)})

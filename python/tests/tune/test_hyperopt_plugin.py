@@ -309,7 +309,7 @@ def test_a_timeout_before_any_trial_ended_is_said(
     backend = LossyBackend(parabola)
     monkeypatch.setattr(CLOCK, backend.now)
     trials = make(backend)
-    with pytest.raises(CerebroError, match="no trial came to its end"):
+    with pytest.raises(CerebroError, match="no trial was finished"):
         minimize(trials, timeout=0.01)
     assert set(states(trials)) == {CANCEL}
     backend.start([])  # its clock begins again
