@@ -37,7 +37,7 @@ LEAKS: dict[str, Change] = {
     "attribute": lambda m, n: setattr(m.module[n], "extra", n + 1.5),
     "hook": lambda m, n: m.module[n].register_forward_hook(lambda *_: None),
     "rate": lambda m, n: setattr(m.module[1], "p", 0.3 + n / 10),
-    "buffer": lambda m, n: m.module[n].register_buffer("extra", torch.ones(2)),
+    "buffer": lambda m, n: m.module[n].register_buffer("statistics", torch.ones(2)),
     "momentum": lambda m, n: setattr(m.module[2], "momentum", 0.5 + n / 10),
     "module": lambda m, n: m.module[n].add_module("extra", nn.Identity()),
 }
