@@ -39,7 +39,7 @@ LEAKS: dict[str, Change] = {
     "rate": lambda m, n: setattr(m.module[1], "p", 0.3 + n / 10),
     "buffer": lambda m, n: m.module[n].register_buffer("statistics", torch.ones(2)),
     "momentum": lambda m, n: setattr(m.module[2], "momentum", 0.5 + n / 10),
-    "module": lambda m, n: m.module[n].add_module("extra", nn.Identity()),
+    "module": lambda m, n: m.module[n].add_module("child", nn.Identity()),
 }
 # What hops, or is no change.
 KEEPS: dict[str, Change] = {
