@@ -109,8 +109,7 @@ def test_reports_of_trials_it_never_asked_for_change_nothing(name: str) -> None:
     twin = copy.deepcopy(search)
     search.tell(Report("a-clone", 1, {"profit": 1.0}))
     search.tell(Report("a-clone", 2, error="no such thing"))
-    assert cloudpickle.dumps(search) == cloudpickle.dumps(twin)
-    assert Player(search).play().works == Player(twin).play().works
+    assert cloudpickle.dumps(search) == cloudpickle.dumps(twin), "nothing that it goes by has changed"
 
 
 @pytest.mark.parametrize("name", NAMES)
