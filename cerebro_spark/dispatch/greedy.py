@@ -14,7 +14,7 @@ from cerebro_spark.scheduling.board import Board, Bools
 def longest_first(view: PolicyView, changes: Changes, eligible: Bools) -> list[UnitChoice]:
     """Give each idle worker the free trial with most left to train, the most loaded worker first."""
     board = view.board
-    if not eligible.any() or not board.free.any():
+    if not board.free.any():
         return []
     left = board.remaining(view.now)
     left += left * view.rng.random(left.size) * 1e-9

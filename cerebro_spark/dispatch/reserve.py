@@ -34,7 +34,7 @@ class _Outlook:
 def reserve(view: PolicyView, changes: Changes, eligible: Bools) -> list[UnitChoice]:
     """Give each idle worker the free trial with most left, unless that would make a more critical trial late."""
     board = view.board
-    if not eligible.any() or not board.free.any():
+    if not board.free.any():
         return []
     outlook = _look_ahead(view, eligible)
     choices = []
