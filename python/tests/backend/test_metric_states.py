@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ class Bulky:
         return self.positive / self.rows
 
 
-def bulky(params: dict[str, Any]) -> TorchModel:
+def bulky(params: Mapping[str, Any]) -> TorchModel:
     import torch
 
     module = torch.nn.Linear(FEATURES, 1)

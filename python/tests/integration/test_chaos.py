@@ -26,7 +26,8 @@ from cerebro_spark.types import Objective
 pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(600)]
 SEED = 20
 TRIALS, PARTITIONS = 6, 3
-KINDS: list[Kind] = ["worker"] * 5 + ["task"] * 2 + ["executor"] * 3 + ["stall"] + ["return"]
+WORKERS: list[Kind] = ["worker"] * 5
+KINDS: list[Kind] = [*WORKERS, "task", "task", "executor", "executor", "executor", "stall", "return"]
 MOST_UNITS = 5
 HEARTBEAT = 8.0
 
