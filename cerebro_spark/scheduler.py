@@ -202,7 +202,7 @@ class MopScheduler:
         state = self.state
         return (
             not state.assignments
-            and not state.board.active.any()
+            and not np.count_nonzero(state.board.active)
             and not any(trial.evaluations for trial in state.trials.values())
         )
 
@@ -213,7 +213,7 @@ class MopScheduler:
         # Evaluations are short, and the search waits for them: they go before training.
         self._start_evaluations()
         changed = state.look_at_all or state.fresh_workers or state.fresh_trials
-        if changed and state.board.idle.any() and state.board.holders.any():
+        if changed and np.count_nonzero(state.board.idle) and np.count_nonzero(state.board.holders):
             self.view.now = state.now
             changes = Changes(state.fresh_workers, state.fresh_trials, state.look_at_all)
             for choice in self._policy(self.view, changes, state.board.idle):
@@ -225,7 +225,7 @@ class MopScheduler:
     def _queue_ahead(self) -> None:
         """Tell busy workers their next unit, so that they fetch its checkpoint while they train."""
         room = self._with_room()
-        if not room.any() or not self.state.board.free.any():
+        if not np.count_nonzero(room) or not np.count_nonzero(self.state.board.free):
             return
         self.view.now = self.state.now
         for choice in self._policy(self.view, Changes(everything=True), room):

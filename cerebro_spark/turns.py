@@ -118,21 +118,26 @@ def events_of(turns: Iterable[Turn]) -> list[Event]:
 
 
 def outcome_to_plain(outcome: Outcome) -> dict[str, Any]:
-    """An outcome as JSON knows it. What is as usual is left out.
+    """An outcome as JSON writes it. What is as usual is left out.
 
     >>> outcome_to_plain(Outcome(orders=(UnitOrder(7, "w0", Unit("t0", 1, "p0")),)))
     {'orders': [[7, 'w0', 't0', 1, 'p0', 'train']]}
     """
-    plain = {
-        "orders": [[attempt, worker, *unit] for attempt, worker, unit in outcome.orders],
-        "loads": [list(load) for load in outcome.loads],
-        "reports": [to_plain(report, "report") for report in outcome.reports],
-        "trials": [list(state) for state in outcome.trials],
-        "retired": list(outcome.retired),
-        "finished": outcome.finished,
-    }
-    said = {name: value for name, value in plain.items() if value}
-    return said if outcome.counted else {"counted": False, **said}
+    plain: dict[str, Any] = {} if outcome.counted else {"counted": False}
+    # One by one: most outcomes are a single order, and a run writes as many as it has events.
+    if outcome.orders:
+        plain["orders"] = [[attempt, worker, *unit] for attempt, worker, unit in outcome.orders]
+    if outcome.loads:
+        plain["loads"] = outcome.loads
+    if outcome.reports:
+        plain["reports"] = [to_plain(report, "report") for report in outcome.reports]
+    if outcome.trials:
+        plain["trials"] = outcome.trials
+    if outcome.retired:
+        plain["retired"] = outcome.retired
+    if outcome.finished:
+        plain["finished"] = True
+    return plain
 
 
 def outcome_from_plain(plain: Mapping[str, Any]) -> Outcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cerebro_spark.backend.base import Backend
@@ -59,11 +60,12 @@ class RemoteBackend(Backend):
             raise BackendError("this backend has no job: call bind(job) before start")
         if self._current is not None:
             raise BackendError("this backend is running already: close it before it is started again")
-        self._launcher.prepare(self._job, self.num_workers)
+        job = replace(self._job, trainer=self._job.trainer.with_modules())
+        self._launcher.prepare(job, self.num_workers)
         self._zero = time.monotonic() - at
         self._current = RemoteRun(
             self._launcher,
-            self._job,
+            job,
             self.num_workers,
             self.now,
             heartbeat=self.heartbeat,

@@ -14,7 +14,7 @@ from cerebro_spark.scheduling.board import Board, Bools
 def longest_first(view: PolicyView, changes: Changes, eligible: Bools) -> list[UnitChoice]:
     """Give each idle worker the free trial with most left to train, the most loaded worker first."""
     board = view.board
-    if not eligible.any() or not board.free.any():
+    if not np.count_nonzero(eligible) or not np.count_nonzero(board.free):
         return []
     left = board.remaining(view.now)
     left += left * view.rng.random(left.size) * 1e-9
@@ -23,7 +23,7 @@ def longest_first(view: PolicyView, changes: Changes, eligible: Bools) -> list[U
     for worker in sort_by_load(view, eligible):
         rows = find_candidates(board, free, worker)
         if rows.size:
-            trial = int(rows[np.argmax(left[rows])])
+            trial = int(rows[left[rows].argmax()])
             free[trial] = False
             choices.append(UnitChoice(worker, trial, choose_column(view, worker, trial)))
     return choices
@@ -45,15 +45,14 @@ def random_choice(view: PolicyView, changes: Changes, eligible: Bools) -> list[U
 
 def find_candidates(board: Board, free: Bools, worker: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
     """The free trials that have something to train on a partition of this worker."""
-    columns = np.flatnonzero(board.holds[worker])
-    if columns.size == 1:
-        return np.flatnonzero(free & board.may[:, columns[0]])
-    return np.flatnonzero(free & board.may[:, columns].any(axis=1))
+    (columns,) = board.holds[worker].nonzero()
+    may = board.may[:, columns[0]] if columns.size == 1 else board.may[:, columns].any(axis=1)
+    return (free & may).nonzero()[0]
 
 
 def sort_by_load(view: PolicyView, eligible: Bools) -> list[int]:
     """Return the eligible workers, those with most work left first."""
-    workers = np.flatnonzero(eligible)
+    (workers,) = eligible.nonzero()
     if workers.size == 1:
         return [int(workers[0])]
     loads = view.board.loads(view.now, eligible)
@@ -63,8 +62,8 @@ def sort_by_load(view: PolicyView, eligible: Bools) -> list[int]:
 def choose_column(view: PolicyView, worker: int, trial: int) -> int:
     """Of the partitions that the trial could train on here, the one with most units left for each of its holders."""
     board = view.board
-    columns = np.flatnonzero(board.may[trial] & board.holds[worker])
+    (columns,) = (board.may[trial] & board.holds[worker]).nonzero()
     if columns.size == 1:
         return int(columns[0])
     waiting = board.todo[:, columns].sum(axis=0) / board.holders[columns]
-    return int(columns[np.argmax(waiting + view.rng.random(columns.size) * 1e-6)])
+    return int(columns[(waiting + view.rng.random(columns.size) * 1e-6).argmax()])

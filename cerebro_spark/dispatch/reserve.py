@@ -34,7 +34,7 @@ class _Outlook:
 def reserve(view: PolicyView, changes: Changes, eligible: Bools) -> list[UnitChoice]:
     """Give each idle worker the free trial with most left, unless that would make a more critical trial late."""
     board = view.board
-    if not eligible.any() or not board.free.any():
+    if not np.count_nonzero(eligible) or not np.count_nonzero(board.free):
         return []
     outlook = _look_ahead(view, eligible)
     choices = []
@@ -46,7 +46,7 @@ def reserve(view: PolicyView, changes: Changes, eligible: Bools) -> list[UnitCho
             outlook.free[trial] = False
             outlook.until[trial] = outlook.ready[worker] = end
             choices.append(UnitChoice(worker, trial, column))
-    if not choices and not (board.live & ~eligible).any():
+    if not choices and not np.count_nonzero(board.live & ~eligible):
         return _anything(view, np.flatnonzero(eligible))
     return choices
 
@@ -70,7 +70,7 @@ def _choose(view: PolicyView, outlook: _Outlook, worker: int) -> int:
     expected = _expected_visitors(board, outlook, worker)
     left = outlook.left[rows]
     for _ in range(min(_CONSIDERED, rows.size)):
-        best = int(np.argmax(left))
+        best = int(left.argmax())
         trial = int(rows[best])
         if not _makes_late(board, outlook, worker, trial, expected):
             return trial
@@ -82,7 +82,7 @@ def _expected_visitors(board: Board, outlook: _Outlook, worker: int) -> np.ndarr
     """Trials now running elsewhere that will want this worker, soon enough for it to wait without being late itself."""
     slack = outlook.bound - outlook.loads[worker]
     soon = board.active & ~outlook.free & (outlook.until - outlook.now <= slack)
-    rows = np.flatnonzero(soon)
+    (rows,) = soon.nonzero()
     wants = (board.todo[rows] & board.holds[worker]).any(axis=1) | ((board.later[rows] > 0) & (board.open[rows] == 0))
     return np.asarray(rows[wants], dtype=np.intp)
 
@@ -94,10 +94,10 @@ def _makes_late(
     end = outlook.now + float(board.costs.cost[trial] * board.costs.slowness[worker])
     rows = visitors[(outlook.left[visitors] > outlook.left[trial]) & (outlook.until[visitors] < end)]
     for row in rows:
-        wanted = board.todo[row] if board.open[row] else np.ones(board.columns, dtype=np.bool_)
-        others = board.live & (board.holds & wanted).any(axis=1)
+        holds = board.holds & board.todo[row] if board.open[row] else board.holds
+        others = board.live & holds.any(axis=1)
         others[worker] = False
-        elsewhere = float(outlook.ready[others].min()) if others.any() else np.inf
+        elsewhere = float(outlook.ready[others].min()) if np.count_nonzero(others) else np.inf
         delay = min(end, elsewhere) - outlook.until[row]
         if delay > max(0.0, outlook.bound - outlook.left[row]):
             return True
@@ -109,6 +109,6 @@ def _anything(view: PolicyView, workers: np.ndarray[tuple[int], np.dtype[np.intp
     for worker in workers:
         rows = find_candidates(view.board, view.board.free, int(worker))
         if rows.size:
-            trial = int(rows[np.argmax(view.board.remaining(view.now)[rows])])
+            trial = int(rows[view.board.remaining(view.now)[rows].argmax()])
             return [UnitChoice(int(worker), trial, choose_column(view, int(worker), trial))]
     return []

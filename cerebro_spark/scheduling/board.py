@@ -168,7 +168,7 @@ class Board:
 
     def _turn_for_newcomer(self) -> int:
         """Return a turn behind all that have begun: a rotation must not wait for a newcomer."""
-        if not self._active.any():
+        if not np.count_nonzero(self._active):
             return 0
         turns = self._turn[self._active]
         begun = self._open[self._active] < self.columns
@@ -248,8 +248,7 @@ class Board:
         """Return, by trial, the expected seconds until all it was asked for is trained, its running unit included."""
         self.reweigh()
         left = self.costs.cost[: self._weight.size] * self._weight
-        running = self._active & ~self._free
-        left[running] += np.maximum(self._until[running] - now, 0.0)
+        left += np.maximum(self._until - now, 0.0) * (self._active & ~self._free)
         return left
 
     def loads(self, now: float, eligible: Bools) -> Floats:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import io
 import os
+import re
 import shutil
 import uuid
 from abc import ABC, abstractmethod
@@ -20,6 +21,7 @@ from cerebro_spark.store.idempotence import accept_own_bytes
 from cerebro_spark.store.streams import BlobWriter, StagedBlob
 
 STAGING = ".staging"
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 """The folder under a store's root for unfinished writes. Its content is never listed, read or deleted by name."""
 
 NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK}
@@ -334,6 +336,6 @@ def check_name(name: str) -> str:
         )
     if parts[0] == STAGING:
         raise ConfigurationError(f"{name!r} cannot name a blob: {STAGING!r} is for unfinished writes; use another name")
-    if any(ord(letter) < 32 or 0xD800 <= ord(letter) < 0xE000 or ord(letter) == 127 for letter in name):
+    if _UNPRINTABLE.search(name):
         raise ConfigurationError(f"{name!r} cannot name a blob: it holds control characters or surrogates")
     return name

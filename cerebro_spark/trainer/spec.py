@@ -38,6 +38,10 @@ class TrainerSpec:
         """Return a new trainer for data with these columns."""
         return self.trainer_class(self.hooks, columns, seed=self.seed, resources=self.resources)
 
+    def with_modules(self) -> TrainerSpec:
+        """Return the same with the modules that the functions need, as they are now."""
+        return dataclasses.replace(self, hooks=self.hooks.with_modules())
+
     def with_resources(self, **changes: Any) -> TrainerSpec:
         """Return the same with some fields of `resources` changed."""
         return dataclasses.replace(self, resources=dataclasses.replace(self.resources, **changes))

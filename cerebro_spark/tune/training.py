@@ -46,7 +46,8 @@ class Training:
     def recipe(self, search: Search, data: Any, store: Store, backend: Backend) -> Recipe:
         """Return the recipe of a run over `data`, which is prepared if it is not a Dataset yet."""
         options = self._options
-        check_functions(self.hooks)
+        hooks = self.hooks.with_modules()
+        check_functions(hooks)
         arguments.check_replicas(options.replicas, backend.num_workers)
         _check_shared(store, backend)
         self.check_data(data)
@@ -54,7 +55,7 @@ class Training:
             search,
             self.objective,
             self.dataset(data, store, backend),
-            TrainerSpec(self.hooks, options.seed, self.framework, options.resources or Resources()),
+            TrainerSpec(hooks, options.seed, self.framework, options.resources or Resources()),
             replicas=options.replicas,
             max_kills=options.max_kills,
             kind=options.kind,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import selectors
 import socket
 import threading
@@ -135,23 +136,25 @@ class Hub:
 
     def _serve_all(self) -> None:
         while True:
-            self._serve_ready(self._next_deadline())
+            deadline = self._next_deadline()
+            self._serve_ready(max(0.0, deadline - time.monotonic()))
             with self._lock:
                 said, self._said = self._said, []
                 closing = self._closing
-            if self._silent() or any(isinstance(message, str) for _, message in said):
+            late = time.monotonic() >= deadline
+            if late or any(isinstance(message, str) for _, message in said):
                 # What has come in meanwhile counts: this process may have slept, or been busy, longer than they.
                 self._serve_ready(0.0, woken=False)
-            for peer, seconds in self._silent():
+            for peer, seconds in self._silent() if late else ():
                 self._lose(peer, f"silent for {seconds:.1f} s")
             for number, message in said:
                 self._speak(number, message)
             if closing:
                 return
 
-    def _serve_ready(self, timeout: float | None, woken: bool = True) -> None:
+    def _serve_ready(self, timeout: float, woken: bool = True) -> None:
         """Serve all sockets that are ready. Calls of other threads are left for the next turn unless `woken`."""
-        for key, ready in self._selector.select(timeout):
+        for key, ready in self._selector.select(None if timeout == math.inf else timeout):
             if key.fileobj is self._listener:
                 self._accept()
             elif key.fileobj is self._wake_out:
@@ -160,9 +163,9 @@ class Hub:
             else:
                 self._serve(key.data, ready)
 
-    def _next_deadline(self) -> float | None:
-        deadlines = [peer.heard + self._patience(peer) for peer in self._peers.values()]
-        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+    def _next_deadline(self) -> float:
+        """Return the time before which no peer can be silent for too long: each message of a peer moves its own on."""
+        return min((peer.heard + self._patience(peer) for peer in self._peers.values()), default=math.inf)
 
     def _patience(self, peer: _Peer) -> float:
         return self._silence if peer.channel.open else _SECONDS_TO_PROVE

@@ -27,7 +27,7 @@ class Hooks:
         train_fn: `train_fn(model, batches, params)` trains one unit and returns sums of metrics with the row count
             ("rows"), or Metrics; None uses the trainer's own loop.
         eval_fn: `eval_fn(model, batches, params)` evaluates one unit, and returns the same; None as of `train_fn`.
-        modules: The user's own modules that came with the functions; None for functions of this process.
+        modules: The user's own modules that the functions need; None where they were not looked for yet.
     """
 
     model_fn: Callable[[Params], Any]
@@ -36,11 +36,18 @@ class Hooks:
     eval_fn: Callable[[Any, Iterable[Batch], Params], Any] | None = None
     modules: UserModules | None = None
 
+    @property
+    def functions(self) -> tuple[Any, ...]:
+        """The functions, with None for those that are not given."""
+        return self.model_fn, self.input_fn, self.train_fn, self.eval_fn
+
+    def with_modules(self) -> Hooks:
+        """Return the same with the user's modules as they are now: all workers of a run get these, replacements too."""
+        return self if self.modules is not None else Hooks(*self.functions, collect_modules(self.functions))
+
     def __reduce__(self) -> tuple[Any, ...]:
-        functions = (self.model_fn, self.input_fn, self.train_fn, self.eval_fn)
-        modules = self.modules if self.modules is not None else collect_modules(functions)
         # The modules come first: once unpickled they can be imported, and the functions after them need that.
-        return _receive_hooks, (modules, *functions)
+        return _receive_hooks, (self.with_modules().modules, *self.functions)
 
     def __setstate__(self, state: Sequence[Any]) -> None:
         """Take over the fields that earlier releases pickled."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 
 from cerebro_spark.backend.driver.launcher import Launcher, ProcessWatcher
@@ -27,6 +31,7 @@ from cerebro_spark.backend.wire.messages import (
 from cerebro_spark.backend.worker.session import WorkerSpec
 from cerebro_spark.errors import BackendError
 from cerebro_spark.events import Event, LoadPartition, PartitionLoaded, RetireWorker, WorkerJoined, WorkerLost
+from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.spec import TrainerSpec
 
 WAIT = 30.0
@@ -39,12 +44,14 @@ class ThreadLauncher(Launcher):
     def __init__(self, script: Script, hello: Callable[[str], Any] = Hello) -> None:
         self._script = script
         self._hello = hello
+        self.jobs: list[Job] = []
         self.orders: list[tuple[str, ToWorker]] = []
 
     def job_for(self, name: str, job: Job) -> Job:
         return job
 
     def launch(self, handle: WorkerHandle, spec: WorkerSpec, watcher: ProcessWatcher) -> None:
+        self.jobs.append(cloudpickle.loads(spec.job))
         handle.launched = DriverConnection(spec.address, spec.secret, WAIT)
         threading.Thread(target=self._work, args=(handle, watcher), daemon=True).start()
 
@@ -91,7 +98,8 @@ class ThreadBackend(RemoteBackend):
 @contextlib.contextmanager
 def started(launcher: ThreadLauncher, num_workers: int = 2, **changes: Any) -> Iterator[ThreadBackend]:
     backend = ThreadBackend(launcher, num_workers)
-    backend.bind(Job("r1", None, None, TrainerSpec(None), **changes))  # type: ignore[arg-type]
+    job: Any = Job("r1", None, None, TrainerSpec(Hooks(lambda params: None)))  # type: ignore[arg-type]
+    backend.bind(replace(job, **changes))
     backend.start([])
     with backend:
         yield backend
@@ -110,6 +118,23 @@ def test_a_rehearsal_leaves_the_events_to_the_engine() -> None:
         assert str(backend.rehearse({"lr": 1})).endswith("says no")
         assert backend.rehearse({}) is None
         assert sorted(event.worker for event in gather(backend, WorkerJoined, 2)) == ["w0", "w1"]
+
+
+def test_a_worker_that_comes_later_gets_the_modules_that_the_run_was_started_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "edited_while_running.py"
+    source.write_text("def model_fn(params):\n    return 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    hooks = Hooks(importlib.import_module(source.stem).model_fn)
+    launcher = ThreadLauncher(answering)
+    with started(launcher, num_workers=1, trainer=TrainerSpec(hooks)) as backend:
+        gather(backend, WorkerJoined, 1)
+        source.write_text("def model_fn(params):\n    return 2\n")
+        backend.add_workers(1)
+        gather(backend, WorkerJoined, 1)
+    texts = [job.trainer.hooks.modules.sources[source.stem].text for job in launcher.jobs if job.trainer.hooks.modules]
+    assert texts == ["def model_fn(params):\n    return 1\n"] * 2
 
 
 def test_the_others_warm_up_once_and_answer_nothing() -> None:
