@@ -267,5 +267,5 @@ def test_what_runs_and_show_refuse(
 
 def test_the_command_is_installed() -> None:
     command = Path(sys.executable).with_name("cerebro-spark")
-    done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.startswith("cerebro-spark 0.")

@@ -37,7 +37,7 @@ def test_a_run_that_hangs_at_its_end_is_ended_and_says_where(tmp_path: Path, cod
         env=environment,
         cwd=tmp_path,
         capture_output=True,
-        timeout=200,
+        timeout=600,
         check=False,
     )
     assert b"1 passed" in run.stdout

@@ -48,7 +48,7 @@ def run(command: list[str], folder: Path, expected: str = "") -> None:
         },
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

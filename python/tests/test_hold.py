@@ -58,7 +58,7 @@ def test_a_driver_that_lives_beats_and_one_that_ended_has_left_nothing(tmp_path:
     store = Noting(tmp_path)
     with Hold(store, "r1", "me", every=0.001):
         for _ in range(5):
-            assert store.beats.acquire(timeout=30)
+            assert store.beats.acquire(timeout=300)
         assert beats(store)
     assert beats(store) == []
     assert threading.active_count() == 1 or not [t for t in threading.enumerate() if t.name == "beat"]
@@ -77,13 +77,13 @@ def test_however_a_driver_ends_its_hold_ends_at_once(error: type[BaseException],
 def test_a_store_that_is_away_for_a_while_does_not_disturb(tmp_path: Path) -> None:
     store = Noting(tmp_path)
     with Hold(store, "r1", "me", every=0.001):
-        assert store.beats.acquire(timeout=30)
+        assert store.beats.acquire(timeout=300)
         store.away = True
         for _ in range(5):
-            assert store.beats.acquire(timeout=30)
+            assert store.beats.acquire(timeout=300)
         store.away = False
         for _ in range(6):
-            assert store.beats.acquire(timeout=30)
+            assert store.beats.acquire(timeout=300)
     assert beats(store) == []
 
 

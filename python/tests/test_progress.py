@@ -237,5 +237,5 @@ def test_nothing_is_printed_by_default() -> None:
         "progress(Turn([WorkerLost(0.0, 'w0', 'gone')], [Outcome()]))\n"
         "logging.getLogger('cerebro_spark.backend.driver.pool').error('something')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     assert (done.stdout, done.stderr) == ("", "")

@@ -80,7 +80,7 @@ def driver(folder: Path, run: str, units: int) -> Iterator[subprocess.Popen[str]
         yield process
     finally:
         process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
 
 
 def see_units(process: subprocess.Popen[str], count: int) -> None:
@@ -99,7 +99,7 @@ def test_a_driver_that_is_stopped_takes_its_workers_along_and_the_run_is_resumed
         with deaths_of(workers) as all_end:
             if how == "ctrl-c":
                 os.killpg(process.pid, signal.SIGINT)  # as a terminal does: everybody in the group gets it
-                _, said = process.communicate(timeout=60)
+                _, said = process.communicate(timeout=300)
                 assert "KeyboardInterrupt" in said
                 assert f'run r1 can be resumed: cs.resume("{dataset.store.url}", "r1", backend=...)' in said
             else:
@@ -126,7 +126,7 @@ def test_a_run_that_is_taken_over_goes_on_here_and_ends_there(tmp_path: Path) ->
     with driver(tmp_path, "r1", 8) as process:
         see_units(process, 8)
         runs.resume(dataset.store, "r1", LocalBackend(num_workers=2, threads=1), take_over=True)
-        _, said = process.communicate("go on\n", timeout=120)
+        _, said = process.communicate("go on\n", timeout=600)
         assert process.returncode == 1
         assert "EventLogError: another driver goes on with run r1" in said
         assert f"process {os.getpid()} on" in said

@@ -106,7 +106,7 @@ def elsewhere(code: str, data: bytes, folder: Path) -> str:
     """What a process prints that has none of the modules, with `data` on its standard input."""
     environment = {**os.environ, "PYTHONPATH": str(Path(user_modules.__file__).parents[1])}
     done = subprocess.run(
-        [sys.executable, "-c", code], input=data, cwd=folder, env=environment, capture_output=True, timeout=120
+        [sys.executable, "-c", code], input=data, cwd=folder, env=environment, capture_output=True, timeout=600
     )
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode().strip()

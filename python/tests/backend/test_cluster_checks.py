@@ -181,7 +181,7 @@ def test_ctrl_c_stops_spark_workers_and_leaves_a_run_to_resume(tmp_path: Path) -
     assert len(workers) == 2
     assert all(is_worker(pid) for pid in workers)
     driver.send_signal(signal.SIGINT)
-    _, said = driver.communicate(timeout=90)
+    _, said = driver.communicate(timeout=450)
     assert "KeyboardInterrupt" in said
     assert 'can be resumed: cs.resume("' in said
     assert not any(is_worker(pid) for pid in workers)

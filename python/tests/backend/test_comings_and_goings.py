@@ -174,6 +174,6 @@ def test_a_run_on_a_session_that_was_stopped_ends_with_what_to_do(tmp_path: Path
     )
     said = [sys.executable, "-c", script, str(tmp_path / "store")]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    done = subprocess.run(said, env=environment, capture_output=True, text=True, timeout=150, check=False)
+    done = subprocess.run(said, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 1
     assert "the Spark session was stopped: make a new one, and a new SparkBackend of it" in done.stderr.splitlines()[-1]

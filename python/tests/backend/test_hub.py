@@ -18,7 +18,7 @@ from cerebro_spark.backend.wire.messages import FromWorker, Heartbeat, Hello, Ou
 from cerebro_spark.events import LoadPartition
 
 SECRET = b"s" * 32
-WAIT = 20.0
+WAIT = 200.0
 HELLO = Hello("w0")
 LOAD = LoadPartition("w0", "p0")
 BAD = OutputLine("bad")

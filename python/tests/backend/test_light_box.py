@@ -46,9 +46,9 @@ def test_a_local_run_needs_only_torch(tmp_path: Path) -> None:
     tests = Path(__file__).resolve().parents[1]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(tests), str(tests.parents[1])])}
     check = subprocess.run(
-        [sys.executable, "-c", "import pyspark"], env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", "import pyspark"], env=environment, capture_output=True, text=True, timeout=300
     )
     assert "No module named 'pyspark'" in check.stderr
     script = [sys.executable, "-c", SCRIPT, str(tmp_path / "store")]
-    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=600)
     assert done.stdout.strip() == "finished True Result", done.stderr

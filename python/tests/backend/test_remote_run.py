@@ -34,7 +34,7 @@ from cerebro_spark.events import Event, LoadPartition, PartitionLoaded, RetireWo
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.spec import TrainerSpec
 
-WAIT = 30.0
+WAIT = 200.0
 Script = Callable[[DriverConnection, str, ToWorker], None]
 
 

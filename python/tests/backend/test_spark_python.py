@@ -101,7 +101,7 @@ def test_a_search_runs_where_the_environment_is_not_activated(tmp_path: Path) ->
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
         check=False,
     )
     assert "scored True" in done.stdout, done.stderr[-3000:]

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def command(*more: str) -> subprocess.CompletedProcess[str]:
     said = [sys.executable, "-m", "benchmarks.peers", "--work", "reference", *more]
-    return subprocess.run(said, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    return subprocess.run(said, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
 
 
 @pytest.mark.slow

@@ -158,7 +158,7 @@ def test_processes_of_one_host_load_once_and_share_the_pages(dataset: Dataset, r
     ]
     for child in children:
         child.start()
-    seen = [results.get(timeout=120) for _ in children]
+    seen = [results.get(timeout=600) for _ in children]
     for child in children:
         child.join(60)
         assert child.exitcode == 0

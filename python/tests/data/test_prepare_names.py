@@ -21,7 +21,7 @@ class MeetingStore(LocalStore):
 
     def __init__(self, root: Path, parties: int) -> None:
         super().__init__(root)
-        self.meeting = threading.Barrier(parties, timeout=30)
+        self.meeting = threading.Barrier(parties, timeout=300)
 
     def exists(self, name: str) -> bool:
         found = super().exists(name)

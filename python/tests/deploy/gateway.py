@@ -49,13 +49,13 @@ class Gateway:
         shutil.copytree(pages.ROOT / "examples", folder / "examples")
         (folder / "spark-conf").mkdir()
 
-    def run(self, command: str, timeout: float = 200, **environment: object) -> Said:
+    def run(self, command: str, timeout: float = 900, **environment: object) -> Said:
         """Run a block to its end; AssertionError with its last words if it fails or takes too long."""
         code, said = self._run(command, timeout, environment)
         assert code == 0, f"code {code} from:\n{command}\n{said.out[-2000:]}\n{said.err[-6000:]}"
         return said
 
-    def fail(self, command: str, timeout: float = 200, **environment: object) -> Said:
+    def fail(self, command: str, timeout: float = 900, **environment: object) -> Said:
         """The same for one that must fail."""
         code, said = self._run(command, timeout, environment)
         assert code != 0, f"it should have failed:\n{command}\n{said.out[-2000:]}"
@@ -128,7 +128,7 @@ def _build_wheel(folder: Path) -> None:
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", str(sources)],
         cwd=_made(folder / "wheels"),
         check=True,
-        timeout=120,
+        timeout=600,
     )
 
 

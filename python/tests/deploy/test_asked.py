@@ -24,7 +24,7 @@ def asked_of_kubernetes(tmp_path: Path, under: str) -> tuple[dict[str, Any], dic
     command = pages.block("kubernetes", "bash", under=under)
     with Hearer({}) as hearer:
         environment = {"MASTER": f"k8s://http://{hearer.address}", "IMAGE": "example.com/search:1"}
-        Gateway(tmp_path / "home").run(command, timeout=100, KUBECONFIG="/nowhere", **environment)
+        Gateway(tmp_path / "home").run(command, timeout=500, KUBECONFIG="/nowhere", **environment)
     kinds: dict[str, list[dict[str, Any]]] = {}
     for _, path, body in hearer.heard:
         assert path.startswith("/api/v1/namespaces/search/")
@@ -66,7 +66,7 @@ def test_the_dispatcher_of_mesos_is_sent_the_job_of_the_page(tmp_path: Path) -> 
         "success": True,
     }
     with Hearer(answer) as hearer:
-        Gateway(tmp_path / "home").run(command, timeout=100, DISPATCHER=f"mesos://{hearer.address}")
+        Gateway(tmp_path / "home").run(command, timeout=500, DISPATCHER=f"mesos://{hearer.address}")
     (request,) = [body for _, path, body in hearer.heard if path == "/v1/submissions/create"]
     job = ["--store", "hdfs://namenode:8020/churn", "--rows", "20000"]
     assert request["appArgs"][-len(job) :] == job

@@ -42,7 +42,7 @@ class HadoopCluster:
         )
         self.datanodes = [self._datanode(number) for number in range(datanodes)]
 
-    def start(self, timeout: float = 60) -> Self:
+    def start(self, timeout: float = 300) -> Self:
         """Format, start everything, and wait until all data nodes are live and the name node takes writes."""
         write_settings(self.conf_dir, self.settings)
         self.namenode.run_once("-format", "-nonInteractive", "-force")
@@ -73,7 +73,7 @@ class HadoopCluster:
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def wait_live(self, count: int, timeout: float = 60) -> None:
+    def wait_live(self, count: int, timeout: float = 300) -> None:
         """Wait until the name node counts exactly `count` live data nodes; a killed one is given up after some 11 s."""
 
         def ready() -> bool:
@@ -81,11 +81,11 @@ class HadoopCluster:
 
         self.namenode.await_(ready, f"count {count} live data nodes", timeout)
 
-    def wait_writable(self, timeout: float = 60) -> None:
+    def wait_writable(self, timeout: float = 300) -> None:
         """Wait until the name node has heard of all blocks and takes writes, as after a restart."""
         self.namenode.await_(lambda: not self._bean("NameNodeInfo").get("Safemode", "?"), "leave safe mode", timeout)
 
-    def wait_for(self, ready: Callable[[], bool], what: str, timeout: float = 60) -> None:
+    def wait_for(self, ready: Callable[[], bool], what: str, timeout: float = 300) -> None:
         """Wait for another state of the cluster that can only be asked for."""
         wait_for(ready, what, timeout)
 
@@ -95,7 +95,7 @@ class HadoopCluster:
         blocks = found["BlockLocations"]["BlockLocation"]
         return [sorted(block["hosts"]) for block in sorted(blocks, key=lambda block: int(block["offset"]))]
 
-    def wait_replicated(self, path: str, count: int, timeout: float = 60) -> list[list[str]]:
+    def wait_replicated(self, path: str, count: int, timeout: float = 300) -> list[list[str]]:
         """Wait until every block of a file is known on `count` data nodes; a writer waits for the first one only."""
         self.wait_for(
             lambda: all(len(set(hosts)) >= count for hosts in self.block_hosts(path)),

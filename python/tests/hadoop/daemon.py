@@ -64,7 +64,7 @@ class Daemon:
         with open(self.log, "ab") as log:
             self._process = self._spawn([], log)
 
-    def run_once(self, *arguments: str, timeout: float = 60) -> None:
+    def run_once(self, *arguments: str, timeout: float = 300) -> None:
         """Run the main class with these arguments to its end, as for formatting a name node."""
         with open(self.log, "ab") as log:
             process = self._spawn(list(arguments), log)

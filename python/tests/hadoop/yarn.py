@@ -45,7 +45,7 @@ class YarnCluster:
         )
         self.nodemanagers = [self._nodemanager(number, memory_mb, cores) for number in range(nodemanagers)]
 
-    def start(self, timeout: float = 60) -> Self:
+    def start(self, timeout: float = 300) -> Self:
         """Start everything and wait until all node managers are active."""
         try:
             self.resourcemanager.start()
@@ -70,7 +70,7 @@ class YarnCluster:
     ) -> None:
         self.stop()
 
-    def wait_active(self, count: int, timeout: float = 60) -> None:
+    def wait_active(self, count: int, timeout: float = 300) -> None:
         """Wait until the resource manager counts exactly `count` active node managers."""
         self.resourcemanager.await_(
             lambda: self._metrics().get("activeNodes") == count, f"count {count} active node managers", timeout

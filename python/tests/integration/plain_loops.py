@@ -45,7 +45,7 @@ def train_plainly(
     given.write_bytes(pickle.dumps((courses, train, validation)))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, __file__, framework, str(given), str(made)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     found: dict[str, list[Epoch]] = pickle.loads(made.read_bytes())
     return found

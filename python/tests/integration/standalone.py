@@ -90,7 +90,7 @@ class StandaloneCluster:
         )
         self.workers = {host: self._worker(folder, host) for host in hosts}
 
-    def start(self, timeout: float = 60) -> Self:
+    def start(self, timeout: float = 300) -> Self:
         try:
             self.master.start()
             for worker in self.workers.values():
@@ -113,7 +113,7 @@ class StandaloneCluster:
     ) -> None:
         self.stop()
 
-    def wait_alive(self, count: int, timeout: float = 60) -> None:
+    def wait_alive(self, count: int, timeout: float = 300) -> None:
         """Wait until the master counts exactly `count` living workers."""
         self.master.await_(lambda: self._status().get("aliveworkers") == count, f"count {count} workers", timeout)
 

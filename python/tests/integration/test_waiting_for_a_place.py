@@ -31,7 +31,7 @@ class PlaceTaker:
 
     def _run(self, spark: Any, address: tuple[str, int]) -> None:
         def sit(_: Any) -> Any:
-            with socket.create_connection(address, timeout=60) as call:
+            with socket.create_connection(address, timeout=300) as call:
                 call.recv(1)  # returns when the other end is closed
             return []
 

@@ -260,7 +260,7 @@ def test_a_saved_result_scores_in_a_new_process_after_the_run_is_gone(made_run: 
     command = [sys.executable, "-c", LOADED, str(saved), str(rows), str(out)]
     # The functions of these runs are in a module of the tests, which a new process must find as a user's own would be.
     environment = {"PYTHONPATH": f"{here.parents[3]}:{here.parent}", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split(maxsplit=1) == [result.best_trial.id, f"{measured}\n"]
     np.testing.assert_allclose(pd.read_pickle(out), expected, rtol=1e-6, atol=1e-7)

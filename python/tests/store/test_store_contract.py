@@ -339,7 +339,7 @@ def test_writing_beside_deletes_never_fails(store: Store) -> None:
 
     def delete() -> None:
         for _ in range(turns):
-            assert begun.acquire(timeout=30)
+            assert begun.acquire(timeout=300)
             store.delete("d/e")
 
     with ThreadPoolExecutor(1) as pool:
@@ -358,7 +358,7 @@ def test_writing_beside_deletes_never_fails(store: Store) -> None:
 
 def at_once(count: int, act: Callable[[int], object]) -> list[str]:
     """Run `act(0)` ... `act(count - 1)` in threads that begin together; "done" or the error's name of each."""
-    ready = threading.Barrier(count, timeout=30)
+    ready = threading.Barrier(count, timeout=300)
 
     def run(number: int) -> str:
         ready.wait()

@@ -69,7 +69,7 @@ def in_own_process(act: Callable[[], object]) -> str:
         input=cloudpickle.dumps(act),
         capture_output=True,
         env=environment,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert process.returncode == 0, process.stderr.decode()

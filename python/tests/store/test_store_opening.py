@@ -162,7 +162,7 @@ def test_hdfs_opens_with_the_spark_session_s_configuration(hadoop_cluster: Hadoo
         [sys.executable, "-c", _SPARK, hadoop_cluster.url],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": ":".join(path for path in sys.path if path)},
         check=False,

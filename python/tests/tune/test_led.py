@@ -168,5 +168,5 @@ def test_a_library_that_is_missing_is_said_with_its_extra(module: str, library: 
         f"try:\n    import cerebro_spark.tune.{module} as loaded; loaded.MLflowTracker()\n"
         "except MissingDependency as error:\n    print(error)\n"
     )
-    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60).stdout
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=300).stdout
     assert f"pip install 'cerebro-spark[{extra}]'" in said

@@ -199,7 +199,7 @@ def test_a_type_checker_knows_what_fit_returns(pyspark: bool, tmp_path: Path) ->
         env={**os.environ, "MYPYPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     found = {int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error: " in line}

@@ -220,7 +220,7 @@ def test_a_pipeline_is_saved_before_and_after_it_is_fitted(spark: Any, tmp_path:
         env={**os.environ, "PYTHONPATH": folders},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert f"scored {expected}" in done.stdout, done.stderr[-2000:]
