@@ -11,16 +11,15 @@ import numpy as np
 
 from cerebro_spark.errors import CheckpointError
 
-ITEM_BYTES = {
-    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "C64": 8,
-    "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
+_DTYPES = {
+    "float64": ("F64", 8), "float32": ("F32", 4), "float16": ("F16", 2), "bfloat16": ("BF16", 2),
+    "float8_e4m3fn": ("F8_E4M3", 1), "float8_e5m2": ("F8_E5M2", 1), "complex64": ("C64", 8), "bool": ("BOOL", 1),
+    "int64": ("I64", 8), "int32": ("I32", 4), "int16": ("I16", 2), "int8": ("I8", 1),
+    "uint64": ("U64", 8), "uint32": ("U32", 4), "uint16": ("U16", 2), "uint8": ("U8", 1),
 }  # fmt: skip
-NUMPY_TAGS = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "complex64": "C64",
-    "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
-    "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
-    "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
-}  # fmt: skip
+ITEM_BYTES = dict(_DTYPES.values())
+"""The bytes of an item by the dtype tags of safetensors."""
+NUMPY_TAGS = {name: tag for name, (tag, _) in _DTYPES.items()}
 """The dtype tags of safetensors by NumPy's names."""
 TAG_NAMES = {tag: name for name, tag in NUMPY_TAGS.items()}
 
@@ -63,9 +62,6 @@ class StateSource(Protocol):
     def spec(self, name: str) -> tuple[str, tuple[int, ...]]:
         """Return the dtype tag and the shape of an array. Raises CheckpointError for a name that is not there."""
 
-    def read(self, name: str) -> bytearray:
-        """Return the bytes of an array."""
-
     def read_into(self, name: str, buffer: memoryview) -> None:
         """Fill `buffer`, which must have the size of the array."""
 
@@ -86,9 +82,6 @@ class MemorySource:
             raise CheckpointError(f"the model has no array {name!r}: it has another structure")
         return self._arrays[name].dtype, self._arrays[name].shape
 
-    def read(self, name: str) -> bytearray:
-        return bytearray(self._arrays[name].data())
-
     def read_into(self, name: str, buffer: memoryview) -> None:
         if self._arrays[name].nbytes:
             buffer.cast("B")[:] = self._arrays[name].data().cast("B")
@@ -98,8 +91,7 @@ def wrap_numpy(name: str, leaf: Any) -> StateArray | None:
     """Return a NumPy array as an array of the state; None for anything else."""
     if not isinstance(leaf, np.ndarray) or str(leaf.dtype) not in NUMPY_TAGS:
         return None
-    array: np.ndarray[Any, Any] = leaf
-    return StateArray(name, NUMPY_TAGS[str(array.dtype)], tuple(array.shape), lambda: view_bytes(array))
+    return StateArray(name, NUMPY_TAGS[str(leaf.dtype)], leaf.shape, lambda: view_bytes(leaf))
 
 
 def view_bytes(array: np.ndarray[Any, Any]) -> memoryview:
@@ -124,7 +116,7 @@ def read_arrays(source: StateSource, names: Sequence[str]) -> Iterator[np.ndarra
 
     Nothing else may read from the source before the last array was yielded.
     """
-    size = sum(math.prod(shape) * resolve_dtype(TAG_NAMES[tag]).itemsize for tag, shape in map(source.spec, names))
+    size = sum(math.prod(shape) * ITEM_BYTES[tag] for tag, shape in map(source.spec, names))
     if size < _READ_AHEAD_BYTES:
         yield from (read_array(source, name) for name in names)
         return

@@ -10,6 +10,8 @@ import numpy as np
 
 from cerebro_spark.trainer.checkpoints.tree import Tree
 
+_NUMPY_FIELDS = ("kind", "keys", "position", "has_gauss", "cached")
+
 
 def derive_seed(*parts: object) -> int:
     """Return a 32-bit seed, the same on every machine for the same parts.
@@ -30,17 +32,8 @@ def seed_host(seed: int) -> None:
 def capture_host() -> Tree:
     """Return the states of Python's and NumPy's global generators, as plain values and arrays."""
     version, words, gauss = random.getstate()
-    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
-    return {
-        "python": {"version": version, "words": np.array(words, dtype=np.uint32), "gauss": gauss},
-        "numpy": {
-            "kind": kind,
-            "keys": np.array(keys),
-            "position": int(position),
-            "has_gauss": int(has_gauss),
-            "cached": float(cached),
-        },
-    }
+    python = {"version": version, "words": np.array(words, dtype=np.uint32), "gauss": gauss}
+    return {"python": python, "numpy": dict(zip(_NUMPY_FIELDS, np.random.get_state(legacy=True), strict=True))}
 
 
 def restore_host(tree: Tree) -> None:
@@ -54,4 +47,4 @@ def restore_host(tree: Tree) -> None:
     """
     python, numpy_ = tree["python"], tree["numpy"]
     random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
-    np.random.set_state((numpy_["kind"], numpy_["keys"], numpy_["position"], numpy_["has_gauss"], numpy_["cached"]))
+    np.random.set_state(tuple(numpy_[field] for field in _NUMPY_FIELDS))

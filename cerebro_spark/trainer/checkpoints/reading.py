@@ -30,19 +30,13 @@ def open_checkpoint(source: Path | BinaryIO | bytes, *, digest: str = "") -> Ite
     """
     if isinstance(source, Path):
         try:
-            with open(source, "rb", buffering=0) as file, _checked(CheckpointReader(file, str(source), digest)) as own:
-                yield own
+            with open(source, "rb", buffering=0) as file, open_checkpoint(file, digest=digest) as opened:
+                yield opened
         except OSError as error:
             raise CheckpointUnreadable(f"the checkpoint {source} cannot be read: {error}") from error
         return
-    stream: BinaryIO = io.BytesIO(source) if isinstance(source, bytes) else source
     label = str(getattr(source, "name", "the checkpoint in memory"))
-    with _checked(CheckpointReader(stream, label, digest)) as reader:
-        yield reader
-
-
-@contextmanager
-def _checked(reader: CheckpointReader) -> Iterator[CheckpointReader]:
+    reader = CheckpointReader(io.BytesIO(source) if isinstance(source, bytes) else source, label, digest)
     try:
         yield reader
     except CheckpointError:
@@ -60,9 +54,7 @@ class CheckpointReader:
         self._header = read_header(file, label)
         self.meta = self._header.meta
         self._expected = digest
-        self._digest = StateDigest() if digest else None
-        if self._digest is not None:
-            self._digest.add_meta(self.meta)
+        self._digest = StateDigest(self.meta) if digest else None
 
     def names(self) -> Sequence[str]:
         """Return the names of all arrays, in the order of the file."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from cerebro_spark.errors import CheckpointError
 from cerebro_spark.trainer.checkpoints.arrays import StateArray
-from cerebro_spark.trainer.checkpoints.digest import GENERATORS, StateDigest, as_bytes, compute_rest_digest
+from cerebro_spark.trainer.checkpoints.digest import GENERATORS, compute_digest, compute_rest_digest
 from cerebro_spark.trainer.checkpoints.header import encode_header
 
 _CHUNK_BYTES = 4 << 20
@@ -67,26 +67,11 @@ def write_checkpoint(target: Path | BinaryIO, arrays: Sequence[StateArray], meta
 
 def _write(file: BinaryIO, arrays: Sequence[StateArray], meta: Any) -> SavedCheckpoint:
     generators = [array for array in arrays if array.name.startswith(GENERATORS) and array.nbytes]
-    rest_digest = compute_rest_digest({array.name: as_bytes(array.data()) for array in generators}, meta)
+    rest_digest = compute_rest_digest({array.name: array.data().cast("B") for array in generators}, meta)
     header = encode_header(arrays, meta, rest_digest)
     _write_all(file, memoryview(header))
-    digest = StateDigest()
-    digest.add_meta(meta)
-    for array in arrays:
-        _write_array(file, array, digest)
-    return SavedCheckpoint(len(header) + sum(array.nbytes for array in arrays), digest.hexdigest())
-
-
-def _write_array(file: BinaryIO, array: StateArray, digest: StateDigest) -> None:
-    data = array.data()
-    if data.nbytes != array.nbytes:
-        raise CheckpointError(f"{array.name!r} has {data.nbytes} bytes, but its dtype and shape say {array.nbytes}")
-    if data.nbytes:
-        data = as_bytes(data)
-        # Hashed while it is written. What was copied off a device is freed before the next array is fetched.
-        digest.add(array.name, array.dtype, array.shape, data)
-        _write_all(file, data)
-        digest.wait()
+    digest = compute_digest(arrays, meta, partial(_write_all, file))
+    return SavedCheckpoint(len(header) + sum(array.nbytes for array in arrays), digest)
 
 
 def _write_all(file: BinaryIO, data: memoryview) -> None:

@@ -51,11 +51,6 @@ class KerasBackend(ABC):
     def restore_generators(self, tree: Any) -> None:  # noqa: B027 (TensorFlow has none)
         """Put the backend's own generators into these states."""
 
-    @property
-    @abstractmethod
-    def version(self) -> str:
-        """The version of the library."""
-
 
 def make_backend(columns: Columns, resources: Resources) -> KerasBackend:
     """Return the backend on which Keras runs in this process."""

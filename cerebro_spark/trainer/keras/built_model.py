@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,7 +38,6 @@ RETURNS = (
 
 # About what a traced graph costs.
 _GRAPH_BYTES = 32 << 20
-_default_generator: Any = None
 
 
 class BuiltKerasModel(BuiltModel):
@@ -46,8 +46,8 @@ class BuiltKerasModel(BuiltModel):
     def __init__(self, model: Any, columns: Columns, sample: Batch) -> None:
         self.model = model
         self.columns = columns
-        self._dict_inputs = len(columns.inputs) > 1 or _is_dict(model, "input")
-        self._dict_labels = len(columns.labels) > 1 or _is_dict(model, "output")
+        self._dict_inputs = len(columns.inputs) > 1 or isinstance(getattr(model, "input", None), dict)
+        self._dict_labels = len(columns.labels) > 1 or isinstance(getattr(model, "output", None), dict)
         inner = getattr(model.optimizer, "inner_optimizer", None)
         optimizers = [model.optimizer] if inner is None else [model.optimizer, inner]
         self._rates = [_make_variables(optimizer) for optimizer in optimizers]
@@ -65,15 +65,17 @@ class BuiltKerasModel(BuiltModel):
 
     @property
     def nbytes(self) -> int:
-        return _GRAPH_BYTES + sum(_nbytes(v) for v in (*self.model.variables, *self.model.optimizer.variables))
+        variables = [*self.model.variables, *self.model.optimizer.variables]
+        return _GRAPH_BYTES + sum(int(np.prod(v.shape)) * ITEM_BYTES[NUMPY_TAGS[v.dtype]] for v in variables)
 
     def pack(self, batch: Any) -> Any:
         """Return (x, y) or (x, y, sample_weight), by name if there are several."""
-        inputs = {name: batch[name] for name in self.columns.inputs}
-        labels = {name: batch[name] for name in self.columns.labels}
-        x = inputs if self._dict_inputs else next(iter(inputs.values()))
-        y = labels if self._dict_labels else next(iter(labels.values()))
+        x, y = self.inputs(batch), _pick(batch, self.columns.labels, self._dict_labels)
         return (x, y, batch[self.columns.weight]) if self.columns.weight else (x, y)
+
+    def inputs(self, batch: Any) -> Any:
+        """Return x alone, for predictions."""
+        return _pick(batch, self.columns.inputs, self._dict_inputs)
 
     def _weigh_by_rows(self, tracker: Any) -> None:
         """Let Keras weigh the loss of an output by the rows of the batch, which a graph does not know by itself."""
@@ -84,13 +86,8 @@ class BuiltKerasModel(BuiltModel):
 
         tracker.update_state = weighed
 
-    def inputs(self, batch: Any) -> Any:
-        """Return x alone, for predictions."""
-        inputs = {name: batch[name] for name in self.columns.inputs}
-        return inputs if self._dict_inputs else next(iter(inputs.values()))
-
-    def named_variables(self) -> dict[str, Any]:
-        """Return all training state. The numbers in the names keep them apart and in order."""
+    def state(self) -> dict[str, Any]:
+        # The numbers in the names keep variables apart and in order.
         groups = {"model": self.model.variables, "optimizer": self.model.optimizer.variables}
         named = {
             f"{group}/{index:04d}-{variable.path.replace('/', '.')}": variable
@@ -110,17 +107,13 @@ class BuiltKerasModel(BuiltModel):
     def _statistics(self) -> list[Any]:
         """Statistics, counters and generators: all variables that are not trained and belong to no metric."""
         measuring = {id(variable) for variable in self.model.metrics_variables}
-        own = [v for v in self.model.non_trainable_variables if id(v) not in measuring]
-        return [*own, self.default_seed]
-
-    def state(self) -> Any:
-        return self.named_variables()
+        return [*(v for v in self.model.non_trainable_variables if id(v) not in measuring), self.default_seed]
 
     def hyperparameters(self) -> Any:
         return [{name: float(variable.numpy()) for name, variable in rates.items()} for rates in self._rates]
 
     def restore(self, source: StateSource, hyperparameters: Any = None) -> None:
-        own = self.named_variables()
+        own = self.state()
         check_names(source, "model/", own)
         for name, variable in own.items():
             check_spec(source, f"model/{name}", NUMPY_TAGS[variable.dtype], variable.shape)
@@ -164,11 +157,14 @@ def check_layers(model: Any) -> None:
 
 def default_generator() -> Any:
     """Return the generator of `keras.random.*(seed=None)`. It is put back if `clear_session`, say, removed it."""
-    global _default_generator
-    if _default_generator is None:
-        _default_generator = seed_generator.global_seed_generator()
-    global_state.set_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR, _default_generator)
-    return _default_generator
+    generator = _first_default_generator()
+    global_state.set_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR, generator)
+    return generator
+
+
+@functools.cache
+def _first_default_generator() -> Any:
+    return seed_generator.global_seed_generator()
 
 
 @contextmanager
@@ -229,12 +225,5 @@ def wrap_variable(name: str, leaf: Any) -> StateArray | None:
     return StateArray(name, NUMPY_TAGS[leaf.dtype], tuple(leaf.shape), lambda: view_bytes(np.asarray(leaf.numpy())))
 
 
-def _nbytes(variable: Any) -> int:
-    return int(np.prod(variable.shape)) * ITEM_BYTES[NUMPY_TAGS[variable.dtype]]
-
-
-def _is_dict(model: Any, attribute: str) -> bool:
-    try:
-        return isinstance(getattr(model, attribute), dict)
-    except (AttributeError, ValueError):
-        return False
+def _pick(batch: Any, names: Iterable[str], by_name: bool) -> Any:
+    return {name: batch[name] for name in names} if by_name else batch[next(iter(names))]

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
-from operator import is_
+from collections.abc import Iterable
 from typing import Any
 
 import keras
 import numpy as np
 
-from cerebro_spark.trainer.keras.signature import WRAPPERS, is_foreign, names_set_by_keras
-from cerebro_spark.trainer.sharing.inspection import Guard, Inspection, Inspector, describe_array, inspect_leaf
+from cerebro_spark.trainer.keras.signature import (
+    WRAPPERS,
+    framework_bases,
+    is_foreign,
+    is_framework,
+    names_set_by_keras,
+    read_value,
+)
+from cerebro_spark.trainer.sharing.inspection import (
+    ABSENT,
+    Inspection,
+    Inspector,
+    describe_array,
+    guard_objects,
+    inspect_leaf,
+)
 from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
 
 _SETTINGS = (bool, int, float, str, type(None), types.FunctionType)
 # What Keras sets by itself while it trains, and modes that every unit sets.
 _ASIDE = WRAPPERS | {"built", "stop_training", "training", "compiled", "iterations", "supports_jit"}
 _ASIDE |= {"train_function", "test_function", "predict_function"}
-_FRAMEWORKS = ("keras", "tensorflow", "torch")
 
 
 def take_keras_snapshot(model: Any, default_seed: Any) -> ObjectSnapshot:
@@ -45,57 +57,62 @@ class KerasInspector(Inspector):
         self._model = model
 
     def __call__(self, value: Any) -> Inspection | None:
-        if isinstance(value, type) or not _is_frameworks(value):
+        if isinstance(value, type | dict | list | tuple | set) or not framework_bases(value):
             return None
+        kind = type(value).__name__
         if isinstance(value, keras.Variable) and id(value) in self._saved:
             return Inspection(f"variable {value.path}")
         if isinstance(value, keras.layers.Layer):
             return self._inspect_layer(value)
         if isinstance(value, keras.optimizers.Optimizer):
-            kind = "the" if id(value) in self._saved else "another"
-            return _inspect_settings(value, f"{kind} {type(value).__name__}")
-        if isinstance(value, keras.random.SeedGenerator):
+            return _inspect_settings(value, f"{'the' if id(value) in self._saved else 'another'} {kind}")
+        if isinstance(value, keras.Metric):
+            return Inspection(f"a {kind}")
+        if _is_generator(value):
             return Inspection("a generator", [(".state", value.state)])
-        if isinstance(value, keras.Metric | dict | list | tuple | set):
-            return Inspection(f"a {type(value).__name__}") if isinstance(value, keras.Metric) else None
-        return _inspect_value(value) if hasattr(value, "dtype") and hasattr(value, "shape") else _inspect_other(value)
+        if hasattr(value, "dtype") and hasattr(value, "shape"):
+            return _inspect_value(value)
+        # Objects of Keras and TensorFlow themselves have no other state, but those of users' subclasses may.
+        if hasattr(value, "__dict__") and (isinstance(value, keras.losses.Loss) or not is_framework(type(value))):
+            return _inspect_settings(value, f"a {kind}")
+        return Inspection(f"a {kind}")
 
     def _inspect_layer(self, layer: Any) -> Inspection:
         children = [(f".{child.name}", child) for child in layer._layers]
         inspection = _inspect_settings(layer, f"a {type(layer).__name__}", children)
-        if layer is not self._model:
-            return inspection
-        variables, flags = list(layer.variables), [v.trainable for v in layer.variables]
-        optimizer, loss = layer.optimizer, layer.loss
-
-        def same() -> bool:
-            now = layer.variables
-            return (
-                layer.optimizer is optimizer
-                and layer.loss is loss
-                and len(now) == len(variables)
-                and all(map(is_, now, variables))
-                and [v.trainable for v in now] == flags
-            )
-
-        return inspection._replace(guards=[*inspection.guards, same])
+        guards = [*inspection.guards, guard_objects(lambda: layer._layers)]
+        if layer is self._model:
+            guards.append(guard_objects(lambda: _compiled_parts(layer)))
+        return inspection._replace(guards=guards)
 
 
-def _is_frameworks(value: Any) -> bool:
-    return any(base.__module__.partition(".")[0] in _FRAMEWORKS for base in type(value).__mro__)
+def _compiled_parts(model: Any) -> list[Any]:
+    variables = model.variables
+    return [model.optimizer, model.loss, *variables, *(variable.trainable for variable in variables)]
 
 
-def _inspect_settings(thing: Any, fact: str, more: list[tuple[str, Any]] | None = None) -> Inspection:
-    """Inspect the attributes of a layer, optimizer or loss that a user may have set."""
-    visible = _visible(thing)
-    parts = [(f".{name.removeprefix('_') if name == '_trainable' else name}", v) for name, v in visible.items()]
-    name = type(thing).__name__
-    return Inspection(fact, [*parts, *(more or []), (".__class__", type(thing))], [_guard_visible(thing, more)], name)
+def _is_generator(value: Any) -> bool:
+    if type(value).__module__.startswith("tensorflow"):
+        return hasattr(getattr(value, "state", None), "assign")
+    return isinstance(value, keras.random.SeedGenerator)
 
 
-def _visible(thing: Any) -> dict[str, Any]:
-    own = names_set_by_keras(type(thing))
-    return {name: value for name, value in vars(thing).items() if _counts(name, value, own)}
+def _inspect_settings(thing: Any, fact: str, more: Iterable[tuple[str, Any]] = ()) -> Inspection:
+    """Inspect the attributes of a layer, optimizer or loss that a user may have set, and `more` parts.
+
+    If Keras adds an attribute of its own, the object is inspected again.
+    """
+    own = names_set_by_keras(thing)
+    visible = {name: value for name, value in vars(thing).items() if _counts(name, value, own)}
+    parts = [(".trainable" if name == "_trainable" else f".{name}", value) for name, value in visible.items()]
+    size = len(vars(thing))
+
+    def read() -> list[Any]:
+        own = vars(thing)
+        return [own.get(name, ABSENT) for name in visible]
+
+    guards = [lambda: len(vars(thing)) == size, guard_objects(read)]
+    return Inspection(fact, [*parts, *more, (".__class__", type(thing))], guards, type(thing).__name__)
 
 
 def _counts(name: str, value: Any, own: frozenset[str]) -> bool:
@@ -106,51 +123,9 @@ def _counts(name: str, value: Any, own: frozenset[str]) -> bool:
     return isinstance(value, _SETTINGS) if not name.startswith("_") else is_foreign(value)
 
 
-def _guard_visible(thing: Any, more: list[tuple[str, Any]] | None) -> Guard:
-    """Return a guard of the visible attributes. If Keras adds one of its own, the object is inspected again."""
-    visible = _visible(thing)
-    names, values = list(visible), list(visible.values())
-    size = len(vars(thing))
-    children = [child for _, child in more or []]
-
-    def same() -> bool:
-        own = vars(thing)
-        if len(own) != size or not all(
-            name in own and own[name] is was for name, was in zip(names, values, strict=True)
-        ):
-            return False
-        now = thing._layers if children else ()
-        return len(now) == len(children) and all(map(is_, now, children))
-
-    return same
-
-
 def _inspect_value(value: Any) -> Inspection:
-    """Inspect a variable or tensor that no checkpoint has; a symbol of a graph has no value."""
-    if isinstance(value, keras.KerasTensor) or not _has_value(value):
+    """Inspect a variable or tensor that no checkpoint has."""
+    if read_value(value) is None:
         return Inspection("a symbol")
     kind = "variable" if hasattr(value, "assign") else "tensor"
     return inspect_leaf(lambda: describe_array(np.asarray(keras.ops.convert_to_numpy(value)), kind))
-
-
-def _has_value(value: Any) -> bool:
-    try:
-        np.asarray(keras.ops.convert_to_numpy(value))
-    except (TypeError, ValueError, NotImplementedError, AttributeError, RuntimeError):
-        return False
-    return True
-
-
-def _inspect_other(value: Any) -> Inspection | None:
-    """Inspect users' subclasses. Objects of Keras and TensorFlow itself have no state, except for generators."""
-    if isinstance(getattr(value, "__dict__", None), Mapping):
-        state = getattr(value, "state", None)
-        if type(value).__module__.startswith("tensorflow") and hasattr(state, "assign"):
-            return Inspection("a generator", [(".state", state)])
-        if isinstance(value, keras.losses.Loss) or not _is_frameworks_own(value):
-            return _inspect_settings(value, f"a {type(value).__name__}")
-    return Inspection(f"a {type(value).__name__}")
-
-
-def _is_frameworks_own(value: Any) -> bool:
-    return type(value).__module__.partition(".")[0] in _FRAMEWORKS

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -55,43 +57,35 @@ def start_metrics(named: Mapping[str, Any], carried: Metrics | None) -> None:
 
 def finish_metrics(named: Mapping[str, Any], metrics: Metrics) -> dict[str, float]:
     """Return the values of merged states: each is assigned to its metric, which computes the result."""
-    values: dict[str, float] = {}
+    results: dict[str, float] = {}
     for name, metric in named.items():
         if name in metrics.states:
-            rest = list(metrics.states[name])
+            values = iter(metrics.states[name])
             for variable in metric.variables:
-                size = int(np.prod(variable.shape))
-                _assign(variable, rest[:size])
-                rest = rest[size:]
+                _assign(variable, list(islice(values, math.prod(variable.shape))))
         elif name in metrics.carried:
             start_metrics({name: metric}, metrics)
         else:
             continue
-        result = np.asarray(metric.result())
-        if result.ndim == 0:
-            values[name] = float(result)
-        else:
-            values.update({f"{name}_{index}": float(value) for index, value in enumerate(result.reshape(-1))})
+        result = np.asarray(metric.result(), dtype=np.float64)
+        names = [name] if result.ndim == 0 else [f"{name}_{index}" for index in range(result.size)]
+        results.update(zip(names, result.reshape(-1).tolist(), strict=True))
         metric.reset_state()
-    return values
+    return results
 
 
 def is_average(metric: Any) -> bool:
     """Whether the value is total / count, as of Mean, the accuracies, and losses used as metrics."""
-    return _definer(metric, "result") == "Mean" and adds_up(metric) and len(metric.variables) == 2
+    return _definer(metric, "result").__name__ == "Mean" and adds_up(metric) and len(metric.variables) == 2
 
 
 def adds_up(metric: Any) -> bool:
     """Whether the states of parts add up to the state of the whole: Keras' own, with their own updates."""
-    return all(_module(metric, name).startswith("keras.") for name in ("update_state", "reset_state"))
+    return all(_definer(metric, name).__module__.startswith("keras.") for name in ("update_state", "reset_state"))
 
 
-def _definer(metric: Any, method: str) -> str:
-    return next((kind.__name__ for kind in type(metric).__mro__ if method in vars(kind)), "")
-
-
-def _module(metric: Any, method: str) -> str:
-    return next((kind.__module__ for kind in type(metric).__mro__ if method in vars(kind)), "")
+def _definer(metric: Any, method: str) -> type:
+    return next(kind for kind in type(metric).__mro__ if method in vars(kind))
 
 
 def _flat(variable: Any) -> list[float]:

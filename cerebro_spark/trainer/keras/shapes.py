@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,6 +14,7 @@ from cerebro_spark.errors import ConfigurationError
 
 Row = tuple[int, ...]
 Measure = Callable[[Any, Any], Any]
+Check = Callable[[Any, Any], bool]
 
 # Rows to try a metric with: outputs as probabilities, and as logits, of which no logarithm is taken.
 _LABELS = np.array([0, 1, 1, 0, 1])
@@ -26,20 +28,22 @@ def fit_labels(model: Any, named: Mapping[str, Any]) -> None:
     Loss of the user: with an output of (rows, 1), a label of (rows,) is broadcast.
     """
     for name, metric in named.items():
-        if _function(metric) is not None:
-            _fit(metric, "update_state", f"metric {name!r}", _check_function(metric))
+        function = getattr(metric, "_fn", None)
+        if function is not None and not _of_keras(function):
+            measure = functools.partial(function, **getattr(metric, "_fn_kwargs", {}))
+            _fit(metric, "update_state", f"metric {name!r}", functools.partial(_goes_by_rows, measure))
         elif not _of_keras(type(metric).update_state):
             _fit(metric, "update_state", f"metric {name!r}", _check_updates(metric))
     for part in getattr(model._compile_loss, "_flat_losses", None) or []:
         loss = getattr(part, "loss", None)
         if isinstance(loss, keras.losses.Loss) and not _of_keras(type(loss).call):
-            _fit(loss, "call", f"loss {type(loss).__name__}", _check_rows(loss.call))
+            _fit(loss, "call", f"loss {type(loss).__name__}", functools.partial(_goes_by_rows, loss.call))
 
 
-def _fit(owner: Any, method: str, what: str, check: Callable[[Row, Row, Any, Any], bool | None]) -> None:
-    """Give `owner.method(label, output, ...)` the labels that `check` finds right: as they are (True) or reshaped."""
+def _fit(owner: Any, method: str, what: str, goes_by_rows: Check) -> None:
+    """Give `owner.method(label, output, ...)` labels with which it goes by rows: as they are, or reshaped."""
     original = getattr(owner, method)
-    known: dict[Any, bool | None] = {}
+    known: dict[tuple[Row, Row], Row | None] = {}
 
     def fitted(label: Any, output: Any, *rest: Any, **named: Any) -> Any:
         stored, wanted = tuple(label.shape[1:]), tuple(output.shape[1:])
@@ -47,92 +51,65 @@ def _fit(owner: Any, method: str, what: str, check: Callable[[Row, Row, Any, Any
             return original(label, output, *rest, **named)
         if (stored, wanted) not in known:
             with _eagerly():
-                known[stored, wanted] = check(stored, wanted, label.dtype, output.dtype)
-        if known[stored, wanted] is None:
+                known[stored, wanted] = _find_shape(goes_by_rows, stored, wanted, label.dtype, output.dtype)
+        shape = known[stored, wanted]
+        if shape is None:
             raise ConfigurationError(
                 f"{what} gets labels of shape {('rows', *stored)} beside outputs of {('rows', *wanted)}, and what it"
                 " computes of them depends on which rows are together: give both one shape, as by"
                 " keras.layers.Reshape(()) at the end of the model, or in input_fn"
             )
-        label = label if known[stored, wanted] else keras.ops.reshape(label, (-1, *wanted))
-        return original(label, output, *rest, **named)
+        return original(label if shape == stored else keras.ops.reshape(label, (-1, *shape)), output, *rest, **named)
 
     setattr(owner, method, fitted)
 
 
-def _check_function(metric: Any) -> Callable[[Row, Row, Any, Any], bool | None]:
-    settings = getattr(metric, "_fn_kwargs", {})
-    return _check_rows(lambda label, output: _function(metric)(label, output, **settings))
+def _find_shape(goes_by_rows: Check, stored: Row, wanted: Row, label_type: Any, output_type: Any) -> Row | None:
+    """Return the shape of labels with which a batch gives what its rows give one by one; None if there is none."""
+    outputs = [keras.ops.cast(numbers.reshape(-1, *wanted), output_type) for numbers in _OUTPUTS]
+    for shape in (stored, wanted):
+        label = keras.ops.cast(_LABELS.reshape(-1, *shape), label_type)
+        if all(goes_by_rows(label, output) for output in outputs):
+            return shape
+    return None
 
 
-def _check_rows(measure: Measure) -> Callable[[Row, Row, Any, Any], bool | None]:
-    """Check that a batch gives what its rows give one by one: with labels as they are (True) or reshaped (False)."""
-
-    def check(stored: Row, wanted: Row, label_type: Any, output_type: Any) -> bool | None:
-        for shape, verdict in ((stored, True), (wanted, False)):
-            tries = [_try_rows(measure, shape, wanted, numbers, label_type, output_type) for numbers in _OUTPUTS]
-            if all(_is_alike(whole, rows) for whole, rows in tries):
-                return verdict
-        return None
-
-    return check
+def _goes_by_rows(measure: Measure, label: Any, output: Any) -> bool:
+    """Whether a function gives for a batch what it gives for its rows one by one, or the mean of that."""
+    whole = _array(measure(label, output))
+    rows = np.array([np.mean(_array(measure(*row))) for row in _rows(label, output)])
+    if whole.ndim == 0:
+        return _is_close(whole, rows.mean())
+    return len(whole) == len(rows) and _is_close(whole.reshape(len(rows), -1).mean(1), rows)
 
 
-def _try_rows(
-    measure: Measure, stored: Row, wanted: Row, numbers: Any, label_type: Any, output_type: Any
-) -> tuple[Any, Any]:
-    """Return what a batch gives, and what its rows give one by one."""
-    label = keras.ops.cast(_LABELS.reshape(-1, *stored), label_type)
-    output = keras.ops.cast(numbers.reshape(-1, *wanted), output_type)
-    rows = [float(np.mean(_array(measure(label[i : i + 1], output[i : i + 1])))) for i in range(len(_LABELS))]
-    return _array(measure(label, output)), np.array(rows)
-
-
-def _check_updates(metric: Any) -> Callable[[Row, Row, Any, Any], bool | None]:
-    """The same check for a metric with a state, which is restored afterwards."""
+def _check_updates(metric: Any) -> Check:
+    """Return the same check for a metric with a state, which is restored afterwards."""
     update = metric.update_state
 
-    def result(*batches: tuple[Any, Any]) -> Any:
+    def result(batches: Iterable[tuple[Any, Any]]) -> Any:
         metric.reset_state()
         for label, output in batches:
             update(label, output)
         return _array(metric.result())
 
-    def check(stored: Row, wanted: Row, label_type: Any, output_type: Any) -> bool | None:
+    def goes_by_rows(label: Any, output: Any) -> bool:
         kept = [np.asarray(variable.numpy()) for variable in metric.variables]
         try:
-            for shape, verdict in ((stored, True), (wanted, False)):
-                if all(_same_updates(result, shape, wanted, n, label_type, output_type) for n in _OUTPUTS):
-                    return verdict
-            return None
+            return _is_close(result([(label, output)]), result(_rows(label, output)))
         finally:
             for variable, value in zip(metric.variables, kept, strict=True):
                 variable.assign(value)
 
-    return check
+    return goes_by_rows
 
 
-def _same_updates(
-    result: Callable[..., Any], stored: Row, wanted: Row, numbers: Any, label_type: Any, output_type: Any
-) -> bool:
-    label = keras.ops.cast(_LABELS.reshape(-1, *stored), label_type)
-    output = keras.ops.cast(numbers.reshape(-1, *wanted), output_type)
-    one_by_one = result(*((label[i : i + 1], output[i : i + 1]) for i in range(len(_LABELS))))
-    return np.allclose(result((label, output)), one_by_one, rtol=1e-4, atol=1e-5, equal_nan=True)
+def _rows(label: Any, output: Any) -> list[tuple[Any, Any]]:
+    return [(label[index : index + 1], output[index : index + 1]) for index in range(len(_LABELS))]
 
 
-def _is_alike(whole: Any, rows: Any) -> bool:
-    if whole.ndim == 0:
-        return bool(np.allclose(whole, rows.mean(), rtol=1e-4, atol=1e-5, equal_nan=True))
-    if len(whole) != len(rows):
-        return False
-    return bool(np.allclose(whole.reshape(len(rows), -1).mean(1), rows, rtol=1e-4, atol=1e-5, equal_nan=True))
-
-
-def _function(metric: Any) -> Any:
-    """Return the function of a metric, if a user wrote it."""
-    function = getattr(metric, "_fn", None)
-    return None if function is None or _of_keras(function) else function
+def _is_close(one: Any, other: Any) -> bool:
+    return bool(np.allclose(one, other, rtol=1e-4, atol=1e-5, equal_nan=True))
 
 
 def _of_keras(function: Any) -> bool:

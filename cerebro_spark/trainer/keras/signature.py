@@ -6,7 +6,7 @@ import dis
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -15,6 +15,8 @@ import numpy as np
 from cerebro_spark.trainer.sharing.signature import Instead, class_token, compute_signature, unlike_everything
 
 _FRAMEWORKS = ("keras", "tensorflow", "torch")
+# The packages whose objects a configuration describes well enough.
+_KNOWN = (*_FRAMEWORKS, "builtins", "inspect", "numpy", "collections")
 # Wrappers that Keras puts on every layer, and those that this package puts on an optimizer.
 WRAPPERS = {"build", "quantize", "get_config", "save_own_variables", "load_own_variables", "update_state"}
 _UNSUPPORTED = (AttributeError, NotImplementedError, TypeError, ValueError, RuntimeError)
@@ -38,9 +40,9 @@ def compute_model_signature(model: Any) -> str:
     known: dict[int, Any] = {id(v): ("variable", n) for n, v in enumerate([*variables, *model.metrics_variables])}
     known.update({id(layer): ("layer", index) for index, layer in enumerate(flat)})
     known[id(model.optimizer)] = "optimizer"
-    return compute_signature(
-        config, compiled, layers, shapes, _describe_optimizer(model.optimizer), special=_make_describer(known)
-    )
+    optimizer = _describe_optimizer(model.optimizer)
+    special = functools.partial(_describe_part, known)
+    return compute_signature(config, compiled, layers, shapes, optimizer, special=special)
 
 
 def _describe_optimizer(optimizer: Any) -> Any:
@@ -65,7 +67,7 @@ def attributes(thing: Any) -> dict[str, Any]:
     Of the attributes that Keras' own code sets only those count that hold code or objects of others (activations,
     regularizers: a configuration has only their names). Attributes that other code sets all count.
     """
-    own = names_set_by_keras(type(thing))
+    own = names_set_by_keras(thing)
     return {
         name: value
         for name, value in vars(thing).items()
@@ -73,9 +75,23 @@ def attributes(thing: Any) -> dict[str, Any]:
     }
 
 
-def names_set_by_keras(kind: type) -> frozenset[str]:
-    """Return the attributes of a class that Keras' own code sets."""
-    return _names_of_bases(tuple(base for base in kind.__mro__ if _root(base) in _FRAMEWORKS))
+def framework_bases(value: Any) -> tuple[type, ...]:
+    """Return those classes of an object that Keras, TensorFlow or PyTorch define, the object's own class first."""
+    return tuple(base for base in type(value).__mro__ if is_framework(base))
+
+
+def is_framework(thing: Any) -> bool:
+    """Whether Keras, TensorFlow or PyTorch define a class or function."""
+    return _root(thing) in _FRAMEWORKS
+
+
+def _root(thing: Any) -> str:
+    return str(thing.__module__).partition(".")[0]
+
+
+def names_set_by_keras(thing: Any) -> frozenset[str]:
+    """Return the attributes of an object that the code of its framework sets."""
+    return _names_of_bases(framework_bases(thing))
 
 
 @functools.lru_cache(maxsize=1000)
@@ -94,8 +110,7 @@ def _names_set_in(base: Any) -> frozenset[str]:
     """Cached: frameworks' classes stay, unlike those that a `model_fn` makes."""
     functions = [getattr(f, "__func__", getattr(f, "fset", None) or f) for f in vars(base).values()]
     plain = [inspect.unwrap(function) for function in functions if isinstance(function, types.FunctionType)]
-    codes = [function.__code__ for function in plain]
-    return frozenset(name for code in codes for name in _names_set(code))
+    return frozenset(name for function in plain for name in _names_set(function.__code__))
 
 
 def _names_set(code: types.CodeType) -> Iterator[str]:
@@ -107,55 +122,44 @@ def _names_set(code: types.CodeType) -> Iterator[str]:
 
 def is_foreign(value: Any) -> bool:
     """Whether a value is code, or an object of a class that no framework defines, or a container of one."""
-    if isinstance(value, Mapping):
-        return any(is_foreign(item) for item in value.values())
-    if isinstance(value, list | tuple | set | frozenset):
-        return any(is_foreign(item) for item in value)
+    if isinstance(value, Mapping | list | tuple | set | frozenset):
+        return any(map(is_foreign, value.values() if isinstance(value, Mapping) else value))
     if isinstance(value, types.FunctionType):
-        return value.__module__ is None or value.__module__.split(".")[0] not in _FRAMEWORKS
-    if isinstance(value, types.MethodType | functools.partial):
-        return True
-    return _root(type(value)) not in (*_FRAMEWORKS, "builtins", "inspect", "numpy", "collections")
+        return not is_framework(value)
+    return isinstance(value, types.MethodType) or _root(type(value)) not in _KNOWN
 
 
-def _root(kind: type) -> str:
-    return kind.__module__.split(".")[0]
-
-
-def _make_describer(known: Mapping[int, Any]) -> Callable[[Any], Any]:
-    """Describe parts of the model by their place in it, other objects of Keras by configuration and attributes."""
-
-    def describe(value: Any) -> Any:
-        if id(value) in known:
-            return known[id(value)]
-        if isinstance(value, type) or not any(_root(base) in _FRAMEWORKS for base in type(value).__mro__):
-            return None
-        if isinstance(value, dict | list | set):
-            # Wrappers that only keep track of what is put into them.
-            plain = next(kind for kind in (dict, list, set) if isinstance(value, kind))
-            return Instead(plain(value))
-        if isinstance(value, keras.KerasTensor):
-            return ("symbol", tuple(value.shape), value.dtype)
-        if hasattr(value, "dtype") and hasattr(value, "shape"):
-            return _describe_value(value)
-        return _describe_parts(value)
-
-    return describe
-
-
-def _describe_value(value: Any) -> Any:
+def read_value(value: Any) -> np.ndarray[Any, Any] | None:
+    """Return the value of a variable or tensor; None for a symbol of a graph, which has none."""
     try:
-        return Instead(("values", np.asarray(keras.ops.convert_to_numpy(value))))
+        return np.asarray(keras.ops.convert_to_numpy(value))
     except _UNSUPPORTED:
-        return unlike_everything()
+        return None
 
 
-def _describe_parts(value: Any) -> Any:
-    from_framework = _root(type(value)) in _FRAMEWORKS
+def _describe_part(known: Mapping[int, Any], value: Any) -> Any:
+    """Describe a part of the model by its place in it, other objects of Keras by configuration and attributes."""
+    if id(value) in known:
+        return known[id(value)]
+    if isinstance(value, type) or not framework_bases(value):
+        return None
+    if isinstance(value, dict | list | set):
+        # Wrappers that only keep track of what is put into them.
+        plain = next(kind for kind in (dict, list, set) if isinstance(value, kind))
+        return Instead(plain(value))
+    if isinstance(value, keras.KerasTensor):
+        return ("symbol", tuple(value.shape), value.dtype)
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        array = read_value(value)
+        return unlike_everything() if array is None else Instead(("values", array))
+    return _describe_settings(value)
+
+
+def _describe_settings(value: Any) -> Any:
+    config = None
     try:
         config = value.get_config()
     except _UNSUPPORTED:
-        if from_framework:
+        if is_framework(type(value)):
             return unlike_everything()
-        config = None
     return Instead((class_token(type(value)), config, attributes(value) if hasattr(value, "__dict__") else None))

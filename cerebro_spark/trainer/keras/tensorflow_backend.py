@@ -41,10 +41,6 @@ class TensorFlowBackend(KerasBackend):
     def forget(self, key: str) -> None:
         self._kept.pop(key, None)
 
-    @property
-    def version(self) -> str:
-        return str(tf.__version__)
-
     # Data
 
     def _to_tensors(self, feed: Feed) -> dict[str, Any]:
@@ -117,29 +113,25 @@ def _make_step(model: BuiltKerasModel, kind: str) -> Any:
 
 
 def claim_threads(threads: int | None) -> None:
-    """Set the number of threads; None leaves it to TensorFlow, which accepts one only before its first use."""
-    for name in () if threads is None else ("intra", "inter"):
-        module = tf.config.threading
-        if getattr(module, f"get_{name}_op_parallelism_threads")() == threads:
-            continue
-        try:
-            getattr(module, f"set_{name}_op_parallelism_threads")(threads)
-        except RuntimeError as error:
-            raise ConfigurationError(
-                f"threads={threads} comes too late: TensorFlow was used in this process before the trainer was made"
-            ) from error
+    """Set the number of threads; None leaves it to TensorFlow, which takes another only before its first use."""
+    if threads is None:
+        return
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(threads)
+    except RuntimeError as error:
+        raise ConfigurationError(
+            f"threads={threads} comes too late: TensorFlow was used in this process before the trainer was made"
+        ) from error
 
 
 def claim_gpus(device: str) -> None:
     """Make only the GPU of that name visible ("cpu": none, "auto": all), and let its memory grow as it is needed."""
     gpus = tf.config.list_physical_devices("GPU")
-    if device == "cpu":
-        gpus = []
-        tf.config.set_visible_devices([], "GPU")
-    elif device != "auto":
+    if device != "auto":
         index = int(device.rpartition(":")[2]) if ":" in device else 0
-        gpus = gpus[index : index + 1]
-        if not gpus:
+        gpus = [] if device == "cpu" else gpus[index : index + 1]
+        if not gpus and device != "cpu":
             raise ConfigurationError(f"device is {device!r}, but TensorFlow sees no such GPU: use device='cpu'")
         tf.config.set_visible_devices(gpus, "GPU")
     for gpu in gpus:

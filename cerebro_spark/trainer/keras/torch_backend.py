@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from typing import Any
 
 import keras
-import torch
 
 from cerebro_spark.trainer.feed import Batch, Feed
 from cerebro_spark.trainer.keras.backend import KerasBackend, Pass
 from cerebro_spark.trainer.keras.built_model import BuiltKerasModel
 from cerebro_spark.trainer.torch.device import capture_torch, claim_torch_device, restore_torch
 
-# Scopes of claimed devices, kept as long as the process lives: a scope that is freed gives its device back.
-_SCOPES: list[Any] = []
+# The scopes of claimed devices, open as long as the process lives: a scope that is freed gives its device back.
+_SCOPES = ExitStack()
 
 
 class TorchBackend(KerasBackend):
@@ -24,15 +24,14 @@ class TorchBackend(KerasBackend):
         device = claim_torch_device(self._resources)
         if self._resources.device != "auto":
             # Without a scope Keras uses the first GPU.
-            _SCOPES.append(keras.device(str(device)))
-            _SCOPES[-1].__enter__()
+            _SCOPES.enter_context(keras.device(str(device)))
 
     def run(self, model: BuiltKerasModel, kind: Pass, feed: Feed | Iterable[Batch]) -> None:
         own = model.model
         own.train(kind == "train")
-        make = own.make_train_function if kind == "train" else own.make_test_function
-        make()
-        function = own.train_function if kind == "train" else own.test_function
+        # The function of a pass exists once its maker was called.
+        getattr(own, f"make_{kind}_function")()
+        function = getattr(own, f"{kind}_function")
         for batch in feed:
             tensors = {name: keras.ops.convert_to_tensor(batch[name]) for name in self._columns.names}
             function([model.pack(tensors)])
@@ -43,7 +42,3 @@ class TorchBackend(KerasBackend):
 
     def restore_generators(self, tree: Any) -> None:
         restore_torch(tree)
-
-    @property
-    def version(self) -> str:
-        return str(torch.__version__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -140,5 +141,5 @@ class KerasTrainer(FrameworkTrainer[BuiltKerasModel]):
         self._backend.restore_generators(tree)
 
     def _versions(self) -> dict[str, str]:
-        versions = {"keras": keras.__version__, BACKEND: self._backend.version, "numpy": np.__version__}
+        versions = {name: str(sys.modules[name].__version__) for name in ("keras", BACKEND, "numpy")}
         return {**versions, "threads": str(self.resources.threads or os.cpu_count())}

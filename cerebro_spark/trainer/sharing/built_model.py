@@ -112,8 +112,7 @@ class ModelCache(Generic[M]):
 
     def drop(self, model: M) -> None:
         """Close a model that must not be used again."""
-        for signature in [signature for signature, kept in self._models.items() if kept is model]:
-            del self._models[signature]
+        self._models = OrderedDict((key, kept) for key, kept in self._models.items() if kept is not model)
         model.close()
 
     def clear(self) -> None:

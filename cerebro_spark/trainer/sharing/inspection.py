@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from itertools import count
 from operator import is_
@@ -29,7 +29,9 @@ Guard = Callable[[], bool]
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), slice, range)
 """The types of values without parts, which are compared by their repr."""
 
-_ABSENT = object()
+ABSENT = object()
+"""What a guard finds in place of an attribute or global that is gone."""
+
 _MAX_SHOWN = 8
 _CODE = (types.ModuleType, types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodWrapperType)
 
@@ -63,7 +65,7 @@ def inspect_value(value: Any) -> Inspection:
         return Inspection("a dict", parts, [guard_items(value)])
     if isinstance(value, list | tuple | deque):
         parts = [(f"[{index}]", item) for index, item in enumerate(value)]
-        return Inspection(f"a {type(value).__name__}", parts, [guard_sequence(value)])
+        return Inspection(f"a {type(value).__name__}", parts, [guard_objects(lambda: value)])
     if isinstance(value, set | frozenset):
         return inspect_leaf(lambda: f"the set {sorted(map(_key, value))}")
     if isinstance(value, np.ndarray | np.generic):
@@ -91,10 +93,15 @@ def guard_items(mapping: Mapping[Any, Any]) -> Guard:
     return lambda: len(mapping) == len(keys) and list(mapping) == keys and all(map(is_, mapping.values(), values))
 
 
-def guard_sequence(sequence: Any) -> Guard:
-    """Return a guard of a list: it has the very same items."""
-    items = list(sequence)
-    return lambda: len(sequence) == len(items) and all(map(is_, sequence, items))
+def guard_objects(read: Callable[[], Collection[Any]]) -> Guard:
+    """Return a guard of some objects: `read()` returns the very same ones, in the same order."""
+    then = list(read())
+
+    def same() -> bool:
+        now = read()
+        return len(now) == len(then) and all(map(is_, now, then))
+
+    return same
 
 
 def describe_array(array: np.ndarray[Any, Any], kind: str = "array") -> str:
@@ -127,8 +134,8 @@ def _inspect_callable(value: Any) -> Inspection | None:
     if isinstance(value, types.FunctionType):
         if not is_users(value.__module__):
             return Inspection(f"function {value.__qualname__}")
-        parts = function_parts(value)
-        return Inspection(f"function {value.__qualname__}", parts, [_guard_function(value, parts)], value.__name__)
+        guard = guard_objects(lambda: [part for _, part in function_parts(value)])
+        return Inspection(f"function {value.__qualname__}", function_parts(value), [guard], value.__name__)
     if isinstance(value, types.MethodType):
         return Inspection(f"method {value.__func__.__qualname__}", [(".__self__", value.__self__)])
     if isinstance(value, partial):
@@ -136,30 +143,16 @@ def _inspect_callable(value: Any) -> Inspection | None:
     return None
 
 
-def _guard_function(function: types.FunctionType, parts: list[tuple[str, Any]]) -> Guard:
-    then = [part for _, part in parts]
-
-    def same() -> bool:
-        now = function_parts(function)
-        return len(now) == len(then) and all(value is was for (_, value), was in zip(now, then, strict=True))
-
-    return same
-
-
 def _inspect_class(kind: type) -> Inspection:
     fact = f"class {kind.__qualname__}"
     if not is_users(kind.__module__):
         return Inspection(fact)
-    data = class_data(kind)
-    bases = [(f".__bases__[{index}]", base) for index, base in enumerate(kind.__bases__)]
     used = method_globals(kind)
-    named = [(f".{method.__name__}.<global>.{name}", value) for name, method, value in used]
-    parts = [*((f".{name}", value) for name, value in data.items()), *named, *bases]
-    return Inspection(fact, parts, [guard_items(vars(kind)), _guard_globals(used)], kind.__name__)
-
-
-def _guard_globals(used: list[tuple[str, types.FunctionType, Any]]) -> Guard:
-    return lambda: all(method.__globals__.get(name, _ABSENT) is value for name, method, value in used)
+    parts = [(f".{name}", value) for name, value in class_data(kind).items()]
+    parts += [(f".{method.__name__}.<global>.{name}", value) for name, method, value in used]
+    parts += [(f".__bases__[{index}]", base) for index, base in enumerate(kind.__bases__)]
+    guard = guard_objects(lambda: [method.__globals__.get(name, ABSENT) for name, method, _ in used])
+    return Inspection(fact, parts, [guard_items(vars(kind)), guard], kind.__name__)
 
 
 def _inspect_object(value: Any) -> Inspection:
@@ -173,15 +166,13 @@ def _inspect_object(value: Any) -> Inspection:
     slots = [name for base in kind.__mro__ for name in _slots(base) if hasattr(value, name)]
     if slots:
         parts += [(f".{name}", getattr(value, name)) for name in slots]
-        then = [getattr(value, name) for name in slots]
-        guards.append(lambda: all(getattr(value, name, _ABSENT) is was for name, was in zip(slots, then, strict=True)))
+        guards.append(guard_objects(lambda: [getattr(value, name, ABSENT) for name in slots]))
     return Inspection(fact, [*parts, (".__class__", kind)], guards, kind.__name__)
 
 
 def _slots(base: type) -> list[str]:
     slots = vars(base).get("__slots__", ())
-    named = [slots] if isinstance(slots, str) else list(slots)
-    return [name for name in named if name not in ("__dict__", "__weakref__")]
+    return [name for name in ([slots] if isinstance(slots, str) else slots) if name not in ("__dict__", "__weakref__")]
 
 
 def _key(key: Any) -> str:

@@ -8,24 +8,33 @@ import hashlib
 import sys
 import types
 from collections.abc import Callable, Mapping
-from itertools import count
+from itertools import chain, count
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
+
+from cerebro_spark.trainer.sharing.user_code import cells
 
 Describer = Callable[[Any], Any]
 
 _MAX_DEPTH = 30
 _POINTER_BYTES = 8
 _unique = count()
-_tokens: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+_numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 class Instead(NamedTuple):
     """What a describer returns to have another value described in place of the one it was given."""
 
     value: Any
+
+
+class _Parts(NamedTuple):
+    """What a value is, and the values inside it, which are described in turn."""
+
+    fact: Any
+    values: list[Any]
 
 
 def compute_signature(*parts: Any, special: Describer | None = None) -> str:
@@ -59,7 +68,12 @@ def unlike_everything() -> str:
 
 def class_token(kind: Any) -> str:
     """Return a name of a class or function that no other has in this process, not even after it was collected."""
-    return f"{kind.__module__}.{kind.__qualname__}#{_tokens.setdefault(kind, next(_unique))}"
+    return f"{kind.__module__}.{kind.__qualname__}#{_number(kind)}"
+
+
+def _number(thing: Any) -> int:
+    """Return a number that only this class or function has, or code that is equal: code is equal by value."""
+    return _numbers.setdefault(thing, next(_unique))
 
 
 def _describe(value: Any, special: Describer | None, above: tuple[int, ...]) -> Any:
@@ -67,92 +81,80 @@ def _describe(value: Any, special: Describer | None, above: tuple[int, ...]) -> 
         return ("cycle", above.index(id(value)))
     if len(above) > _MAX_DEPTH:
         return unlike_everything()
-    if special is not None and (own := special(value)) is not None:
-        return _describe(own.value, special, (*above, id(value))) if isinstance(own, Instead) else own
-    if value is None or type(value) in (bool, int, float, complex, str, bytes):
-        return (type(value).__name__, repr(value))
+    found = None if special is None else special(value)
+    if found is None:
+        found = _look_inside(value)
     above = (*above, id(value))
+    if isinstance(found, Instead):
+        return _describe(found.value, special, above)
+    if not isinstance(found, _Parts):
+        return found
+    parts = [_describe(part, special, above) for part in found.values]
+    return (found.fact, sorted(map(repr, parts)) if isinstance(value, set | frozenset) else parts)
+
+
+def _look_inside(value: Any) -> Any:
+    """Return a description of a value without parts; of any other, what it is and its parts."""
+    kind = type(value)
+    if value is None or kind in (bool, int, float, complex, str, bytes):
+        return (kind.__name__, repr(value))
     if isinstance(value, Mapping | list | tuple | set | frozenset):
-        return _describe_container(value, special, above)
-    if type(value) is np.ndarray or isinstance(value, np.generic):
+        return _look_inside_container(value)
+    if kind is np.ndarray or isinstance(value, np.generic):
         array = np.asarray(value)
         if array.dtype.hasobject:
-            return ("objects", array.shape, _describe(array.tolist(), special, above))
+            return _Parts(("objects", array.shape), [array.tolist()])
         return ("array", str(array.dtype), array.shape, hashlib.blake2b(array.tobytes()).hexdigest())
     if isinstance(value, type):
         return class_token(value)
     if isinstance(value, enum.Enum):
-        return ("enum", class_token(type(value)), value.name)
+        return ("enum", class_token(kind), value.name)
     if isinstance(value, np.dtype):
         return ("dtype", str(value))
-    return _describe_callable(value, special, above) or _describe_object(value, special, above)
+    return _look_inside_callable(value) or _look_inside_object(value)
 
 
-def _describe_container(value: Any, special: Describer | None, above: tuple[int, ...]) -> Any:
+def _look_inside_container(value: Any) -> _Parts:
     kind = type(value)
+    items = list(chain.from_iterable(value.items()) if isinstance(value, Mapping) else value)
+    if kind in (dict, list, tuple, set):
+        return _Parts(kind, items)
     # What a subclass may add: the factory of a defaultdict, attributes.
     more = [getattr(value, "default_factory", None), getattr(value, "__dict__", None)]
-    extra = (class_token(kind), _describe(more, special, above)) if kind not in (dict, list, tuple, set) else kind
-    if isinstance(value, Mapping):
-        items = [(_describe(k, special, above), _describe(v, special, above)) for k, v in value.items()]
-        return ("map", extra, items)
-    items = [_describe(item, special, above) for item in value]
-    return ("set", extra, sorted(map(repr, items))) if isinstance(value, set | frozenset) else ("list", extra, items)
+    return _Parts(class_token(kind), [*items, more])
 
 
-def _describe_callable(value: Any, special: Describer | None, above: tuple[int, ...]) -> Any:
+def _look_inside_callable(value: Any) -> Any:
     if isinstance(value, types.ModuleType):
         return ("module", value.__name__, id(value))
     if isinstance(value, types.BuiltinFunctionType):
-        owner = value.__self__
-        if owner is None or isinstance(owner, types.ModuleType):
-            return ("builtin", value.__qualname__, id(value))
-        return ("builtin", value.__qualname__, _describe(owner, special, above))
+        free = value.__self__ is None or isinstance(value.__self__, types.ModuleType)
+        return _Parts(("builtin", value.__qualname__, id(value) if free else None), [value.__self__])
     if isinstance(value, types.FunctionType):
-        return _describe_function(value, special, above)
+        return _look_inside_function(value)
     if isinstance(value, types.MethodType):
-        return ("method", _describe(value.__func__, special, above), _describe(value.__self__, special, above))
+        return _Parts("method", [value.__func__, value.__self__])
     if type(value) is functools.partial:
-        bound = [value.func, value.args, value.keywords, vars(value)]
-        return ("partial", _describe(bound, special, above))
+        return _Parts("partial", [value.func, value.args, value.keywords, vars(value)])
     return None
 
 
-def _describe_function(function: types.FunctionType, special: Describer | None, above: tuple[int, ...]) -> Any:
+def _look_inside_function(function: types.FunctionType) -> _Parts:
     attributes = {name: v for name, v in vars(function).items() if name != "__wrapped__"}
-    described = _describe(attributes, special, above)
-    if _is_global(function):
-        return ("global", class_token(function), described)
-    cells = []
-    for cell in function.__closure__ or ():
-        try:
-            cells.append(_describe(cell.cell_contents, special, above))
-        except ValueError:
-            cells.append("(empty)")
-    defaults = _describe([function.__defaults__, function.__kwdefaults__], special, above)
-    return ("function", _describe_code(function.__code__), cells, defaults, described, id(function.__globals__))
+    if getattr(sys.modules.get(function.__module__), function.__qualname__, None) is function:
+        return _Parts(("global", class_token(function)), [attributes])
+    fact = ("function", _number(function.__code__), id(function.__globals__))
+    closure = chain.from_iterable(cells(function))
+    return _Parts(fact, [*closure, function.__defaults__, function.__kwdefaults__, attributes])
 
 
-def _describe_code(code: types.CodeType) -> Any:
-    consts = [_describe_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
-    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
-    counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
-    return (code.co_code.hex(), getattr(code, "co_exceptiontable", b"").hex(), consts, names, counts)
-
-
-def _describe_object(value: Any, special: Describer | None, above: tuple[int, ...]) -> Any:
-    attributes = getattr(value, "__dict__", None)
-    if attributes is None or _hides_state(type(value)):
+def _look_inside_object(value: Any) -> Any:
+    if not hasattr(value, "__dict__") or _hides_state(type(value)):
         return unlike_everything()
-    return ("object", class_token(type(value)), _describe(attributes, special, above))
+    return _Parts(("object", class_token(type(value))), [vars(value)])
 
 
 def _hides_state(kind: Any) -> bool:
     """Whether instances have state outside of their `__dict__`: slots, or the fields of a type written in C."""
     seen = object.__basicsize__ + _POINTER_BYTES * ((kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0))
     return bool(kind.__itemsize__) or kind.__basicsize__ > seen
-
-
-def _is_global(function: types.FunctionType) -> bool:
-    module = sys.modules.get(function.__module__)
-    return getattr(module, function.__qualname__, None) is function

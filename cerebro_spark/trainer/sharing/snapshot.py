@@ -144,15 +144,12 @@ class _Traversal:
 
 def _find_difference(before: _Traversal, after: _Traversal, growing: bool) -> StateChange | None:
     grown: tuple[str, ...] = ()
-    for path, fact in after.facts.items():
-        was = before.facts.get(path, _ABSENT)
+    for path in {**after.facts, **before.facts}:
+        was, now = before.facts.get(path, _ABSENT), after.facts.get(path, _ABSENT)
         if was is _ABSENT and growing and (path.endswith("]") or path.startswith(grown)):
             grown = (*grown, path)
-        elif was != fact:
-            return StateChange(after.labels[path], path, was, fact)
-    for path, was in before.facts.items():
-        if path not in after.facts:
-            return StateChange(before.labels[path], path, was, _ABSENT)
+        elif was != now:
+            return StateChange(after.labels.get(path) or before.labels[path], path, was, now)
     return None
 
 

@@ -16,17 +16,8 @@ import numpy as np
 _OPAQUE_LIBRARIES = {"tqdm", "wandb", "mlflow", "tensorboard", "tensorboardX", "tensorflow", "torch", "keras", "numpy"}
 # A model of `transformers` finds out from the dtype of its first labels what kind of problem it has.
 _SETTLED = {"transformers": {"problem_type"}}
-_PLAIN_OBJECTS = (types.SimpleNamespace,)
-_NUMBERS_AND_GENERATORS = (
-    bool,
-    int,
-    float,
-    complex,
-    types.NoneType,
-    np.random.Generator,
-    np.random.RandomState,
-    random.Random,
-)
+_NUMBERS = (int, float, complex, type(None))
+_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 _PACKAGE_FOLDERS = {"site-packages", "dist-packages"}
 
 
@@ -44,7 +35,7 @@ def is_users(module: str | None) -> bool:
 
 @functools.cache
 def _is_users_root(root: str) -> bool:
-    if root in sys.stdlib_module_names or root in ("builtins", "cerebro_spark"):
+    if root in sys.stdlib_module_names or root == "cerebro_spark":
         return False
     module = sys.modules.get(root)
     places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", [])]
@@ -54,9 +45,8 @@ def _is_users_root(root: str) -> bool:
 def is_opaque(kind: type) -> bool:
     """Whether objects of this class are not inspected: Python's own, and those of libraries that only observe."""
     root = (kind.__module__ or "").partition(".")[0]
-    if issubclass(kind, _PLAIN_OBJECTS):
-        return False
-    return root in sys.stdlib_module_names or root == "builtins" or root in _OPAQUE_LIBRARIES
+    opaque = root in sys.stdlib_module_names or root in _OPAQUE_LIBRARIES
+    return opaque and not issubclass(kind, types.SimpleNamespace)
 
 
 def is_settled(kind: type, name: str) -> bool:
@@ -73,12 +63,11 @@ def class_data(kind: type) -> dict[str, Any]:
     >>> class_data(Counted)
     {'total': 0}
     """
-    code = (types.FunctionType, staticmethod, classmethod, property, types.MemberDescriptorType, type)
     hidden = ("__", "_abc_")
     return {
         name: value
         for name, value in vars(kind).items()
-        if not name.startswith(hidden) and not isinstance(value, code) and not hasattr(type(value), "__get__")
+        if not name.startswith(hidden) and not isinstance(value, type) and not hasattr(type(value), "__get__")
     }
 
 
@@ -89,12 +78,12 @@ def method_globals(kind: type) -> list[tuple[str, types.FunctionType, Any]]:
     """
     methods = [method for method in vars(kind).values() if isinstance(method, types.FunctionType)]
     named = [(name, method, value) for method in methods for name, value in _globals(method) if "." not in name]
-    return [found for found in named if isinstance(found[2], _NUMBERS_AND_GENERATORS)]
+    return [found for found in named if isinstance(found[2], (*_NUMBERS, *_GENERATORS))]
 
 
 def function_parts(function: types.FunctionType) -> list[tuple[str, Any]]:
     """Return what a function refers to: its closure, defaults and attributes, and the globals that it names."""
-    parts = [(f".{name}", value) for name, value in _cells(function)]
+    parts = [(f".{name}", value) for name, value in cells(function)]
     parts += [(f".<default {index}>", value) for index, value in enumerate(function.__defaults__ or ())]
     parts += [(f".<default {name}>", value) for name, value in (function.__kwdefaults__ or {}).items()]
     parts += [(f".{name}", value) for name, value in vars(function).items()]
@@ -102,7 +91,8 @@ def function_parts(function: types.FunctionType) -> list[tuple[str, Any]]:
     return parts
 
 
-def _cells(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+def cells(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the variables that a function closes over, as (name, value). Those without a value yet are left out."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             yield name, cell.cell_contents
@@ -111,11 +101,8 @@ def _cells(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    names = _names(function.__code__)
-    for name in names:
-        if name not in function.__globals__:
-            continue
-        value = function.__globals__[name]
+    names, known = _names(function.__code__), function.__globals__
+    for name, value in [(name, known[name]) for name in names if name in known]:
         if not isinstance(value, types.ModuleType):
             yield name, value
         elif is_users(value.__name__):
