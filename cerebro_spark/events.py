@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from cerebro_spark.types import (
     Checkpoint,
+    DigestName,
     Metrics,
     Objective,
     Partition,
@@ -66,7 +67,7 @@ class Settings:
     failures was never replaced; now it is after `quarantine` seconds. A training unit's last batch of fewer rows than
     `smallest_batch` joins the one before it; it used to be kept. A unit or a load may take `unit_timeout` seconds, or,
     if that is None, `least_timeout` and more where more is usual (see `scheduling/time_limits.py`); once there was no
-    limit.
+    limit. `digest` is the algorithm of the digests of checkpoints.
     """
 
     partitions: tuple[Partition, ...]
@@ -85,6 +86,7 @@ class Settings:
     kill_rule: KillRule = "in a row"
     unit_timeout: float | None = None
     least_timeout: float | None = None
+    digest: DigestName = "sha256"
 
 
 @dataclass(frozen=True, slots=True)

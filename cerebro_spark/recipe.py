@@ -24,6 +24,7 @@ from cerebro_spark.store import paths, references
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.references import Resolve
 from cerebro_spark.trainer.base import Hooks
+from cerebro_spark.trainer.checkpoints.digest import DIGEST
 from cerebro_spark.trainer.feed import SMALLEST_BATCH
 from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.types import Objective
@@ -78,6 +79,7 @@ class Recipe:
             queue_ahead=1,
             objective=self.objective,
             smallest_batch=SMALLEST_BATCH,
+            digest=DIGEST,
         )
         return with_todays_rules(settings, max_kills=self.max_kills, unit_timeout=self.unit_timeout)
 

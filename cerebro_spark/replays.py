@@ -100,6 +100,7 @@ class RunScript:
             policy="longest-first",
             script=self.trials,
             smallest_batch=self.settings.smallest_batch,
+            digest=self.settings.digest,
         )
 
 

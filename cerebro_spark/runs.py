@@ -285,7 +285,8 @@ class _Drive:
     def _job(self) -> Job:
         job = self._recipe.job(self._run, self._store)
         data = dataclasses.replace(job.dataset, store=RetryingStore(job.dataset.store, seconds=self._patience))
-        return dataclasses.replace(job, dataset=data, smallest_batch=self._scripted().smallest_batch)
+        settings = self._scripted()
+        return dataclasses.replace(job, dataset=data, smallest_batch=settings.smallest_batch, digest=settings.digest)
 
     def _scripted(self) -> Settings:
         """Return the settings; a replay follows a script, and one that is resumed has it in its log already."""

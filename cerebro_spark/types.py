@@ -14,6 +14,7 @@ PartitionId = str
 Split = Literal["train", "validation"]
 UnitKind = Literal["train", "eval"]
 Mode = Literal["min", "max"]
+DigestName = Literal["sha256", "xxh3"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,10 @@ from typing import Any
 
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.store.base import Store
+from cerebro_spark.trainer.checkpoints.digest import DIGEST
 from cerebro_spark.trainer.feed import Columns, ColumnSpec
 from cerebro_spark.trainer.spec import TrainerSpec
+from cerebro_spark.types import DigestName
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class Job:
         trainer: What its trainer is made from.
         cache: Arguments of the cache of partitions.
         metric: The metric of the search, which a rehearsal looks for; None looks for none.
+        digest: The algorithm of the digests of checkpoints.
         smallest_batch: A training unit's last batch joins the one before it if it has fewer rows.
         unit_timeout: The seconds that a unit may take, if the user said so.
     """
@@ -33,6 +36,7 @@ class Job:
     trainer: TrainerSpec
     cache: Mapping[str, Any] = field(default_factory=dict)
     metric: str | None = None
+    digest: DigestName = DIGEST
     smallest_batch: int = 1
     unit_timeout: float | None = None
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from cerebro_spark.doctor.diagnosis import Diagnosis, fix, note, ok
 
 _REQUIREMENT = re.compile(r"([a-z_-]*)(<|>=)?([\d.]*)")
-_NEEDED = ("numpy", "pandas", "pyarrow", "safetensors", "cloudpickle", "tqdm")
+_NEEDED = ("numpy", "pandas", "pyarrow", "safetensors", "cloudpickle", "xxhash", "tqdm")
 _FRAMEWORKS = ("keras", "torch")
 
 
@@ -39,6 +39,7 @@ RULES: tuple[Rule, ...] = (
     Rule("pyarrow>=14"),
     Rule("safetensors>=0.4"),
     Rule("cloudpickle>=2.2"),
+    Rule("xxhash>=3.0"),
     Rule("pyspark>=3.5"),
     Rule("keras>=3.5"),
     Rule("tensorflow>=2.16", beside="keras"),
@@ -72,7 +73,7 @@ LIBRARIES = tuple(
 def judge_versions(versions: Mapping[str, str]) -> Iterator[Diagnosis]:
     """Yield a diagnosis for every rule that is broken, and for every library that breaks none.
 
-    >>> for found in judge_versions(dict.fromkeys(("pandas", "safetensors", "cloudpickle", "tqdm", "torch"), "9.0")
+    >>> for found in judge_versions(dict.fromkeys(("pandas", "safetensors", "cloudpickle", "xxhash", "tqdm"), "9.0")
     ...                             | {"numpy": "1.26.4", "pyarrow": "16.0", "petastorm": "0.13.1", "torch": "2.8.0"}):
     ...     if found.verdict == "FIX":
     ...         print(found.text)

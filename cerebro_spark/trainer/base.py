@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from cerebro_spark.trainer.checkpoints.digest import DIGEST
 from cerebro_spark.trainer.checkpoints.writing import SavedCheckpoint as SavedCheckpoint
 from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
 from cerebro_spark.trainer.resources import Resources as Resources
 from cerebro_spark.trainer.sharing.hooks import Hooks as Hooks
 from cerebro_spark.trainer.sharing.hooks import Params as Params
-from cerebro_spark.types import Metrics, TrialId, Unit
+from cerebro_spark.types import DigestName, Metrics, TrialId, Unit
 
 
 class Trainer(ABC):
@@ -79,8 +80,8 @@ class Trainer(ABC):
         """
 
     @abstractmethod
-    def save(self, target: Path | BinaryIO) -> SavedCheckpoint:
-        """Write the whole training state of the current trial; return its size and digest."""
+    def save(self, target: Path | BinaryIO, digest: DigestName = DIGEST) -> SavedCheckpoint:
+        """Write the whole training state of the current trial; return its size and its digest by this algorithm."""
 
     @abstractmethod
     def holds(self, trial: TrialId, digest: str) -> bool:

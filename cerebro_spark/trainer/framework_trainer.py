@@ -14,7 +14,7 @@ import numpy as np
 from cerebro_spark.errors import CerebroError
 from cerebro_spark.trainer.base import Hooks, Params, Resources, SavedCheckpoint, Trainer
 from cerebro_spark.trainer.checkpoints.arrays import MemorySource, StateArray, read_array
-from cerebro_spark.trainer.checkpoints.digest import compute_digest
+from cerebro_spark.trainer.checkpoints.digest import DIGEST, compute_digest, digest_name
 from cerebro_spark.trainer.checkpoints.fit import checking_fit
 from cerebro_spark.trainer.checkpoints.randomness import derive_seed
 from cerebro_spark.trainer.checkpoints.reading import open_checkpoint
@@ -28,7 +28,7 @@ from cerebro_spark.trainer.sharing.inspection import Inspector
 from cerebro_spark.trainer.sharing.signature import compute_signature
 from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot, StateChange
 from cerebro_spark.trainer.unit_errors import blaming_build, blaming_unit, check_loss, unsaved_change
-from cerebro_spark.types import Metrics, TrialId, Unit
+from cerebro_spark.types import DigestName, Metrics, TrialId, Unit
 
 
 @dataclass(slots=True)
@@ -101,9 +101,9 @@ class FrameworkTrainer(Trainer, Generic[M]):
         known = "" if warm_start else digest
         self._current = CurrentTrial(trial, params, model, generators, counters["epoch"], counters["units"], known)
 
-    def save(self, target: Path | BinaryIO) -> SavedCheckpoint:
+    def save(self, target: Path | BinaryIO, digest: DigestName = DIGEST) -> SavedCheckpoint:
         current = self._require_unchanged()
-        saved = write_checkpoint(target, *self._contents(current))
+        saved = write_checkpoint(target, *self._contents(current), digest)
         current.digest = saved.digest
         return saved
 
@@ -272,10 +272,10 @@ class FrameworkTrainer(Trainer, Generic[M]):
 
     def _has_moved(self, current: CurrentTrial[M]) -> bool:
         """Whether measuring has changed the state."""
-        if current.measured and compute_digest(*self._contents(current)) != current.digest:
-            return True
-        current.measured = False
-        return False
+        if current.measured:
+            found = compute_digest(*self._contents(current), digest_name(current.digest))
+            current.measured = found != current.digest
+        return current.measured
 
     def _contents(self, current: CurrentTrial[M]) -> tuple[list[StateArray], Any]:
         """The whole training state: the arrays and the JSON part of a checkpoint."""

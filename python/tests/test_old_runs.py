@@ -71,5 +71,6 @@ def test_a_stopped_run_is_gone_on_with(old: Path) -> None:
     with cs.LocalBackend(num_workers=1) as backend:
         result = cs.resume(store, "stopped", backend=backend)
     assert logged(store, "stopped")[: len(before)] == before
+    assert not any(":" in digest for digest in checkpoint_digests(store, "stopped")), "all SHA-256, as it began"
     assert len(result.trials) == 4
     assert result.best_trial.epoch == 4

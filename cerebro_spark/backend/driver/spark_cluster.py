@@ -25,7 +25,7 @@ _SECONDS_TO_REGISTER = 30.0
 _SECONDS_OF_QUIET = 3.0
 _SECONDS_BETWEEN_LOOKS = 0.1
 LIBRARIES = {"torch": ("torch",), "keras": ("keras", "tensorflow")}
-ALWAYS = ("numpy", "pyarrow", "safetensors", "cloudpickle")
+ALWAYS = ("numpy", "pyarrow", "safetensors", "cloudpickle", "xxhash")
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,7 +152,7 @@ class UnitRunner:
             self._report(report)
             return
         buffer = BytesIO()
-        saved = self.trainer().save(buffer)
+        saved = self.trainer().save(buffer, self._job.digest)
         unit = order.unit
         checkpoint = Checkpoint(unit.trial, unit.epoch, order.step, order.attempt, saved.bytes, saved.digest)
         self._saving.submit(self._store, order, replace(report, checkpoint=checkpoint), buffer)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cerebro_spark.errors import CheckpointError, CheckpointUnreadable
-from cerebro_spark.trainer.checkpoints.digest import GENERATORS, StateDigest, compute_rest_digest
+from cerebro_spark.trainer.checkpoints.digest import GENERATORS, StateDigest, compute_rest_digest, digest_name
 from cerebro_spark.trainer.checkpoints.header import ArraySpan, read_header
 
 
@@ -54,7 +54,7 @@ class CheckpointReader:
         self._header = read_header(file, label)
         self.meta = self._header.meta
         self._expected = digest
-        self._digest = StateDigest(self.meta) if digest else None
+        self._digest = StateDigest(self.meta, digest_name(digest)) if digest else None
 
     def names(self) -> Sequence[str]:
         """Return the names of all arrays, in the order of the file."""

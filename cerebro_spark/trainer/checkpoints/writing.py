@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from cerebro_spark.trainer.checkpoints.arrays import StateArray
-from cerebro_spark.trainer.checkpoints.digest import GENERATORS, compute_digest, compute_rest_digest
+from cerebro_spark.trainer.checkpoints.digest import DIGEST, GENERATORS, compute_digest, compute_rest_digest
 from cerebro_spark.trainer.checkpoints.header import encode_header
+from cerebro_spark.types import DigestName
 
 _CHUNK_BYTES = 4 << 20
 
@@ -29,13 +30,16 @@ class SavedCheckpoint(NamedTuple):
     digest: str
 
 
-def write_checkpoint(target: Path | BinaryIO, arrays: Sequence[StateArray], meta: Any) -> SavedCheckpoint:
+def write_checkpoint(
+    target: Path | BinaryIO, arrays: Sequence[StateArray], meta: Any, digest: DigestName = DIGEST
+) -> SavedCheckpoint:
     """Write the arrays and the JSON part `meta` of a training state.
 
     Args:
         target: A path, which appears whole or not at all, or a file open for binary writing.
         arrays: The arrays. Each is fetched once it is written, one at a time.
         meta: Anything that JSON can hold.
+        digest: The algorithm of the digest. Defaults to that of runs that begin now.
 
     Returns:
         The size of the file and the digest of the state.
@@ -53,11 +57,11 @@ def write_checkpoint(target: Path | BinaryIO, arrays: Sequence[StateArray], meta
     ({'epoch': 1}, ('F32', (2,)))
     """
     if not isinstance(target, Path):
-        return _write(target, arrays, meta)
+        return _write(target, arrays, meta, digest)
     staged = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
         with open(staged, "xb", buffering=0) as file:
-            saved = _write(file, arrays, meta)
+            saved = _write(file, arrays, meta, digest)
             os.fsync(file.fileno())
         os.replace(staged, target)
     finally:
@@ -65,12 +69,12 @@ def write_checkpoint(target: Path | BinaryIO, arrays: Sequence[StateArray], meta
     return saved
 
 
-def _write(file: BinaryIO, arrays: Sequence[StateArray], meta: Any) -> SavedCheckpoint:
+def _write(file: BinaryIO, arrays: Sequence[StateArray], meta: Any, name: DigestName) -> SavedCheckpoint:
     generators = [array for array in arrays if array.name.startswith(GENERATORS) and array.nbytes]
     rest_digest = compute_rest_digest({array.name: array.data().cast("B") for array in generators}, meta)
     header = encode_header(arrays, meta, rest_digest)
     _write_all(file, memoryview(header))
-    digest = compute_digest(arrays, meta, partial(_write_all, file))
+    digest = compute_digest(arrays, meta, name, partial(_write_all, file))
     return SavedCheckpoint(len(header) + sum(array.nbytes for array in arrays), digest)
 
 

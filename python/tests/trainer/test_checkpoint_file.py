@@ -7,6 +7,7 @@ import json
 import os
 import struct
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from cerebro_spark.trainer.checkpoints.arrays import StateArray, read_array, wra
 from cerebro_spark.trainer.checkpoints.reading import open_checkpoint
 from cerebro_spark.trainer.checkpoints.tree import flatten, unflatten
 from cerebro_spark.trainer.checkpoints.writing import write_checkpoint
+from cerebro_spark.types import DigestName
 
 PLAIN = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text(max_size=8)
 ARRAYS = st.sampled_from(["float32", "float64", "float16", "int64", "uint8", "bool", "uint32"]).flatmap(
@@ -113,10 +115,13 @@ def test_trailing_bytes_are_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_a_changed_byte_shows_in_the_digest(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", get_args(DigestName))
+def test_a_changed_byte_shows_in_the_digest(tmp_path: Path, name: DigestName) -> None:
     path = tmp_path / "c"
     json_, stored = flatten({"model/w": np.arange(600_000, dtype="float32")}, wrap_numpy)
-    digest = write_checkpoint(path, stored, json_).digest
+    digest = write_checkpoint(path, stored, json_, name).digest
+    with open_checkpoint(path, digest=digest):
+        pass
     data = bytearray(path.read_bytes())
     data[-5] ^= 1
     path.write_bytes(data)
@@ -145,6 +150,18 @@ def test_no_byte_of_a_checkpoint_can_change_unnoticed(place: int, change: int) -
         return
     # White space in the header, say: what is read is the same.
     assert found == [meta, *(bytes(array.data()) for array in stored)]
+
+
+def test_logs_of_all_versions_have_the_digests_of_the_same_bytes() -> None:
+    json_, stored = flatten({"model": {"w": np.arange(3.0), "b": np.zeros(2, "int8")}, "lr": 0.5}, wrap_numpy)
+    digests = {name: write_checkpoint(io.BytesIO(), stored, json_, name).digest for name in get_args(DigestName)}
+    assert digests == {"sha256": "2c2f2f9d0627257aa2b78959126f660c", "xxh3": "xxh3:215dcde128917198b74e11693c661fed"}
+
+
+def test_a_digest_by_an_algorithm_of_a_later_version_is_refused_by_its_name(tmp_path: Path) -> None:
+    path = saved(tmp_path / "c")
+    with pytest.raises(CheckpointError, match="by 'abc1', but this version knows sha256, xxh3"):
+        open_checkpoint(path, digest="abc1:0123").__enter__()
 
 
 def test_the_digest_counts_what_was_learnt_and_no_more() -> None:
