@@ -62,13 +62,7 @@ class RemoteBackend(Backend):
         self._launcher.prepare(self._job, self.num_workers)
         self._zero = time.monotonic() - at
         self._current = RemoteRun(
-            self._launcher,
-            self._job,
-            self.num_workers,
-            self.now,
-            heartbeat=self.heartbeat,
-            start_timeout=self.start_timeout,
-            max_restarts=self.max_restarts,
+            self._launcher, self._job, self.num_workers, self.now, self.heartbeat, self.start_timeout, self.max_restarts
         )
 
     def rehearse(self, params: Mapping[str, Any]) -> str | None:

@@ -13,7 +13,7 @@ News = Event | TrialRehearsed
 
 
 class EventQueue:
-    """Any thread puts; one takes.
+    """Any thread puts; one takes. `failed` says whether an error was put, after which the run cannot go on.
 
     >>> from cerebro_spark.events import GatheringEnded
     >>> events = EventQueue()
@@ -31,19 +31,14 @@ class EventQueue:
         self._waiting: queue.SimpleQueue[News | BackendError] = queue.SimpleQueue()
         self._taken_before: list[News] = []
         self._late: BackendError | None = None
-        self._failed = False
-
-    @property
-    def failed(self) -> bool:
-        """Whether an error was put, after which the run cannot go on."""
-        return self._failed
+        self.failed = False
 
     def put(self, event: News) -> None:
         self._waiting.put(event)
 
     def fail(self, error: BackendError) -> None:
         """Have an error raised after all that was put before it was taken."""
-        self._failed = True
+        self.failed = True
         self._waiting.put(error)
 
     def put_back(self, events: Sequence[News]) -> None:
