@@ -259,8 +259,7 @@ class SimulatedBackend(Backend):
         if key in state.began:
             self._watch(state, key, action.limit)
         else:
-            queued = [replace(one, limit=action.limit) if one.attempt == key else one for one in state.queue]
-            state.queue = deque(queued)
+            state.queue = deque(replace(one, limit=action.limit) if one.attempt == key else one for one in state.queue)
 
     def _watch(self, state: _WorkerState, key: int | PartitionId, limit: float) -> None:
         """Have a worker that is still at this order when its time is over treated as stuck."""
@@ -365,6 +364,8 @@ def _check(workers: Sequence[SimulatedWorker], world: World) -> None:
             raise ConfigurationError(f"worker {worker.id} has speed {worker.speed}, but speeds must be above 0")
     if not workers:
         raise ConfigurationError("there are 0 workers, but at least 1 is needed")
+    if len({worker.id for worker in workers}) < len(workers):
+        raise ConfigurationError("two workers have the same id, but each needs its own")
     for name, value in (("jitter", world.jitter), ("failure_rate", world.failure_rate)):
         if not 0 <= value < 1:
             raise ConfigurationError(f"`{name}` is {value}, but must be at least 0 and below 1")
