@@ -26,9 +26,7 @@ LIMIT = 64_000
 
 def store_large_states(metrics: Metrics, job: Job, trial: TrialId, attempt: int, *, final: bool) -> Metrics:
     """Return the metrics as log and wire may have them: a large state is stored, or dropped after the final unit."""
-    if not metrics.carried:
-        return metrics
-    data = _pack(metrics.carried)
+    data = _pack(metrics.carried) if metrics.carried else b""
     if len(data) <= LIMIT:
         return metrics
     name = "" if final else paths.carried(job.run, trial, attempt)
