@@ -66,7 +66,7 @@ class RemoteBackend(Backend):
         )
 
     def rehearse(self, params: Mapping[str, Any]) -> str | None:
-        return self._run.rehearse(params)
+        return self._run.rehearsals.rehearse(params)
 
     def submit(self, action: Action) -> None:
         if self._current is not None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from cerebro_spark.backend.driver.deadlines import Deadlines, PendingOrder
 from cerebro_spark.backend.driver.deletions import CheckpointDeleter
@@ -20,13 +19,13 @@ from cerebro_spark.backend.wire.channel import WireError
 from cerebro_spark.backend.wire.hub import Hub
 from cerebro_spark.backend.wire.messages import (
     FromWorker,
-    Heartbeat,
     Hello,
     LoadStarted,
     OutputLine,
     Stop,
     TrialRehearsed,
     UnitStarted,
+    WorkerEvent,
 )
 from cerebro_spark.backend.worker.session import WorkerSpec
 from cerebro_spark.errors import BackendError
@@ -87,7 +86,7 @@ class RemoteRun:
         self._deadlines = Deadlines(start_timeout)
         self._deleter = CheckpointDeleter(job)
         self._by_peer: dict[int, WorkerHandle] = {}
-        address, secret = launcher.hub_address(), secrets.token_bytes(32)
+        address, secret = launcher.hub_address, secrets.token_bytes(32)
         self._hub = Hub(
             secret, self._receive, self._lost, self._broken, host=address.host, port=address.port, silence=heartbeat
         )
@@ -95,13 +94,9 @@ class RemoteRun:
         self.pool = WorkerPool(launcher, job, spec, self._events, now, self._hub.lose, start_timeout, max_restarts)
         # Frameworks are loaded and models built before the batch itself.
         timeout = None if job.unit_timeout is None else job.unit_timeout + start_timeout
-        self._rehearsals = Rehearsals(self.pool, self._hub, self._events, timeout)
+        self.rehearsals = Rehearsals(self.pool, self._hub, self._events, timeout)
         self.pool.after(start_timeout, self._stop_gathering)
         self.pool.hire(num_workers)
-
-    def rehearse(self, params: Mapping[str, Any]) -> str | None:
-        """Try a configuration on one batch; see Backend."""
-        return self._rehearsals.rehearse(params)
 
     def submit(self, action: Action) -> None:
         """Order something; see Backend."""
@@ -121,7 +116,7 @@ class RemoteRun:
                 for handle, late in self._deadlines.overdue(self.pool.handles.values(), self._now()):
                     self._give_up(handle, late)
                 patience = self._deadlines.wait(self._now())
-            # The answer to a rehearsal that was given up may come late.
+            # Answers to rehearsals stay in the queue, and may come late.
             events = [event for event in self._events.take(patience) if isinstance(event, Event)]
             if events:
                 return events
@@ -222,10 +217,8 @@ class RemoteRun:
             self._events.fail(error)
 
     def _note(self, handle: WorkerHandle, message: FromWorker) -> None:
-        """Take in what a worker says after its hello."""
+        """Take in what a worker says after its hello; the hub alone needs its heartbeats."""
         match message:
-            case Heartbeat() | Hello():
-                return
             case OutputLine():
                 self.pool.printed(handle, message)
             case TrialRehearsed():
@@ -237,9 +230,7 @@ class RemoteRun:
             case PartitionLoaded() | PartitionLost() | UnitFinished() | UnitFailed():
                 self._note_event(handle, message)
 
-    def _note_event(
-        self, handle: WorkerHandle, event: PartitionLoaded | PartitionLost | UnitFinished | UnitFailed
-    ) -> None:
+    def _note_event(self, handle: WorkerHandle, event: WorkerEvent) -> None:
         if event.worker != handle.name:
             raise WireError(f"worker {handle.name} reports in the name of {event.worker!r}")
         if isinstance(event, UnitFinished | UnitFailed):
