@@ -16,9 +16,8 @@ from contextlib import closing
 
 from cerebro_spark import recipe as recipes
 from cerebro_spark.backend.base import Backend
-from cerebro_spark.backend.driver.checkpoints import CheckpointSweep
+from cerebro_spark.backend.driver.deletions import CheckpointSweep, MetricStateFiles
 from cerebro_spark.backend.job import Job
-from cerebro_spark.backend.metric_states import MetricStateFiles
 from cerebro_spark.engine import Engine, Observer
 from cerebro_spark.errors import (
     AlreadyInStore,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.input.columns import Column
 from cerebro_spark.store.base import Store
 from cerebro_spark.trainer.checkpoints.digest import DIGEST
 from cerebro_spark.trainer.feed import Columns, ColumnSpec
@@ -43,9 +44,9 @@ class Job:
     @property
     def columns(self) -> Columns:
         """The data set's columns, as trainers call them."""
-        specs = {column.name: ColumnSpec(column.dtype, tuple(column.shape)) for column in self.dataset.columns}
-        return Columns(
-            {column.name: specs[column.name] for column in self.dataset.features},
-            {column.name: specs[column.name] for column in self.dataset.labels},
-            self.dataset.weight.name if self.dataset.weight else None,
-        )
+        weight = self.dataset.weight
+        return Columns(_specs(self.dataset.features), _specs(self.dataset.labels), weight.name if weight else None)
+
+
+def _specs(columns: Sequence[Column]) -> dict[str, ColumnSpec]:
+    return {column.name: ColumnSpec(column.dtype, tuple(column.shape)) for column in columns}

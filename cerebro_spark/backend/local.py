@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import cloudpickle
 
@@ -72,20 +73,16 @@ class LocalLauncher(Launcher):
 
     def job_for(self, name: WorkerId, job: Job) -> Job:
         asked = job.trainer.resources
-        device = asked.device
+        threads, device = asked.threads or self._threads, asked.device
         if self._devices and device == "auto":
             device = self._devices[int(name.partition(".")[0][1:]) % len(self._devices)]
-        threads = asked.threads or self._threads
         return replace(job, trainer=job.trainer.with_resources(threads=threads, device=device))
 
     def launch(self, handle: WorkerHandle, spec: WorkerSpec, watcher: ProcessWatcher) -> None:
         try:
             # It may die before this call returns: its words must be where the watcher looks for them.
             process = WorkerProcess(
-                handle.name,
-                on_end=lambda: watcher.ended(handle),
-                words=handle.words,
-                on_line=lambda line: watcher.printed(handle, line),
+                handle.name, partial(watcher.ended, handle), handle.words, on_line=partial(watcher.printed, handle)
             )
         except OSError as error:
             raise BackendError(f"worker {handle.name} could not be started: {error}") from error

@@ -64,17 +64,11 @@ class RemoteBackend(Backend):
         self._launcher.prepare(job, self.num_workers)
         self._zero = time.monotonic() - at
         self._current = RemoteRun(
-            self._launcher,
-            job,
-            self.num_workers,
-            self.now,
-            heartbeat=self.heartbeat,
-            start_timeout=self.start_timeout,
-            max_restarts=self.max_restarts,
+            self._launcher, job, self.num_workers, self.now, self.heartbeat, self.start_timeout, self.max_restarts
         )
 
     def rehearse(self, params: Mapping[str, Any]) -> str | None:
-        return self._run.rehearse(params)
+        return self._run.rehearsals.rehearse(params)
 
     def submit(self, action: Action) -> None:
         if self._current is not None:

@@ -35,6 +35,8 @@ from cerebro_spark.events import (
 )
 from cerebro_spark.types import Checkpoint, Metrics, Partition, PartitionId, TrialId, Unit, WorkerId
 
+Happening = Callable[[], list[Event]]
+
 
 @dataclass(frozen=True, slots=True)
 class SimulatedWorker:
@@ -99,14 +101,24 @@ class Traffic:
 
 @dataclass(slots=True)
 class _WorkerState:
-    """A worker in virtual time: `life` counts its restarts, so that what an earlier life began is known to be void."""
+    """A worker in virtual time: `life` counts its restarts, so that what an earlier life began is known to be void.
+
+    `began` says when it began the orders that it is at, by attempt or partition.
+    """
 
     spec: SimulatedWorker
     life: int = 0
     up: bool = False
     queue: deque[RunUnit] = field(default_factory=deque)
-    began: float = 0.0
-    loading: dict[PartitionId, float] = field(default_factory=dict)
+    began: dict[int | PartitionId, float] = field(default_factory=dict)
+
+    def end_life(self) -> list[RunUnit]:
+        """Void all that it was ordered; return the units among that."""
+        units = list(self.queue)
+        self.up, self.life = False, self.life + 1
+        self.queue.clear()
+        self.began.clear()
+        return units
 
 
 class SimulatedBackend(Backend):
@@ -135,7 +147,7 @@ class SimulatedBackend(Backend):
         self._seed = seed
         self._now = 0.0
         self._serial = 0
-        self._heap: list[tuple[float, int, Callable[[], list[Event]]]] = []
+        self._heap: list[tuple[float, int, Happening]] = []
         self._noise: dict[tuple[TrialId, int, str], np.ndarray[tuple[int], np.dtype[np.float64]]] = {}
         self._columns: dict[PartitionId, int] = {}
         self._writer: dict[int, WorkerId] = {}
@@ -155,20 +167,23 @@ class SimulatedBackend(Backend):
     def submit(self, action: Action) -> None:
         if isinstance(action, DeleteCheckpoint):
             self._writer.pop(action.checkpoint.attempt, None)
-            return
         state = self._states.get(getattr(action, "worker", ""))
-        if state is None:
+        if state is None or not state.up:
             return
-        if isinstance(action, RunUnit):
-            self._enqueue(state, action)
-        elif isinstance(action, LoadPartition) and state.up:
-            self._begin_load(state, action)
-        elif isinstance(action, LimitOrder):
-            self._limit(state, action)
-        elif isinstance(action, RetireWorker):
-            state.up = False
-            if action.back_after is not None:
-                self._at(self._now + action.back_after, partial(self._join, self._successor(state)))
+        match action:
+            case RunUnit():
+                state.queue.append(action)
+                if len(state.queue) == 1:
+                    self._begin(state)
+            case LoadPartition(partition=partition):
+                loaded = partial(self._load, state, partition)
+                self._begin_order(state, partition, self._load_seconds(action), action.limit, loaded)
+            case LimitOrder():
+                self._limit(state, action)
+            case RetireWorker():
+                state.end_life()
+                if action.back_after is not None:
+                    self._at(self._now + action.back_after, partial(self._join, self._successor(state)))
 
     def events(self) -> list[Event]:
         while self._heap:
@@ -194,9 +209,10 @@ class SimulatedBackend(Backend):
 
     # -- what happens
 
-    def _at(self, time: float, happen: Callable[[], list[Event]]) -> None:
+    def _at(self, time: float, happen: Happening, state: _WorkerState | None = None) -> None:
+        """Have something happen at a time; with a `state` only if the worker's life has not ended by then."""
         self._serial += 1
-        heapq.heappush(self._heap, (time, self._serial, happen))
+        heapq.heappush(self._heap, (time, self._serial, happen if state is None else _in_life(state, happen)))
 
     def _join(self, state: _WorkerState) -> list[Event]:
         state.up = True
@@ -206,94 +222,68 @@ class SimulatedBackend(Backend):
     def _die(self, state: _WorkerState, reason: str) -> list[Event]:
         if not state.up:
             return []
-        state.up, state.life = False, state.life + 1
-        ghosts = [*state.queue] if self._world.late_results else []
-        state.queue.clear()
-        state.loading.clear()
-        for ghost in ghosts:
-            self._at(self._now + self._seconds(ghost, state), partial(self._finish, ghost, state))
+        for order in state.end_life():
+            if self._world.late_results:
+                self._at(self._now + self._seconds(order, state), partial(self._finish, order, state))
         return [WorkerLost(self._now, state.spec.id, reason)]
 
-    def _load(self, state: _WorkerState, life: int, partition: PartitionId) -> list[Event]:
-        if not state.up or state.life != life:
-            return []
-        state.loading.pop(partition, None)
+    def _fall(self, state: _WorkerState) -> list[Event]:
+        """Have a worker die, and come again."""
+        self._at(self._now + self._world.repair_seconds, partial(self._join, state))
+        return self._die(state, "died by chance")
+
+    def _load(self, state: _WorkerState, partition: PartitionId) -> list[Event]:
+        state.began.pop(partition, None)
         return [PartitionLoaded(self._now, state.spec.id, partition)]
 
-    def _enqueue(self, state: _WorkerState, order: RunUnit) -> None:
-        if state.up:
-            state.queue.append(order)
-            if len(state.queue) == 1:
-                self._begin(state)
-
     def _begin(self, state: _WorkerState) -> None:
-        order, life = state.queue[0], state.life
+        """Begin the first unit of the queue."""
+        order = state.queue[0]
         seconds = self._read_seconds(order) + self._seconds(order, state)
+        end = partial(self._end, order, state)
         if self._world.failure_rate and self._luck.random() < self._world.failure_rate:
-            self._at(self._now + seconds * self._luck.random(), lambda: self._fall(state, life))
-            return
-        state.began = self._now
-        if order.limit is not None and seconds > order.limit:
-            self._limit_unit(state, order.attempt, order.limit)
-        if seconds < float("inf"):
-            self._at(self._now + seconds, lambda: self._end(order, state, life))
+            seconds, end = seconds * self._luck.random(), partial(self._fall, state)
+        self._begin_order(state, order.attempt, seconds, order.limit, end)
 
-    def _begin_load(self, state: _WorkerState, action: LoadPartition) -> None:
-        state.loading[action.partition] = self._now
-        seconds = self._load_seconds(action)
-        if action.limit is not None and seconds > action.limit:
-            self._limit_load(state, action.partition, action.limit)
+    def _begin_order(
+        self, state: _WorkerState, key: int | PartitionId, seconds: float, limit: float | None, end: Happening
+    ) -> None:
+        state.began[key] = self._now
+        if limit is not None and seconds > limit:
+            self._watch(state, key, limit)
         if seconds < float("inf"):
-            self._at(self._now + seconds, partial(self._load, state, state.life, action.partition))
+            self._at(self._now + seconds, end, state)
 
     def _limit(self, state: _WorkerState, action: LimitOrder) -> None:
-        if action.partition is not None and action.partition in state.loading:
-            self._limit_load(state, action.partition, action.limit)
-        elif state.queue and state.queue[0].attempt == action.attempt:
-            self._limit_unit(state, action.attempt, action.limit)
+        key = action.partition if action.attempt is None else action.attempt
+        if key in state.began:
+            self._watch(state, key, action.limit)
         else:
-            queued = [
-                replace(order, limit=action.limit) if order.attempt == action.attempt else order
-                for order in state.queue
-            ]
-            state.queue = deque(queued)
+            state.queue = deque(replace(one, limit=action.limit) if one.attempt == key else one for one in state.queue)
 
-    def _limit_unit(self, state: _WorkerState, attempt: int, limit: float) -> None:
-        """Have a worker that is still at this unit when its time is over treated as stuck."""
-        life, at = state.life, max(self._now, state.began + limit)
+    def _watch(self, state: _WorkerState, key: int | PartitionId, limit: float) -> None:
+        """Have a worker that is still at this order when its time is over treated as stuck."""
+        at = max(self._now, state.began[key] + limit)
+        self._at(at, partial(self._overrun, state, key, limit), state)
 
-        def look() -> list[Event]:
-            if not state.queue or state.queue[0].attempt != attempt:
-                return []
+    def _overrun(self, state: _WorkerState, key: int | PartitionId, limit: float) -> list[Event]:
+        """Kill a worker that is stuck with an order, and have it come again."""
+        worker = state.spec.id
+        if key not in state.began:
+            return []
+        if isinstance(key, int):
             reason = f"unit {state.queue[0].unit} took longer than {limit:g} s"
-            return self._overrun(state, life, WorkerLost(at, state.spec.id, reason, running=attempt))
+            facts: list[Event] = [WorkerLost(self._now, worker, reason, running=key)]
+        else:
+            reason = f"loading partition {key} took longer than {limit:g} s"
+            unloaded = PartitionLost(self._now, worker, key, reason)
+            facts = [unloaded, WorkerLost(self._now, worker, reason, blames_unit=False)]
+        self._fall(state)
+        return facts
 
-        self._at(at, look)
-
-    def _limit_load(self, state: _WorkerState, partition: PartitionId, limit: float) -> None:
-        life, at = state.life, max(self._now, state.loading[partition] + limit)
-
-        def look() -> list[Event]:
-            if partition not in state.loading:
-                return []
-            reason = f"loading partition {partition} took longer than {limit:g} s"
-            unloaded = PartitionLost(at, state.spec.id, partition, reason)
-            return self._overrun(state, life, unloaded, WorkerLost(at, state.spec.id, reason, blames_unit=False))
-
-        self._at(at, look)
-
-    def _overrun(self, state: _WorkerState, life: int, *facts: Event) -> list[Event]:
-        """A worker that is stuck is killed, and comes again."""
-        if state.life != life or not state.up:
-            return []
-        self._die(state, "")
-        self._at(self._now + self._world.repair_seconds, lambda: self._join(state))
-        return list(facts)
-
-    def _end(self, order: RunUnit, state: _WorkerState, life: int) -> list[Event]:
-        if state.life != life:
-            return []
+    def _end(self, order: RunUnit, state: _WorkerState) -> list[Event]:
         state.queue.popleft()
+        del state.began[order.attempt]
         facts = self._finish(order, state)
         if state.queue:
             self._begin(state)
@@ -311,12 +301,6 @@ class SimulatedBackend(Backend):
         metrics = Metrics({"loss": 1.0 / unit.epoch}, {"loss": 1.0})
         return [UnitFinished(self._now, state.spec.id, unit, order.attempt, seconds, checkpoint, metrics)]
 
-    def _fall(self, state: _WorkerState, life: int) -> list[Event]:
-        if state.life != life:
-            return []
-        self._at(self._now + self._world.repair_seconds, lambda: self._join(state))
-        return self._die(state, "died by chance")
-
     # -- how long it takes
 
     def _load_seconds(self, action: LoadPartition) -> float:
@@ -333,11 +317,9 @@ class SimulatedBackend(Backend):
         if not self._world.jitter:
             return 1.0
         key = (unit.trial, unit.epoch, unit.kind)
-        noise = self._noise.get(key)
-        if noise is None:
-            noise = jitter_of(self._seed, unit, len(self._columns), self._world.jitter)
-            self._noise[key] = noise
-        return float(noise[self._columns[unit.partition]])
+        if key not in self._noise:
+            self._noise[key] = jitter_of(self._seed, unit, len(self._columns), self._world.jitter)
+        return float(self._noise[key][self._columns[unit.partition]])
 
     def _read_seconds(self, order: RunUnit) -> float:
         """Fetching the parent checkpoint takes time unless the worker wrote it itself; it is read in either case."""
@@ -349,6 +331,11 @@ class SimulatedBackend(Backend):
         self.traffic.hopped += order.parent.bytes
         self.traffic.hops += 1
         return order.parent.bytes / self._world.bandwidth
+
+
+def _in_life(state: _WorkerState, happen: Happening) -> Happening:
+    life = state.life
+    return lambda: happen() if state.life == life else []
 
 
 def digest_of(order: RunUnit) -> str:
@@ -377,9 +364,10 @@ def _check(workers: Sequence[SimulatedWorker], world: World) -> None:
             raise ConfigurationError(f"worker {worker.id} has speed {worker.speed}, but speeds must be above 0")
     if not workers:
         raise ConfigurationError("there are 0 workers, but at least 1 is needed")
-    if not 0 <= world.jitter < 1:
-        raise ConfigurationError(f"`jitter` is {world.jitter}, but must be at least 0 and below 1")
-    if not 0 <= world.failure_rate < 1:
-        raise ConfigurationError(f"`failure_rate` is {world.failure_rate}, but must be at least 0 and below 1")
+    if len({worker.id for worker in workers}) < len(workers):
+        raise ConfigurationError("two workers have the same id, but each needs its own")
+    for name, value in (("jitter", world.jitter), ("failure_rate", world.failure_rate)):
+        if not 0 <= value < 1:
+            raise ConfigurationError(f"`{name}` is {value}, but must be at least 0 and below 1")
     if world.bandwidth <= 0 or world.load_seconds < 0 or world.repair_seconds < 0 or world.evaluation_cost <= 0:
         raise ConfigurationError("bandwidth and evaluation cost must be above 0, load and repair seconds at least 0")

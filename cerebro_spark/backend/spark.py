@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cerebro_spark.backend.driver import spark_cluster
+from cerebro_spark.backend.driver.launcher import HubAddress
 from cerebro_spark.backend.driver.spark_launcher import STOPPED, SparkLauncher
 from cerebro_spark.backend.remote import RemoteBackend
 from cerebro_spark.checks import check_whole
@@ -14,6 +15,11 @@ from cerebro_spark.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_INSTEAD_OF_CONNECT = (
+    "Spark Connect gives no access to its cluster's tasks: run the search in a classic session, such as that of"
+    " spark-submit"
+)
 
 
 class SparkBackend(RemoteBackend):
@@ -55,13 +61,9 @@ class SparkBackend(RemoteBackend):
         self._spark: Any = spark if spark is not None else _active_session()
         context = _context_of(self._spark)
         use_this_python(context)
-        cluster = spark_cluster.look(context) if num_workers is not None else spark_cluster.settled(context)
-        super().__init__(
-            num_workers if num_workers is not None else max(1, cluster.slots),
-            heartbeat=heartbeat,
-            start_timeout=start_timeout,
-            max_restarts=max_restarts,
-        )
+        cluster = spark_cluster.settled(context) if num_workers is None else spark_cluster.look(context)
+        count = max(1, cluster.slots) if num_workers is None else num_workers
+        super().__init__(count, heartbeat=heartbeat, start_timeout=start_timeout, max_restarts=max_restarts)
         if threads is not None:
             check_whole("threads", threads)
         if not 0 <= port <= 65535:
@@ -70,7 +72,7 @@ class SparkBackend(RemoteBackend):
         spark_cluster.advise(spark_cluster.check(context, self.num_workers), self.threads)
         self.host = host or cluster.driver_host
         self.port = port
-        self._launcher = SparkLauncher(context, cluster, self.threads, self.host, self.port)
+        self._launcher = SparkLauncher(context, self.threads, HubAddress(cluster.bind_address, port, self.host))
 
     def located(self, dataset: Dataset) -> Dataset:
         hosts = find_replica_hosts(self._spark, dataset)
@@ -98,18 +100,11 @@ def _context_of(session: Any) -> Any:
     try:
         context = session.sparkContext
     except Exception as error:
-        kind = type(session)
-        connect = kind.__module__.startswith("pyspark.sql.connect")
-        remedy = (
-            "Spark Connect gives no access to its cluster's tasks: run the search in a classic session, such as that"
-            " of spark-submit"
-            if connect
-            else "leave it out for the active one"
-        )
-        raise ConfigurationError(
-            f"`spark` is a {f'{kind.__module__}.' if connect else ''}{kind.__name__}, but must be a SparkSession with a"
-            f" SparkContext: {remedy}"
-        ) from error
+        module, name, remedy = type(session).__module__, type(session).__name__, "leave it out for the active one"
+        if module.startswith("pyspark.sql.connect"):
+            name, remedy = f"{module}.{name}", _INSTEAD_OF_CONNECT
+        said = f"`spark` is a {name}, but must be a SparkSession with a SparkContext: {remedy}"
+        raise ConfigurationError(said) from error
     if context._jsc is None:
         raise ConfigurationError(STOPPED)
     return context

@@ -170,8 +170,7 @@ def _check_executors(
     token = uuid.uuid4().hex
     names = [paths.probe(f"{token}-{number}") for number in range(found.slots)]
     try:
-        probe = cluster.Probe(wanted, store)
-        findings = _run_in_time(context, lambda: cluster.ask_executors(context, probe, names))
+        findings = _run_in_time(context, lambda: cluster.ask_executors(context, wanted, store, names))
     except CerebroError as error:
         yield Diagnosis("FIX", str(error))
         return

@@ -203,8 +203,7 @@ def test_a_trial_that_kills_its_worker_twice_is_failed_and_the_others_go_on(tmp_
     class Deadly(SimulatedBackend):
         def _begin(self, seat: Any) -> None:
             if seat.queue[0].params["cost"] == 666.0:
-                life = seat.life
-                self._at(self.now() + 0.1, lambda: self._fall(seat, life))
+                self._at(self.now() + 0.1, lambda: self._fall(seat), seat)
             else:
                 super()._begin(seat)
 

@@ -152,6 +152,11 @@ def test_evaluation_reports_every_epoch() -> None:
     assert len(evaluated) == 3 * 2 * 2
 
 
+def test_two_workers_with_one_name_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="same id"):
+        SimulatedBackend([SimulatedWorker("w0"), SimulatedWorker("w0")], World(lambda p: 1.0))
+
+
 @pytest.mark.parametrize(
     "world", [World(lambda p: 1.0, jitter=1.0), World(lambda p: 1.0, bandwidth=0), World(lambda p: 1.0, failure_rate=1)]
 )

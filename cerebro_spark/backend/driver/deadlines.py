@@ -30,13 +30,15 @@ _NEVER = float("inf")
 
 @dataclass(slots=True)
 class PendingOrder:
-    """A unit or a load that a worker is to end within `limit` seconds; `began` is None while it has not begun."""
+    """A unit or a load that a worker is to end within `limit` seconds; `began` is None while it has not begun.
+
+    `key` is the attempt of a unit, or the partition of a load.
+    """
 
     what: str
+    key: int | PartitionId
     limit: float
     began: float | None = None
-    attempt: int | None = None
-    partition: PartitionId | None = None
 
 
 class Deadlines:
@@ -56,20 +58,19 @@ class Deadlines:
 
     def note_order(self, handle: WorkerHandle, order: ToWorker, now: float) -> None:
         """Start to watch an order, if it is one that takes time."""
+        key: int | PartitionId
         match order:
-            case RunUnit():
+            case RunUnit(attempt=key):
                 what = f"unit {order.unit}"
-                pending = PendingOrder(what, _seconds(order.limit), attempt=order.attempt)
-                handle.orders[order.attempt] = pending
-            case LoadPartition():
-                what = f"loading partition {order.partition}"
-                pending = PendingOrder(what, _seconds(order.limit), partition=order.partition)
-                handle.orders[order.partition] = pending
+            case LoadPartition(partition=key):
+                what = f"loading partition {key}"
             case _:
                 return
+        limit = _NEVER if order.limit is None else order.limit
+        handle.orders[key] = PendingOrder(what, key, limit)
         if len(handle.orders) == 1:
             handle.since = now
-        self._look_at = min(self._look_at, now + pending.limit)
+        self._look_at = min(self._look_at, now + limit)
 
     def set_limit(self, handle: WorkerHandle, action: LimitOrder, now: float) -> None:
         """Give a limit to something that was ordered without one."""
@@ -85,10 +86,12 @@ class Deadlines:
             case UnitStarted(attempt=key) | LoadStarted(partition=key):
                 if key in handle.orders:
                     handle.orders[key].began = handle.since = now
-            case UnitFinished(attempt=key) | UnitFailed(attempt=key):
-                handle.orders.pop(key, None)
-                handle.since = now
-            case PartitionLoaded(partition=key) | PartitionLost(partition=key):
+            case (
+                UnitFinished(attempt=key)
+                | UnitFailed(attempt=key)
+                | PartitionLoaded(partition=key)
+                | PartitionLost(partition=key)
+            ):
                 handle.orders.pop(key, None)
                 handle.since = now
 
@@ -114,7 +117,3 @@ class Deadlines:
             return order.began + order.limit
         busy = any(other.began is not None for other in handle.orders.values())
         return _NEVER if busy else handle.since + self._grace + order.limit
-
-
-def _seconds(limit: float | None) -> float:
-    return _NEVER if limit is None else limit

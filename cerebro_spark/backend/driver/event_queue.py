@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Sequence
 
 from cerebro_spark.backend.wire.messages import TrialRehearsed
 from cerebro_spark.errors import BackendError
@@ -13,7 +12,7 @@ News = Event | TrialRehearsed
 
 
 class EventQueue:
-    """Any thread puts; one takes.
+    """Any thread puts; one takes. `failed` says whether an error was put, after which the run cannot go on.
 
     >>> from cerebro_spark.events import GatheringEnded
     >>> events = EventQueue()
@@ -29,26 +28,17 @@ class EventQueue:
 
     def __init__(self) -> None:
         self._waiting: queue.SimpleQueue[News | BackendError] = queue.SimpleQueue()
-        self._taken_before: list[News] = []
+        self._seen: list[News] = []
         self._late: BackendError | None = None
-        self._failed = False
-
-    @property
-    def failed(self) -> bool:
-        """Whether an error was put, after which the run cannot go on."""
-        return self._failed
+        self.failed = False
 
     def put(self, event: News) -> None:
         self._waiting.put(event)
 
     def fail(self, error: BackendError) -> None:
         """Have an error raised after all that was put before it was taken."""
-        self._failed = True
+        self.failed = True
         self._waiting.put(error)
-
-    def put_back(self, events: Sequence[News]) -> None:
-        """Have these taken again, before everything else. Only for the thread that takes."""
-        self._taken_before[:0] = events
 
     def take(self, timeout: float | None = None) -> list[News]:
         """Wait for events.
@@ -62,7 +52,7 @@ class EventQueue:
         Raises:
             BackendError: The one that was put, once all that was put before it was taken.
         """
-        events, self._taken_before = self._taken_before, []
+        events, self._seen = self._seen, []
         while not events or not self._waiting.empty():
             try:
                 item = self._late or self._waiting.get(timeout=timeout)
@@ -77,3 +67,10 @@ class EventQueue:
             else:
                 raise item
         return events
+
+    def peek(self, timeout: float | None = None) -> list[News]:
+        """Wait, as `take` does, for events that were not seen before, and leave them to be taken."""
+        seen, self._seen = self._seen, []
+        news = self.take(timeout)
+        self._seen = [*seen, *news]
+        return news

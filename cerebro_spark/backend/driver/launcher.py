@@ -38,7 +38,13 @@ class ProcessWatcher(Protocol):
 
 
 class Launcher(ABC):
-    """Starts and ends worker processes. Methods are called from the pool's threads if they do not say otherwise."""
+    """Starts and ends worker processes. Methods are called from the pool's threads if they do not say otherwise.
+
+    Attributes:
+        hub_address: Where the driver is to listen for workers.
+    """
+
+    hub_address = HubAddress()
 
     def prepare(self, job: Job, num_workers: int) -> None:  # noqa: B027 (not every kind has something to check)
         """Get ready for a run. Called by the engine's thread, before anything is launched.
@@ -46,10 +52,6 @@ class Launcher(ABC):
         Raises:
             ConfigurationError, BackendError: If the run cannot work.
         """
-
-    def hub_address(self) -> HubAddress:
-        """Return where the driver is to listen for workers."""
-        return HubAddress()
 
     @abstractmethod
     def job_for(self, name: WorkerId, job: Job) -> Job:

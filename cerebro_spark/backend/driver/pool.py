@@ -12,7 +12,6 @@ from typing import Any
 
 from cerebro_spark.backend.driver.event_queue import EventQueue
 from cerebro_spark.backend.driver.launcher import Launcher
-from cerebro_spark.backend.driver.timers import Vacancies, start_timer
 from cerebro_spark.backend.driver.workers import WorkerHandle, WorkerNames
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.wire.messages import OutputLine
@@ -23,6 +22,7 @@ from cerebro_spark.types import WorkerId
 
 _log = logging.getLogger(__name__)
 _SECONDS_TO_END = 10.0
+_LONGEST_VACANCY = 3600.0
 
 
 class WorkerPool:
@@ -47,7 +47,6 @@ class WorkerPool:
         launcher: Launcher,
         job: Job,
         spec: WorkerSpec,
-        *,
         events: EventQueue,
         now: Callable[[], float],
         hang_up: Callable[[int, str], None],
@@ -62,7 +61,7 @@ class WorkerPool:
         self._hang_up = hang_up
         self._start_timeout = start_timeout
         self._names = WorkerNames(max_restarts)
-        self._vacancies = Vacancies(self._fill)
+        self._timers: list[threading.Timer] = []
         self._threads = ThreadPoolExecutor(8, "hiring")
         self._processes: set[WorkerHandle] = set()
         self.handles: dict[WorkerId, WorkerHandle] = {}
@@ -77,6 +76,15 @@ class WorkerPool:
     def do(self, work: Callable[..., None], *arguments: Any) -> None:
         """Have something done that may take long, in a thread of the pool."""
         self._threads.submit(work, *arguments)
+
+    def after(self, seconds: float, work: Callable[..., None], *arguments: Any) -> None:
+        """Have something done in so many seconds, unless the run is closed by then."""
+        timer = threading.Timer(seconds, work, arguments)
+        timer.daemon = True
+        with self.lock:
+            if not self.closing:
+                self._timers = [*filter(threading.Timer.is_alive, self._timers), timer]
+                timer.start()
 
     def hire(self, count: int) -> list[WorkerId]:
         """Have new workers launched, in places of their own; return their names."""
@@ -103,7 +111,7 @@ class WorkerPool:
                 "worker %s on %s is let go: too much failed there and nowhere else%s", handle.name, handle.host, again
             )
         if action.back_after is not None:
-            self._vacancies.open(handle, action.back_after)
+            self.after(action.back_after, self._fill, handle, action.back_after)
 
     # -- the end of the run
 
@@ -111,20 +119,17 @@ class WorkerPool:
         """Hire no more, and kill the workers that have not joined; return those that can be told to stop."""
         with self.lock:
             self.closing = True
-            handles = list(self.handles.values())
+            joined = self.connected()
             self.handles.clear()
-        self._vacancies.cancel()
-        for handle in handles:
-            if handle.peer is None:
-                self._launcher.kill(handle)
-        return [handle for handle in handles if handle.peer is not None]
+        for timer in self._timers:
+            timer.cancel()
+        self._kill_unjoined()
+        return joined
 
     def close(self) -> None:
         """Wait until nothing is left of any worker; kill those that have not ended in time."""
         self._threads.shutdown(wait=True)
-        for handle in self._processes.copy():
-            if handle.peer is None:
-                self._launcher.kill(handle)
+        self._kill_unjoined()
         for handle in self._still_running(_SECONDS_TO_END):
             self._launcher.kill(handle)
         for handle in self._still_running(_SECONDS_TO_END):
@@ -134,6 +139,11 @@ class WorkerPool:
         """Kill what is left, and do not wait."""
         for handle in self._processes.copy():
             self._launcher.kill(handle)
+
+    def _kill_unjoined(self) -> None:
+        for handle in self._processes.copy():
+            if handle.peer is None:
+                self._launcher.kill(handle)
 
     def _still_running(self, seconds: float) -> list[WorkerHandle]:
         deadline = time.monotonic() + seconds
@@ -154,7 +164,7 @@ class WorkerPool:
             self.ended(handle)
             return
         handle.launched_at = time.monotonic()
-        start_timer(self._start_timeout, self._check_joined, handle)
+        self.after(self._start_timeout, self._check_joined, handle)
         try:
             job = pack_job(self._launcher.job_for(handle.name, self._job), handle.name)
             spec = replace(self._spec, name=handle.name, job=job, probe=self._launcher.probe())
@@ -170,10 +180,10 @@ class WorkerPool:
             return
         left = self._seconds_left(handle)
         if left > 0:
-            start_timer(left, self._check_joined, handle)
-            return
-        handle.words.append(f"(it had not joined after {self._start_timeout:g} s)")
-        self._launcher.kill(handle)
+            self.after(left, self._check_joined, handle)
+        else:
+            handle.words.append(f"(it had not joined after {self._start_timeout:g} s)")
+            self._launcher.kill(handle)
 
     def _seconds_left(self, handle: WorkerHandle) -> float:
         """Return how long a worker may still take to join. One without a place is waited for while others work."""
@@ -186,7 +196,11 @@ class WorkerPool:
 
     def _replace(self, handle: WorkerHandle) -> None:
         """Have another worker take the place of one that died; the lock is held."""
-        if self.closing or self._events.failed or self._vacancies.reopen(handle):
+        if self.closing or self._events.failed:
+            return
+        if handle.kept_away and not handle.useful:  # it came back to its place, and did nothing there
+            seconds = min(2 * handle.kept_away, _LONGEST_VACANCY)
+            self.after(seconds, self._fill, handle, seconds)
             return
         try:
             self._hire(self._names.replacement_of(handle))

@@ -9,18 +9,18 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from cerebro_spark.backend.driver.event_queue import EventQueue, News
+from cerebro_spark.backend.driver.event_queue import EventQueue
 from cerebro_spark.backend.driver.pool import WorkerPool
 from cerebro_spark.backend.driver.workers import WorkerHandle
 from cerebro_spark.backend.wire.hub import Hub
 from cerebro_spark.backend.wire.messages import RehearseTrial, TrialRehearsed
-from cerebro_spark.events import Event, WorkerLost
+from cerebro_spark.events import WorkerLost
 
 _SECONDS_TO_END = 10.0
 
 
 class Rehearsals:
-    """The rehearsals of one run. Called by the engine's thread, which takes from the queue.
+    """The rehearsals of one run. Called by the engine's thread, which takes from the queue later.
 
     Args:
         pool: The run's workers.
@@ -38,18 +38,11 @@ class Rehearsals:
 
     def rehearse(self, params: Mapping[str, Any]) -> str | None:
         """Try one batch; return None if it went well, else what went wrong. Raises BackendError if the run failed."""
-        taken: list[News] = []
-        try:
-            return self._rehearse(params, taken)
-        finally:
-            self._events.put_back([event for event in taken if isinstance(event, Event)])
-
-    def _rehearse(self, params: Mapping[str, Any], taken: list[News]) -> str | None:
         last_words = ""
         # A worker may be taken away at just this moment; if the next one dies too, the trial kills them.
         for _ in range(2):
-            handle = self._first_worker(taken)
-            answer = self._try_on(handle, params, taken)
+            handle = self._first_worker()
+            answer = self._try_on(handle, params)
             if answer is not None:
                 return answer.error
             handle.ended.wait(_SECONDS_TO_END)
@@ -57,13 +50,13 @@ class Rehearsals:
             last_words = last_words or "\n".join([died, *handle.words])
         return last_words
 
-    def _first_worker(self, taken: list[News]) -> WorkerHandle:
+    def _first_worker(self) -> WorkerHandle:
         """Wait until a worker is there; if none can come any more, the queue raises the error that says so."""
         while not (connected := self._pool.connected()):
-            taken += self._events.take()
+            self._events.peek()
         return connected[0]
 
-    def _try_on(self, handle: WorkerHandle, params: Mapping[str, Any], taken: list[News]) -> TrialRehearsed | None:
+    def _try_on(self, handle: WorkerHandle, params: Mapping[str, Any]) -> TrialRehearsed | None:
         """Have a worker try one batch; return its answer, None if it died."""
         number, self._count = self._count, self._count + 1
         handle.tried = True
@@ -73,8 +66,7 @@ class Rehearsals:
         while True:
             if number == 0:
                 self._warm_up_others(params, told)
-            news = self._events.take(None if deadline is None else max(0.0, deadline - time.monotonic()))
-            taken += news
+            news = self._events.peek(None if deadline is None else max(0.0, deadline - time.monotonic()))
             for item in news:
                 if isinstance(item, TrialRehearsed) and item.number == number:
                     return item

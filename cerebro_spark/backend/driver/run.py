@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-from cerebro_spark.backend.driver.checkpoints import CheckpointDeleter
 from cerebro_spark.backend.driver.deadlines import Deadlines, PendingOrder
+from cerebro_spark.backend.driver.deletions import CheckpointDeleter
 from cerebro_spark.backend.driver.event_queue import EventQueue
 from cerebro_spark.backend.driver.launcher import Launcher
 from cerebro_spark.backend.driver.pool import WorkerPool
 from cerebro_spark.backend.driver.rehearsal import Rehearsals
-from cerebro_spark.backend.driver.timers import Gathering
 from cerebro_spark.backend.driver.workers import WorkerHandle
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.wire.channel import WireError
 from cerebro_spark.backend.wire.hub import Hub
 from cerebro_spark.backend.wire.messages import (
     FromWorker,
-    Heartbeat,
     Hello,
     LoadStarted,
     OutputLine,
     Stop,
     TrialRehearsed,
     UnitStarted,
+    WorkerEvent,
 )
 from cerebro_spark.backend.worker.session import WorkerSpec
 from cerebro_spark.errors import BackendError
@@ -76,7 +74,6 @@ class RemoteRun:
         job: Job,
         num_workers: int,
         now: Callable[[], float],
-        *,
         heartbeat: float,
         start_timeout: float,
         max_restarts: int,
@@ -84,39 +81,22 @@ class RemoteRun:
         self._launcher = launcher
         self._num_workers = num_workers
         self._now = now
+        self._start_timeout = start_timeout
         self._events = EventQueue()
         self._deadlines = Deadlines(start_timeout)
         self._deleter = CheckpointDeleter(job)
         self._by_peer: dict[int, WorkerHandle] = {}
-        address, secret = launcher.hub_address(), secrets.token_bytes(32)
+        address, secret = launcher.hub_address, secrets.token_bytes(32)
         self._hub = Hub(
-            secret,
-            self._receive,
-            self._lost,
-            self._broken,
-            host=address.host,
-            port=address.port,
-            silence=heartbeat,
+            secret, self._receive, self._lost, self._broken, host=address.host, port=address.port, silence=heartbeat
         )
-        self.pool = WorkerPool(
-            launcher,
-            job,
-            WorkerSpec((address.dialled, self._hub.address[1]), secret, "", b"", beat=heartbeat / 4),
-            events=self._events,
-            now=now,
-            hang_up=self._hub.lose,
-            start_timeout=start_timeout,
-            max_restarts=max_restarts,
-        )
+        spec = WorkerSpec((address.dialled, self._hub.address[1]), secret, "", b"", beat=heartbeat / 4)
+        self.pool = WorkerPool(launcher, job, spec, self._events, now, self._hub.lose, start_timeout, max_restarts)
         # Frameworks are loaded and models built before the batch itself.
         timeout = None if job.unit_timeout is None else job.unit_timeout + start_timeout
-        self._rehearsals = Rehearsals(self.pool, self._hub, self._events, timeout)
-        self._gathering = Gathering(start_timeout, self._stop_gathering)
+        self.rehearsals = Rehearsals(self.pool, self._hub, self._events, timeout)
+        self.pool.after(start_timeout, self._stop_gathering)
         self.pool.hire(num_workers)
-
-    def rehearse(self, params: Mapping[str, Any]) -> str | None:
-        """Try a configuration on one batch; see Backend."""
-        return self._rehearsals.rehearse(params)
 
     def submit(self, action: Action) -> None:
         """Order something; see Backend."""
@@ -136,7 +116,7 @@ class RemoteRun:
                 for handle, late in self._deadlines.overdue(self.pool.handles.values(), self._now()):
                     self._give_up(handle, late)
                 patience = self._deadlines.wait(self._now())
-            # The answer to a rehearsal that was given up may come late.
+            # Answers to rehearsals stay in the queue, and may come late.
             events = [event for event in self._events.take(patience) if isinstance(event, Event)]
             if events:
                 return events
@@ -144,7 +124,6 @@ class RemoteRun:
     def close(self) -> None:
         """Stop all workers, and wait until nothing is left of them."""
         try:
-            self._gathering.cancel()
             for handle in self.pool.begin_close():
                 self._hub.send(handle.peer or 0, Stop())
             self._hub.close()
@@ -187,22 +166,23 @@ class RemoteRun:
         """Lose a worker that lives, but is stuck with something; the lock is held."""
         reason = f"{late.what} took longer than {late.limit:g} s"
         _log.warning("worker %s on %s is given up: %s", handle.name, handle.host, reason)
-        if late.partition is not None:
-            handle.cause = reason
-            self._events.put(PartitionLost(self._now(), handle.name, late.partition, reason))
+        if isinstance(late.key, int):
+            handle.running = late.key
         else:
-            handle.running = late.attempt
+            handle.cause = reason
+            self._events.put(PartitionLost(self._now(), handle.name, late.key, reason))
         handle.orders.clear()
         self._hub.lose(handle.peer or 0, reason)
 
-    def _stop_gathering(self) -> bool:
-        """Begin with the workers that are there, although not all came; return True to wait for a first one."""
+    def _stop_gathering(self) -> None:
+        """Begin with the workers that are there, although not all came; wait as long again if none did."""
         with self.pool.lock:
             there = len(self._by_peer)
-            if there and there < self._num_workers and not self.pool.closing:
+            if not there:
+                self.pool.after(self._start_timeout, self._stop_gathering)
+            elif there < self._num_workers and not self.pool.closing:
                 _log.warning("only %d of %d workers came: the run begins with them", there, self._num_workers)
                 self._events.put(GatheringEnded(self._now()))
-            return not there and not self.pool.closing
 
     # -- called by the hub, which must not be kept waiting
 
@@ -237,10 +217,8 @@ class RemoteRun:
             self._events.fail(error)
 
     def _note(self, handle: WorkerHandle, message: FromWorker) -> None:
-        """Take in what a worker says after its hello."""
+        """Take in what a worker says after its hello; the hub alone needs its heartbeats."""
         match message:
-            case Heartbeat() | Hello():
-                return
             case OutputLine():
                 self.pool.printed(handle, message)
             case TrialRehearsed():
@@ -252,9 +230,7 @@ class RemoteRun:
             case PartitionLoaded() | PartitionLost() | UnitFinished() | UnitFailed():
                 self._note_event(handle, message)
 
-    def _note_event(
-        self, handle: WorkerHandle, event: PartitionLoaded | PartitionLost | UnitFinished | UnitFailed
-    ) -> None:
+    def _note_event(self, handle: WorkerHandle, event: WorkerEvent) -> None:
         if event.worker != handle.name:
             raise WireError(f"worker {handle.name} reports in the name of {event.worker!r}")
         if isinstance(event, UnitFinished | UnitFailed):

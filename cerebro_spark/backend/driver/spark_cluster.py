@@ -5,16 +5,20 @@ It takes a SparkContext and asks it; pyspark itself is imported by its one home 
 
 from __future__ import annotations
 
+import importlib.metadata
 import logging
+import platform
 import re
+import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.wire.messages import StartTrouble
-from cerebro_spark.backend.worker.spark_task import missing_here
+from cerebro_spark.backend.worker.spark_task import missing_here, write_probe
 from cerebro_spark.data.cluster import explain_missing_package
 from cerebro_spark.errors import ConfigurationError, StoreError
 from cerebro_spark.store.base import Store
@@ -54,7 +58,7 @@ def look(context: Any) -> Cluster:
     """Ask the driver about its cluster."""
     settings = context.getConf()
     host = settings.get("spark.driver.host", "127.0.0.1")
-    local = context.master.startswith("local[") or context.master == "local"
+    local = _is_local(context.master)
     return Cluster(
         context.master,
         _slots(context),
@@ -72,16 +76,12 @@ def settled(context: Any, patience: float = _SECONDS_TO_REGISTER, enough: int | 
     of patience. Spark tells Python of no event when an executor registers, so this looks again and again.
     """
     cluster = look(context)
-    wanted = expected_slots(context)
+    wanted = [slots for slots in (enough, expected_slots(context)) if slots is not None]
     end = time.monotonic() + patience
     changed = time.monotonic()
 
     def done() -> bool:
-        if enough is not None and cluster.slots >= enough:
-            return True
-        if wanted is not None:
-            return cluster.slots >= wanted
-        return enough is None and time.monotonic() - changed >= _SECONDS_OF_QUIET
+        return cluster.slots >= min(wanted) if wanted else time.monotonic() - changed >= _SECONDS_OF_QUIET
 
     while time.monotonic() < end and not done():
         time.sleep(_SECONDS_BETWEEN_LOOKS)
@@ -93,7 +93,7 @@ def settled(context: Any, patience: float = _SECONDS_TO_REGISTER, enough: int | 
 def expected_slots(context: Any) -> int | None:
     """How many slots there will be once all executors are there, if the settings say so."""
     cluster = look(context)
-    if cluster.master.startswith("local[") or cluster.master == "local":
+    if _is_local(cluster.master):
         return cluster.slots
     embedded = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]", cluster.master)
     settings = context.getConf()
@@ -116,8 +116,7 @@ def tasks_an_executor(cores: int, task_cpus: int, settings: Mapping[str, str]) -
     most = cores // task_cpus
     for key, value in settings.items():
         asked = re.fullmatch(r"spark\.task\.resource\.(.+)\.amount", key)
-        share = float(value) if asked else 0.0
-        if asked and share > 0:
+        if asked and (share := float(value)) > 0:
             there = int(settings.get(f"spark.executor.resource.{asked[1]}.amount", "0"))
             # A share of less than one is of one device: what is left of two does not make another.
             most = min(most, there * int(1 / share) if share < 1 else int(there / share))
@@ -132,8 +131,8 @@ def check(context: Any, num_workers: int, patience: float = _SECONDS_TO_REGISTER
     cluster = look(context)
     if cluster.slots < num_workers and not cluster.dynamic:
         cluster = settled(context, patience, enough=num_workers)
-    if cluster.slots < num_workers and not cluster.dynamic:
-        raise ConfigurationError(_too_few(cluster, num_workers))
+        if cluster.slots < num_workers:
+            raise ConfigurationError(_too_few(cluster, num_workers))
     return cluster
 
 
@@ -146,11 +145,9 @@ def advise(cluster: Cluster, threads: int) -> None:
         )
     elif threads > cluster.task_cpus:
         _log.warning(
-            "each worker computes with %d threads but owns spark.task.cpus=%d: workers of one host will fight for"
-            " cores; start Spark with --conf spark.task.cpus=%d",
-            threads,
-            cluster.task_cpus,
-            threads,
+            "each worker computes with %(threads)d threads but owns spark.task.cpus=%(cpus)d: workers of one host will"
+            " fight for cores; start Spark with --conf spark.task.cpus=%(threads)d",
+            {"threads": threads, "cpus": cluster.task_cpus},
         )
 
 
@@ -170,39 +167,22 @@ def libraries_of(job: Job) -> tuple[str, ...]:
     return (*ALWAYS, *(LIBRARIES[framework] if isinstance(framework, str) else ()))
 
 
-class Probe:
-    """Looks around on an executor: one look for each library, one blob into the store."""
-
-    def __init__(self, wanted: Sequence[str], store: Store | None = None) -> None:
-        self._wanted = tuple(wanted)
-        self._store = store
-
-    def __call__(self, names: Iterator[str]) -> Iterator[Finding]:
-        import importlib.metadata
-        import platform
-        import socket
-
-        missing = missing_here(self._wanted)
-        there = {one.name: one.version for one in importlib.metadata.distributions() if one.name in self._wanted}
-        versions = {"Python": platform.python_version(), **there}
-        for name in names:
-            yield Finding(socket.gethostname(), missing, self._written(name), versions)
-
-    def _written(self, name: str) -> str | None:
-        if self._store is None:
-            return None
-        try:
-            self._store.write(name, b"probe")
-        except OSError as error:
-            return f"{type(error).__name__}: {error}"
-        return None
-
-
-def ask_executors(context: Any, probe: Probe, names: Sequence[str]) -> list[Finding]:
+def ask_executors(context: Any, wanted: Sequence[str], store: Store | None, names: Sequence[str]) -> list[Finding]:
     """What executors find where they run: one task for each of these names, under which it writes a blob."""
+    look_there = partial(look_around, tuple(wanted), store)
     with explain_missing_package():
-        found: list[Finding] = context.parallelize(names, len(names)).mapPartitions(probe).collect()
+        found: list[Finding] = context.parallelize(names, len(names)).mapPartitions(look_there).collect()
     return found
+
+
+def look_around(wanted: Sequence[str], store: Store | None, names: Iterable[str]) -> Iterator[Finding]:
+    """Look around on an executor: one look for each library, one blob into the store."""
+    missing = missing_here(wanted)
+    there = {one.name: one.version for one in importlib.metadata.distributions() if one.name in wanted}
+    versions = {"Python": platform.python_version(), **there}
+    for name in names:
+        error = None if store is None else write_probe(store, name)
+        yield Finding(socket.gethostname(), missing, error, versions)
 
 
 def troubles(findings: Sequence[Finding], store: Store | None) -> list[str]:
@@ -259,5 +239,8 @@ def unseen(store: Store, names: Sequence[str]) -> list[str]:
 def _slots(context: Any) -> int:
     """How many tasks can run at a time, as Spark itself counts them for barrier stages."""
     scala = context._jsc.sc()
-    profile: Callable[[], Any] = scala.resourceProfileManager().defaultResourceProfile
-    return int(scala.maxNumConcurrentTasks(profile()))
+    return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
+
+
+def _is_local(master: str) -> bool:
+    return master.startswith("local[") or master == "local"

@@ -35,21 +35,18 @@ class SparkLauncher(Launcher):
 
     Args:
         context: The SparkContext.
-        cluster: What the cluster was like when the backend was made.
         threads: Threads of a worker whose job asks for no number.
-        host: The host that workers dial.
-        port: The port on which the driver listens; 0 for any free one.
+        address: Where the driver listens, and the host that workers dial.
     """
 
+    _cluster: Cluster
     _job: Job
     _libraries: tuple[str, ...]
 
-    def __init__(self, context: Any, cluster: Cluster, threads: int, host: str, port: int) -> None:
+    def __init__(self, context: Any, threads: int, address: HubAddress) -> None:
         self._context = context
-        self._cluster = cluster
         self._threads = threads
-        self._host = host
-        self._port = port
+        self.hub_address = address
 
     def prepare(self, job: Job, num_workers: int) -> None:
         self._check_session()
@@ -59,9 +56,6 @@ class SparkLauncher(Launcher):
         self._libraries = spark_cluster.libraries_of(job)
         self._job = job
         self._hide_console_progress()
-
-    def hub_address(self) -> HubAddress:
-        return HubAddress(self._cluster.bind_address, self._port, self._host)
 
     def job_for(self, name: WorkerId, job: Job) -> Job:
         return replace(job, trainer=job.trainer.with_resources(threads=job.trainer.resources.threads or self._threads))

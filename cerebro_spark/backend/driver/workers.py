@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import deque
@@ -73,13 +74,12 @@ class WorkerNames:
 
     def __init__(self, max_restarts: int) -> None:
         self._restarts_left = max_restarts
-        self._named = 0
+        self._numbers = itertools.count()
         self._useless: dict[str, int] = {}
 
     def new(self) -> WorkerId:
         """Return a name for a worker in a place of its own."""
-        self._named += 1
-        return f"w{self._named - 1}"
+        return f"w{next(self._numbers)}"
 
     def replacement_of(self, handle: WorkerHandle) -> WorkerId:
         """Return the name of the worker that replaces one that died.

@@ -58,7 +58,6 @@ class Channel:
         self._leads = leads
         self._nonce = os.urandom(_NONCE)
         self._theirs = b""
-        self._stage = 0
         self._inbox = bytearray()
         self._outbox = bytearray(MAGIC + self._nonce)
         self._seals: tuple[Seal, Seal] | None = None
@@ -66,11 +65,11 @@ class Channel:
     @property
     def open(self) -> bool:
         """Whether the other side has proven itself."""
-        return self._stage == 2
+        return self._seals is not None
 
     def say(self, body: bytes) -> None:
         """Queue a frame; it goes out with the next `to_send`."""
-        if self._seals is None or not self.open:
+        if self._seals is None:
             raise WireError("nothing can be said before both sides have proven themselves")
         if len(body) > MOST_BYTES:
             raise WireError(f"a message of {len(body)} bytes is too large: at most {MOST_BYTES}")
@@ -85,7 +84,7 @@ class Channel:
     def receive(self, data: bytes) -> list[bytes]:
         """Take in bytes as they come; returns whole frames. Raises WireError for anything out of order."""
         self._inbox += data
-        if (self._stage == 0 and not self._greeted()) or (self._stage == 1 and not self._proven()):
+        if (not self._theirs and not self._greeted()) or (not self.open and not self._proven()):
             return []
         frames = []
         while (body := self._frame()) is not None:
@@ -110,7 +109,6 @@ class Channel:
         if self._theirs == self._nonce:
             raise WireError("the other side only echoes")
         self._outbox += self._proof(self._leads)
-        self._stage = 1
         return True
 
     def _proven(self) -> bool:
@@ -120,7 +118,6 @@ class Channel:
         if not hmac.compare_digest(proof, self._proof(not self._leads)):
             raise WireError("the other side does not know the secret of this run")
         self._seals = (Seal(self._key(self._leads)), Seal(self._key(not self._leads)))
-        self._stage = 2
         return True
 
     def _frame(self) -> bytes | None:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from cerebro_spark.backend.wire.channel import Channel, WireError
 from cerebro_spark.backend.wire.connection import keep_alive
@@ -70,12 +71,11 @@ class Hub:
         self._count = 0
         self._closing = False
         self._lock = threading.Lock()
-        self._said: list[tuple[int, bytes | str | None]] = []  # a frame to send, a reason to lose, or to drop
+        self._said: list[tuple[int, bytes | str]] = []  # a frame to send, or a reason to lose
         self._listener = socket.create_server((host, port), backlog=128)
-        self._listener.setblocking(False)
         self._wake_in, self._wake_out = socket.socketpair()
-        self._wake_out.setblocking(False)
-        self._wake_in.setblocking(False)
+        for sock in (self._listener, self._wake_in, self._wake_out):
+            sock.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._selector.register(self._wake_out, selectors.EVENT_READ, None)
@@ -92,10 +92,6 @@ class Hub:
         """Say something to a worker; nothing happens if it is gone. Raises ConfigurationError for what cannot be."""
         self._post(peer, pack(message))
 
-    def drop(self, peer: int) -> None:
-        """Hang up on a worker without calling it lost."""
-        self._post(peer, None)
-
     def lose(self, peer: int, reason: str) -> None:
         """Hang up on a worker and call it lost, unless it is already; what has come in from it counts."""
         self._post(peer, reason)
@@ -109,7 +105,7 @@ class Hub:
             self._wake()
         self._thread.join(timeout=10.0)
 
-    def _post(self, peer: int, message: bytes | str | None) -> None:
+    def _post(self, peer: int, message: bytes | str) -> None:
         with self._lock:
             if self._closing:
                 return
@@ -145,10 +141,11 @@ class Hub:
             if late or any(isinstance(message, str) for _, message in said):
                 # What has come in meanwhile counts: this process may have slept, or been busy, longer than they.
                 self._serve_ready(0.0, woken=False)
-            for peer, seconds in self._silent() if late else ():
-                self._lose(peer, f"silent for {seconds:.1f} s")
+            for peer in self._silent() if late else ():
+                self._lose(peer, f"silent for {time.monotonic() - peer.heard:.1f} s")
             for number, message in said:
-                self._speak(number, message)
+                if number in self._peers:
+                    self._speak(self._peers[number], message)
             if closing:
                 return
 
@@ -160,15 +157,15 @@ class Hub:
             elif key.fileobj is self._wake_out:
                 if woken:
                     self._wake_out.recv(4096)
-            else:
-                self._serve(key.data, ready)
+            elif key.data.number in self._peers:
+                self._guarded(self._converse, key.data, ready)
 
     def _next_deadline(self) -> float:
         """Return the time before which no peer can be silent for too long: each message of a peer moves its own on."""
-        return min((peer.heard + self._patience(peer) for peer in self._peers.values()), default=math.inf)
+        return min(map(self._deadline, self._peers.values()), default=math.inf)
 
-    def _patience(self, peer: _Peer) -> float:
-        return self._silence if peer.channel.open else _SECONDS_TO_PROVE
+    def _deadline(self, peer: _Peer) -> float:
+        return peer.heard + (self._silence if peer.channel.open else _SECONDS_TO_PROVE)
 
     def _accept(self) -> None:
         try:
@@ -186,12 +183,7 @@ class Hub:
         peer = _Peer(self._count, sock, Channel(self._secret, leads=True), time.monotonic())
         self._peers[peer.number] = peer
         self._selector.register(sock, selectors.EVENT_READ, peer)
-        self._guarded(peer, lambda: self._flush(peer))
-
-    def _serve(self, peer: _Peer, ready: int) -> None:
-        if peer.number not in self._peers:
-            return
-        self._guarded(peer, lambda: self._converse(peer, ready))
+        self._guarded(self._flush, peer)
 
     def _converse(self, peer: _Peer, ready: int) -> None:
         if ready & selectors.EVENT_READ:
@@ -208,10 +200,10 @@ class Hub:
         if peer.number in self._peers:
             self._flush(peer)
 
-    def _guarded(self, peer: _Peer, talk: Callable[[], None]) -> None:
+    def _guarded(self, talk: Callable[..., None], peer: _Peer, *arguments: Any) -> None:
         """Lose a peer with which anything goes wrong, and no other."""
         try:
-            talk()
+            talk(peer, *arguments)
         except BlockingIOError:
             return
         except (WireError, OSError) as error:
@@ -220,23 +212,15 @@ class Hub:
             _log.exception("a message of peer %d could not be dealt with", peer.number)
             self._lose(peer, f"{type(error).__name__}: {error}")
 
-    def _speak(self, number: int, message: bytes | str | None) -> None:
-        peer = self._peers.get(number)
-        if peer is None:
-            return
-        if message is None:
-            self._forget(peer)
-            return
+    def _speak(self, peer: _Peer, message: bytes | str) -> None:
         if isinstance(message, str):
             self._lose(peer, message)
-            return
-        said = message
+        else:
+            self._guarded(self._say, peer, message)
 
-        def say() -> None:
-            peer.channel.say(said)
-            self._flush(peer)
-
-        self._guarded(peer, say)
+    def _say(self, peer: _Peer, body: bytes) -> None:
+        peer.channel.say(body)
+        self._flush(peer)
 
     def _flush(self, peer: _Peer) -> None:
         peer.outgoing += peer.channel.to_send()
@@ -248,11 +232,10 @@ class Hub:
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.outgoing else 0)
         self._selector.modify(peer.socket, wanted, peer)
 
-    def _silent(self) -> list[tuple[_Peer, float]]:
-        """Return the peers that have said nothing for too long, with the seconds."""
+    def _silent(self) -> list[_Peer]:
+        """Return the peers that have said nothing for too long."""
         now = time.monotonic()
-        quiet = [(peer, now - peer.heard) for peer in self._peers.values()]
-        return [(peer, seconds) for peer, seconds in quiet if seconds >= self._patience(peer)]
+        return [peer for peer in self._peers.values() if self._deadline(peer) <= now]
 
     def _lose(self, peer: _Peer, reason: str) -> None:
         self._forget(peer)
@@ -275,7 +258,5 @@ class Hub:
             except OSError as error:
                 _log.debug("a worker did not take its last orders: %s", error)
             self._forget(peer)
-        self._selector.close()
-        self._listener.close()
-        self._wake_in.close()
-        self._wake_out.close()
+        for resource in (self._selector, self._listener, self._wake_in, self._wake_out):
+            resource.close()

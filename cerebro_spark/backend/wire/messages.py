@@ -102,18 +102,8 @@ class Stop:
 
 
 ToWorker = LoadPartition | DropPartition | RunUnit | RetireWorker | RehearseTrial | Stop
-FromWorker = (
-    Hello
-    | Heartbeat
-    | OutputLine
-    | UnitStarted
-    | LoadStarted
-    | TrialRehearsed
-    | PartitionLoaded
-    | PartitionLost
-    | UnitFinished
-    | UnitFailed
-)
+WorkerEvent = PartitionLoaded | PartitionLost | UnitFinished | UnitFailed
+FromWorker = Hello | Heartbeat | OutputLine | UnitStarted | LoadStarted | TrialRehearsed | WorkerEvent
 _TO_WORKER: dict[str, type] = {kind.__name__: kind for kind in get_args(ToWorker)}
 _FROM_WORKER: dict[str, type] = {kind.__name__: kind for kind in get_args(FromWorker)}
 

@@ -38,8 +38,8 @@ class LineQuota:
 
     >>> time = iter([0.0, 0.0, 0.0, 0.5]).__next__
     >>> quota = LineQuota(burst=1, rate=2.0, clock=time)
-    >>> quota.take(), quota.take(), quota.take()
-    (0, None, 1)
+    >>> quota.take(), quota.take(), quota.take(), quota.left_out()
+    (True, False, True, 1)
     """
 
     def __init__(self, burst: int = 200, rate: float = 20.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -48,26 +48,23 @@ class LineQuota:
         self._lock = threading.Lock()
         self._left_out = 0
 
-    def take(self) -> int | None:
-        """Return None if no other line may pass now, else how many were left out just before it."""
+    def take(self) -> bool:
+        """Return whether another line may pass now; if not, it is counted."""
         with self._lock:
             now = self._clock()
             self._left = min(self._burst, self._left + (now - self._since) * self._rate)
             self._since = now
             if self._left < 1.0:
                 self._left_out += 1
-                return None
+                return False
             self._left -= 1.0
-            return self._clear()
+            return True
 
-    def rest(self) -> int:
-        """Return how many were left out at the end."""
+    def left_out(self) -> int:
+        """Return how many lines could not pass since this was last asked."""
         with self._lock:
-            return self._clear()
-
-    def _clear(self) -> int:
-        left_out, self._left_out = self._left_out, 0
-        return left_out
+            count, self._left_out = self._left_out, 0
+            return count
 
 
 def read_lines(
@@ -80,15 +77,14 @@ def read_lines(
             trial = text[len(MARK) :]
             continue
         keep(text)
-        left_out = quota.take()
-        if left_out is not None:
-            _tell_left_out(left_out, trial, on_line)
+        if quota.take():
+            _tell_left_out(quota, trial, on_line)
             on_line(OutputLine(text, trial, is_error and _WARNING.search(text) is not None))
-    _tell_left_out(quota.rest(), trial, on_line)
+    _tell_left_out(quota, trial, on_line)
 
 
-def _tell_left_out(count: int, trial: str, on_line: OnLine) -> None:
-    if count:
+def _tell_left_out(quota: LineQuota, trial: str, on_line: OnLine) -> None:
+    if count := quota.left_out():
         on_line(OutputLine(f"({count} lines left out: it prints more than a log can bear)", trial, loud=True))
 
 

@@ -75,12 +75,7 @@ class WorkerProcess:
         ]
         for pump in self._pumps:
             pump.start()
-        self._watcher = threading.Thread(target=self._watch, name=f"watch-{name}", daemon=True)
-        self._watcher.start()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        threading.Thread(target=self._watch, name=f"watch-{name}", daemon=True).start()
 
     def give(self, spec: bytes) -> None:
         """Hand over the pickled WorkerSpec; may block until the process has started up and reads.
@@ -94,7 +89,7 @@ class WorkerProcess:
             os.set_blocking(self._process.stdin.fileno(), False)
             self._given = True
         except (BrokenPipeError, ValueError):
-            _log.debug("process %d was gone before it had its spec", self.pid)
+            _log.debug("process %d was gone before it had its spec", self._process.pid)
 
     def relay(self, line: OutputLine) -> None:
         """Hand a line back to the process, which can send it on; if it does not read just now, the line is lost."""
@@ -123,5 +118,5 @@ class WorkerProcess:
         try:
             self._process.stdin.close()
         except BrokenPipeError:
-            _log.debug("process %d left a part of its spec unread", self.pid)
+            _log.debug("process %d left a part of its spec unread", self._process.pid)
         self._on_end()

@@ -18,16 +18,9 @@ import cloudpickle
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.wire.channel import WireError
 from cerebro_spark.backend.wire.connection import DriverConnection
-from cerebro_spark.backend.wire.messages import (
-    Heartbeat,
-    Hello,
-    MessageError,
-    OutputLine,
-    StartTrouble,
-    unpack_report,
-)
-from cerebro_spark.backend.worker.output import mark_trial
+from cerebro_spark.backend.wire.messages import Heartbeat, Hello, MessageError, OutputLine, StartTrouble, unpack_report
 from cerebro_spark.backend.worker.process import HOST
+from cerebro_spark.backend.worker.spark_task import write_probe
 from cerebro_spark.backend.worker.worker import Worker
 from cerebro_spark.errors import BackendError
 
@@ -77,8 +70,8 @@ class OutputRelay:
                     self.connection.send(line)
 
 
-def serve(spec: WorkerSpec, relay: OutputRelay | None = None) -> None:
-    """Work until the driver says stop, or hangs up. With a `relay` this process has a parent that reads its output."""
+def serve(spec: WorkerSpec, relay: OutputRelay) -> None:
+    """Work until the driver says stop, or hangs up; once joined, have the relay send what the parent read."""
     # Before dialling: functions may load whole frameworks, and the driver would take the silence for death.
     job = _load_job(spec)
     connection = DriverConnection(spec.address, spec.secret, spec.timeout, silence=8 * spec.beat)
@@ -90,14 +83,13 @@ def serve(spec: WorkerSpec, relay: OutputRelay | None = None) -> None:
         connection.close()
         return
     connection.send(replace(hello, threads=job.trainer.resources.threads or 0))
-    if relay is not None:
-        relay.connection = connection
-    work_for(job, connection, spec, marks_output=relay is not None)
+    relay.connection = connection
+    work_for(job, connection, spec)
 
 
-def work_for(job: Job, connection: DriverConnection, spec: WorkerSpec, *, marks_output: bool = False) -> None:
+def work_for(job: Job, connection: DriverConnection, spec: WorkerSpec) -> None:
     """Work on this job until the driver says stop, or hangs up; the worker has joined already."""
-    worker = Worker(spec.name, job, connection.send, mark_trial if marks_output else lambda trial: None)
+    worker = Worker(spec.name, job, connection.send)
     stopped = threading.Event()
     threading.Thread(target=_beat, args=(connection, spec.beat, stopped), daemon=True).start()
     threading.Thread(target=_listen, args=(connection, worker), name=f"listen-{spec.name}", daemon=True).start()
@@ -115,12 +107,8 @@ def _load_job(spec: WorkerSpec) -> Job | StartTrouble:
         job: Job = cloudpickle.loads(spec.job)
     except Exception as error:
         return StartTrouble("functions", f"{type(error).__name__}: {error}")
-    try:
-        if spec.probe is not None:
-            job.store.write(spec.probe, b"probe")
-    except OSError as error:
-        return StartTrouble("store", f"{type(error).__name__}: {error}")
-    return job
+    refusal = None if spec.probe is None else write_probe(job.store, spec.probe)
+    return job if refusal is None else StartTrouble("store", refusal)
 
 
 def _beat(connection: DriverConnection, seconds: float, stopped: threading.Event) -> None:

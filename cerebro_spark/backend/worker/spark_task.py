@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from cerebro_spark.backend.wire.messages import OutputLine
 from cerebro_spark.backend.worker.process import HOST, WorkerProcess
+from cerebro_spark.store.base import Store
 
 
 class TaskSpec(NamedTuple):
@@ -54,6 +55,15 @@ def run_task(specs: Iterable[TaskSpec]) -> list[str | MissingLibraries]:
 def missing_here(libraries: Sequence[str]) -> tuple[str, ...]:
     """Return those of these libraries that cannot be found here; none of them is loaded."""
     return tuple(name for name in libraries if importlib.util.find_spec(name) is None)
+
+
+def write_probe(store: Store, name: str) -> str | None:
+    """Write a blob to see whether that can be done from here; return None if it can, else what went wrong."""
+    try:
+        store.write(name, b"probe")
+    except OSError as error:
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
 def run_worker(spec: bytes, host: str, gpus: Sequence[str]) -> list[str]:

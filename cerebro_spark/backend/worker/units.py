@@ -37,7 +37,7 @@ from cerebro_spark.types import Checkpoint, Metrics, PartitionId, WorkerId
 
 Parent = Path | bytes
 # Events get their time from the driver's clock, when it receives them.
-_UNKNOWN_TIME = 0.0
+UNKNOWN_TIME = 0.0
 
 
 class UnitRunner:
@@ -52,12 +52,7 @@ class UnitRunner:
     """
 
     def __init__(
-        self,
-        name: WorkerId,
-        job: Job,
-        cache: Cache,
-        report: Callable[[FromWorker], None],
-        abandoned: threading.Event,
+        self, name: WorkerId, job: Job, cache: Cache, report: Callable[[FromWorker], None], abandoned: threading.Event
     ) -> None:
         self._name = name
         self._job = job
@@ -72,8 +67,7 @@ class UnitRunner:
     def trainer(self) -> Trainer:
         """Return the trainer, made on the first call."""
         if self._trainer is None:
-            job = self._job
-            self._trainer = job.trainer.make_trainer(job.columns)
+            self._trainer = self._job.trainer.make_trainer(self._job.columns)
         return self._trainer
 
     def forget(self, partition: PartitionId) -> None:
@@ -92,21 +86,16 @@ class UnitRunner:
 
     def run(self, order: RunUnit, parent: Future[Parent] | None) -> None:
         """Run a unit and report it; `parent` is the checkpoint that it starts from."""
-        self._report(UnitStarted(order.attempt))
+        unit, attempt = order.unit, order.attempt
+        self._report(UnitStarted(attempt))
         try:
             began = time.perf_counter()
             metrics, values = self._perform(order, parent)
             self._computed = time.perf_counter()
-            metrics = store_large_states(metrics, self._job, order.unit.trial, order.attempt, final=order.final)
+            seconds = self._computed - began
+            metrics = store_large_states(metrics, self._job, unit.trial, attempt, final=order.final)
             report = UnitFinished(
-                _UNKNOWN_TIME,
-                self._name,
-                order.unit,
-                order.attempt,
-                self._computed - began,
-                metrics=metrics,
-                values=values,
-                waited=self._waited,
+                UNKNOWN_TIME, self._name, unit, attempt, seconds, metrics=metrics, values=values, waited=self._waited
             )
             self._finish(order, report)
         except Exception as error:
@@ -139,11 +128,7 @@ class UnitRunner:
             trainer.build(order.unit.trial, order.params)
             return
         trainer.load(
-            order.unit.trial,
-            order.params,
-            parent.result(),
-            digest=order.parent.digest,
-            warm_start=order.rebased,
+            order.unit.trial, order.params, parent.result(), digest=order.parent.digest, warm_start=order.rebased
         )
 
     def _finish(self, order: RunUnit, report: UnitFinished) -> None:
@@ -170,7 +155,7 @@ class UnitRunner:
             self._fail(order, f"{type(error).__name__}: {error}", blame or "worker")
 
     def _fail(self, order: RunUnit, error: str, blame: Blame) -> None:
-        self._report(UnitFailed(_UNKNOWN_TIME, self._name, order.unit, order.attempt, error, blame))
+        self._report(UnitFailed(UNKNOWN_TIME, self._name, order.unit, order.attempt, error, blame))
 
 
 def blame_for(error: Exception) -> Blame | None:

@@ -13,23 +13,14 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from cerebro_spark.backend.job import Job
-from cerebro_spark.backend.wire.messages import (
-    FromWorker,
-    LoadStarted,
-    RehearseTrial,
-    Stop,
-    ToWorker,
-    TrialRehearsed,
-)
+from cerebro_spark.backend.wire.messages import FromWorker, LoadStarted, RehearseTrial, Stop, ToWorker, TrialRehearsed
+from cerebro_spark.backend.worker.output import mark_trial
 from cerebro_spark.backend.worker.rehearsal import rehearse
-from cerebro_spark.backend.worker.units import Parent, UnitRunner
+from cerebro_spark.backend.worker.units import UNKNOWN_TIME, Parent, UnitRunner
 from cerebro_spark.data.loading.cache import Cache
 from cerebro_spark.errors import CerebroError
 from cerebro_spark.events import DropPartition, LoadPartition, PartitionLoaded, PartitionLost, RetireWorker, RunUnit
 from cerebro_spark.types import PartitionId, WorkerId
-
-# Events get their time from the driver's clock, when it receives them.
-_UNKNOWN_TIME = 0.0
 
 
 class Worker:
@@ -39,20 +30,12 @@ class Worker:
         name: The worker's name.
         job: What it works on.
         report: Sends a message to the driver; called from several threads.
-        mark: Called with the id of the trial that the process works for from now on; "" for none.
     """
 
-    def __init__(
-        self,
-        name: WorkerId,
-        job: Job,
-        report: Callable[[FromWorker], None],
-        mark: Callable[[str], None] = lambda trial: None,
-    ) -> None:
+    def __init__(self, name: WorkerId, job: Job, report: Callable[[FromWorker], None]) -> None:
         self._name = name
         self._job = job
         self._report = report
-        self._mark = mark
         self._cache = Cache(**job.cache)
         self._orders: queue.SimpleQueue[ToWorker] = queue.SimpleQueue()
         self._parents: dict[int, Future[Parent]] = {}
@@ -93,9 +76,9 @@ class Worker:
             case DropPartition():
                 self._drop(order.partition)
             case RunUnit():
-                self._mark(order.unit.trial)
+                mark_trial(order.unit.trial)
                 self._units.run(order, self._parents.pop(order.attempt, None))
-                self._mark("")
+                mark_trial("")
             case RehearseTrial():
                 error = rehearse(order.params, self._job, self._cache, self._units.trainer)
                 if order.number is not None:
@@ -110,9 +93,9 @@ class Worker:
             # Whatever it is, the driver must hear of it: a worker that only died would be replaced, and die again.
             known = isinstance(error, (CerebroError, OSError))
             reason = f"{type(error).__name__}: {error}" if known else traceback.format_exc()
-            self._report(PartitionLost(_UNKNOWN_TIME, self._name, partition, reason))
+            self._report(PartitionLost(UNKNOWN_TIME, self._name, partition, reason))
             return
-        self._report(PartitionLoaded(_UNKNOWN_TIME, self._name, partition))
+        self._report(PartitionLoaded(UNKNOWN_TIME, self._name, partition))
 
     def _drop(self, partition: PartitionId) -> None:
         dataset = self._job.dataset

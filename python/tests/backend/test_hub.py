@@ -244,13 +244,14 @@ def test_what_is_said_while_somebody_is_lost_is_said_at_once(ear: Ear) -> None:
     dying.close()
 
 
-def test_a_dropped_worker_sees_that_the_driver_hung_up(hub: Hub, ear: Ear) -> None:
+def test_a_worker_that_is_given_up_sees_that_the_driver_hung_up(hub: Hub, ear: Ear) -> None:
     line = DriverConnection(hub.address, SECRET, WAIT)
     line.send(HELLO)
-    hub.drop(ear.messages.get(timeout=WAIT)[0])
+    peer = ear.messages.get(timeout=WAIT)[0]
+    hub.lose(peer, "stuck")
     with pytest.raises(WireError, match="hung up"):
         line.receive()
-    assert ear.lost.empty()
+    assert ear.lost.get(timeout=WAIT) == (peer, "stuck")
     line.close()
 
 

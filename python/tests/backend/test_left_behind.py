@@ -156,7 +156,7 @@ def test_a_worker_that_was_given_up_does_no_more_than_it_must(tmp_path: Path) ->
             hub.send(peers[0], order)
         assert training.inside.wait(SECONDS)
         listener = next(thread for thread in threading.enumerate() if thread.name == "listen-w0")
-        hub.drop(peers[0])
+        hub.lose(peers[0], "it is let go")
         listener.join(SECONDS)
         assert not listener.is_alive()
         training.gate.set()

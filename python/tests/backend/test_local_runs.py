@@ -20,7 +20,7 @@ from small_search import keras_model_fn, small_dataset, torch_model_fn
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.local import LocalBackend
 from cerebro_spark.backend.wire.channel import WireError
-from cerebro_spark.backend.worker.session import WorkerSpec, pack_job, serve
+from cerebro_spark.backend.worker.session import OutputRelay, WorkerSpec, pack_job, serve
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.engine import Engine
 from cerebro_spark.errors import BackendError, PreflightFailed
@@ -234,7 +234,7 @@ def test_functions_are_loaded_before_the_driver_is_dialled_who_takes_silence_for
 def refused(spec: WorkerSpec) -> None:
     """Serve a driver that hangs up at once."""
     with contextlib.suppress(OSError, WireError):
-        serve(spec)
+        serve(spec, OutputRelay())
 
 
 def test_a_model_fn_that_kills_its_worker_is_told_by_its_last_words(tmp_path: Path) -> None:

@@ -13,15 +13,10 @@ from plain_loop import logged
 from small_search import FEATURES, small_dataset
 
 from cerebro_spark import runs
+from cerebro_spark.backend.driver.deletions import MetricStateFiles
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.local import LocalBackend
-from cerebro_spark.backend.metric_states import (
-    LIMIT,
-    MetricStateFiles,
-    digest_states,
-    load_states,
-    store_large_states,
-)
+from cerebro_spark.backend.metric_states import LIMIT, digest_states, load_states, store_large_states
 from cerebro_spark.codec import encode, from_plain, to_plain
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.errors import StoreError

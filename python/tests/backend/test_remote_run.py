@@ -160,7 +160,7 @@ def test_a_trial_that_kills_two_workers_is_told_with_their_last_words() -> None:
 def test_a_batch_that_takes_too_long_counts_as_failed_and_its_worker_as_lost() -> None:
     launcher = ThreadLauncher(lambda connection, name, order: None)
     with started(launcher, num_workers=1, unit_timeout=0.1) as backend:
-        backend._run._rehearsals._timeout = 0.2
+        backend._run.rehearsals._timeout = 0.2
         assert backend.rehearse({}) == "one batch took longer than 0.2 s"
         (lost,) = gather(backend, WorkerLost, 1)
         assert (lost.worker, lost.reason) == ("w0", "one batch took longer than 0.2 s")

@@ -125,11 +125,11 @@ def test_a_clock_runs_from_the_beginning_of_a_unit_to_its_report() -> None:
     assert deadlines.overdue([handle], 14.9) == []
     deadlines.note_report(handle, UnitStarted(2), 14.0)
     (late,) = deadlines.overdue([handle], 15.0)
-    assert late[1].attempt == 1, "its checkpoint may be stuck"
+    assert late[1].key == 1, "its checkpoint may be stuck"
     deadlines.note_report(handle, finished(1), 15.0)
     assert deadlines.overdue([handle], 23.9) == []
     assert deadlines.wait(23.9) == pytest.approx(0.1)
-    assert [order.attempt for _, order in deadlines.overdue([handle], 24.0)] == [2]
+    assert [order.key for _, order in deadlines.overdue([handle], 24.0)] == [2]
     deadlines.note_report(handle, UnitFailed(0.0, "w0", UNIT, 2, "error"), 24.0)
     assert deadlines.overdue([handle], 1e9) == []
     assert deadlines.wait(1e9) is None
@@ -140,7 +140,7 @@ def test_who_begins_nothing_at_all_is_overdue_too() -> None:
     deadlines.note_order(handle, LoadPartition("w0", "p0", limit=10.0), 0.0)
     assert deadlines.overdue([handle], 109.0) == []
     (late,) = deadlines.overdue([handle], 110.0)
-    assert late[1].partition == "p0"
+    assert late[1].key == "p0"
 
 
 def test_what_waits_behind_something_without_a_limit_waits_as_long_as_that_takes() -> None:
@@ -151,4 +151,4 @@ def test_what_waits_behind_something_without_a_limit_waits_as_long_as_that_takes
     assert deadlines.overdue([handle], 1e6) == []
     deadlines.note_report(handle, finished(1), 1e6)
     deadlines.note_report(handle, UnitStarted(2), 1e6)
-    assert [order.attempt for _, order in deadlines.overdue([handle], 1e6 + 20.0)] == [2]
+    assert [order.key for _, order in deadlines.overdue([handle], 1e6 + 20.0)] == [2]

@@ -207,9 +207,8 @@ class Deadly(SimulatedBackend):
 
     def _begin(self, seat: Any) -> None:
         if seat.queue[0].params["cost"] >= 600.0:
-            life = seat.life
             self.deaths += 1
-            self._at(self.now() + 0.1, lambda: self._fall(seat, life))
+            self._at(self.now() + 0.1, lambda: self._fall(seat), seat)
         else:
             super()._begin(seat)
 
