@@ -21,15 +21,20 @@ from cerebro_spark.data.input.cells import read_cells
 from cerebro_spark.data.input.checks import EXACT, ColumnCheck, raise_problems
 from cerebro_spark.data.input.columns import (
     Column,
+    SourceType,
+    check_type,
+    is_numeric,
+    stored_dtype,
+    unnest_type,
+)
+from cerebro_spark.data.input.inputs import (
     ColumnNames,
     Input,
-    SourceType,
     check_present,
-    check_type,
+    list_sources,
+    name_sources,
     parse_inputs,
     resolve_columns,
-    source_names,
-    stored_dtype,
 )
 from cerebro_spark.data.manifest import MANIFEST, read_manifest
 from cerebro_spark.data.partitioning.spec import check_allow_nan
@@ -106,7 +111,7 @@ def _open_prepared(
     """Return data that `prepare` wrote; other columns than it was prepared with are refused."""
     if not (features is None and label is None and weight is None):
         known = dataset.made.get("columns", {})
-        asked = {given.name: list(given.sources) for given in parse_inputs(features or [], label or [], weight)}
+        asked = name_sources(parse_inputs(features or [], label or [], weight))
         if asked != known:
             raise ConfigurationError(
                 f"{dataset.url} was prepared with the columns {known}, not {asked}: prepare it again"
@@ -129,7 +134,7 @@ def _open_foreign(store: Store, inputs: Sequence[Input], validation: str | None,
         made={
             "by": "elsewhere",
             "allow_nan": allow_nan,
-            "columns": {given.name: list(given.sources) for given in inputs},
+            "columns": name_sources(inputs),
             "versions": {name: _version(store, name, footer) for name, footer in footers.items()},
         },
     )
@@ -151,8 +156,8 @@ def _find_columns(store: Store, inputs: Sequence[Input], footers: Footers) -> tu
     """Return the columns that all files have, checked as far as the footers go."""
     first = next(iter(footers))
     schema = footers[first].schema.to_arrow_schema()
-    check_present(inputs, schema.names)
-    sources = source_names(inputs)
+    sources = list_sources(inputs)
+    check_present(sources, schema.names)
     for name in sources:
         check_type(name, schema.field(name).type)
     _check_alike(store, sources, footers)
@@ -220,12 +225,10 @@ def _check_alike(store: Store, sources: Sequence[str], footers: Footers) -> None
 
 def _stored_type(kind: pa.DataType) -> tuple[int, str]:
     """Return how deep the lists of a column are nested, and the type their elements are stored as."""
-    depth = 0
-    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        kind, depth = kind.value_type, depth + 1
-    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        return depth, stored_dtype(np.dtype(kind.to_pandas_dtype()))
-    return depth, str(kind).replace("large_", "")
+    element, depth = unnest_type(kind)
+    if is_numeric(element):
+        return depth, stored_dtype(np.dtype(element.to_pandas_dtype()))
+    return depth, str(element).replace("large_", "")
 
 
 def _make_partitions(

@@ -6,7 +6,6 @@ A manifest may come from anywhere. What it says is checked as it is read: no nam
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
@@ -15,6 +14,7 @@ import numpy as np
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.formats.arrow import PartitionFile
 from cerebro_spark.data.input.columns import Codec, Column, Role, is_array_name
+from cerebro_spark.data.input.inputs import find_repeated
 from cerebro_spark.errors import ConfigurationError, DataError
 from cerebro_spark.store.base import Store, check_name
 from cerebro_spark.store.paths import check_id
@@ -150,9 +150,9 @@ def _check(good: bool, thing: Column | Partition, what: str, value: Any) -> None
 
 
 def _check_once(what: str, names: Sequence[str]) -> None:
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise ConfigurationError(f"the {what} {twice[0]!r} is there twice")
+    twice = find_repeated(names)
+    if twice is not None:
+        raise ConfigurationError(f"the {what} {twice!r} is there twice")
 
 
 def _is_count(value: Any) -> bool:

@@ -11,7 +11,8 @@ import pandas as pd
 import pyarrow as pa
 
 from cerebro_spark.data.input.base import InputFrame, StagingFolder, is_frame, is_spark_frame
-from cerebro_spark.data.input.columns import Input, check_present, check_type, source_names
+from cerebro_spark.data.input.columns import check_type
+from cerebro_spark.data.input.inputs import Input, check_present, list_sources
 from cerebro_spark.data.input.local import LocalFrame, column_names
 from cerebro_spark.data.input.spark import SparkFrame
 from cerebro_spark.errors import ConfigurationError, DataError
@@ -64,15 +65,16 @@ def open_frames(df: Any, validation: Any, inputs: Sequence[Input], validation_co
 
 
 def _open_frame(df: Any, inputs: Sequence[Input], validation_column: str | None) -> InputFrame:
-    extra = [] if validation_column is None else [validation_column]
-    wanted = list(dict.fromkeys([*source_names(inputs), *extra]))
+    wanted = list_sources(inputs)
+    if validation_column is not None and validation_column not in wanted:
+        wanted.append(validation_column)
     frame: InputFrame
     if is_spark_frame(df):
         any_case = str(df.sparkSession.conf.get("spark.sql.caseSensitive")).lower() != "true"
-        check_present(inputs, df.columns, extra, any_case=any_case)
+        check_present(wanted, df.columns, any_case=any_case)
         frame = SparkFrame(df, wanted)
     elif isinstance(df, pd.DataFrame | Mapping):
-        check_present(inputs, column_names(df), extra)
+        check_present(wanted, column_names(df))
         frame = LocalFrame(df, wanted)
     else:
         raise ConfigurationError(

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from cerebro_spark.data.input.cells import Cells, read_cells
 from cerebro_spark.data.input.checks import ColumnCheck
-from cerebro_spark.data.input.columns import Column, Input, resolve_columns, source_names
+from cerebro_spark.data.input.columns import Column
+from cerebro_spark.data.input.inputs import Input, list_sources, resolve_columns
 from cerebro_spark.data.shuffling import hash_cell
 
 Records = NDArray[Any]
@@ -57,7 +58,7 @@ class RowEncoder:
         roles = {source: given.role for given in self.inputs for source in given.sources}
         matrices = {source for given in self.inputs if given.matrix for source in given.sources}
         self.checks = {
-            source: ColumnCheck(roles[source], source in matrices, allow_nan) for source in source_names(self.inputs)
+            source: ColumnCheck(roles[source], source in matrices, allow_nan) for source in list_sources(self.inputs)
         }
         self.validation_check = ColumnCheck("feature")
 

@@ -15,7 +15,8 @@ import numpy as np
 from cerebro_spark.data.input.base import StagingFolder
 from cerebro_spark.data.input.cells import Cells
 from cerebro_spark.data.input.checks import ColumnCheck
-from cerebro_spark.data.input.columns import Column, Input, stored_columns
+from cerebro_spark.data.input.columns import Column
+from cerebro_spark.data.input.inputs import Input, stored_columns
 from cerebro_spark.data.input.opening import InputFrames
 from cerebro_spark.data.partitioning.records import EncodedRows, RowEncoder, join_records, take_records
 from cerebro_spark.data.partitioning.spec import PrepareSpec
