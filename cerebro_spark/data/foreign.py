@@ -256,7 +256,7 @@ def _check_nulls(sources: Sequence[str], footers: Footers) -> None:
                 chunk = footer.row_group(group).column(number)
                 check = checks.get(chunk.path_in_schema.split(".")[0])
                 if check is not None and chunk.is_stats_set and chunk.statistics.has_null_count:
-                    check.nulls += chunk.statistics.null_count
+                    check.bad["nulls"] += chunk.statistics.null_count
     raise_problems(checks)
 
 
@@ -280,7 +280,7 @@ def _check_rounding(store: Store, columns: Sequence[Column], footers: Footers) -
             for group, number in suspect:
                 source = footer.row_group(group).column(number).path_in_schema.split(".")[0]
                 read_cells(source, parquet.read_row_group(group, columns=[source]).column(source), checks[source])
-    rounded = {name: check for name, check in checks.items() if check.rounded}
+    rounded = {name: check for name, check in checks.items() if check.bad["rounded"]}
     raise_problems(rounded)
 
 

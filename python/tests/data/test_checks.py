@@ -46,7 +46,7 @@ def test_a_check_does_not_grow_with_its_shapes() -> None:
 def test_a_clean_column_has_one_type_and_no_bad_row() -> None:
     check = ragged(1, 1)
     assert check.clean
-    assert check.bad_rows == 0
-    check.nulls, check.rounded = 2, 3
-    assert check.bad_rows == 5
+    assert check.bad.total() == 0
+    check.bad.update(nulls=2, rounded=3)
+    assert check.bad.total() == 5
     assert not check.clean
