@@ -7,9 +7,8 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -145,8 +144,7 @@ def _read_footers(store: Store) -> Footers:
     names = [name for name in store.list() if _is_data(name)]
     if not names:
         raise NotFoundInStore(f"{store.url} holds no Parquet files (*.parquet): is the path right?")
-    footers = {name: _read_footer(store, name) for name in names}
-    footers = {name: footer for name, footer in footers.items() if footer.num_rows}
+    footers = {name: footer for name in names if (footer := _read_footer(store, name)).num_rows}
     if not footers:
         raise DataError(f"{store.url} holds Parquet files, but with 0 rows: write rows to them")
     return footers
@@ -251,12 +249,8 @@ def _check_nulls(sources: Sequence[str], footers: Footers) -> None:
     """Raise DataError for nulls that the footers count, before a worker reads them."""
     checks = {name: ColumnCheck("feature") for name in sources}
     for footer in footers.values():
-        for group in range(footer.num_row_groups):
-            for number in range(footer.num_columns):
-                chunk = footer.row_group(group).column(number)
-                check = checks.get(chunk.path_in_schema.split(".")[0])
-                if check is not None and chunk.is_stats_set and chunk.statistics.has_null_count:
-                    check.bad["nulls"] += chunk.statistics.null_count
+        for _, source, statistics in _list_statistics(footer, checks):
+            checks[source].bad["nulls"] += statistics.null_count or 0
     raise_problems(checks)
 
 
@@ -265,29 +259,32 @@ def _check_rounding(store: Store, columns: Sequence[Column], footers: Footers) -
 
     Only row groups whose footer has large numbers are read.
     """
-    wanted = {source for column in columns if column.dtype == "float32" for source in column.sources}
-    checks = {source: ColumnCheck("feature", in_matrix=True) for source in wanted}
+    wanted = [column for column in columns if column.dtype == "float32"]
+    checks = {source: ColumnCheck("feature", in_matrix=True) for source in list_sources(wanted)}
     for name, footer in footers.items():
-        suspect = [
-            (group, number)
-            for group in range(footer.num_row_groups)
-            for number in range(footer.num_columns)
-            if _has_large_integers(footer.row_group(group).column(number), wanted)
-        ]
-        if not suspect:
-            continue
-        with store.reader(name) as file, pq.ParquetFile(file) as parquet:
-            for group, number in suspect:
-                source = footer.row_group(group).column(number).path_in_schema.split(".")[0]
-                read_cells(source, parquet.read_row_group(group, columns=[source]).column(source), checks[source])
-    rounded = {name: check for name, check in checks.items() if check.bad["rounded"]}
-    raise_problems(rounded)
+        chunks = _list_statistics(footer, checks)
+        suspect = [(group, source) for group, source, statistics in chunks if _has_large_integers(statistics)]
+        if suspect:
+            with store.reader(name) as file, pq.ParquetFile(file) as parquet:
+                for group, source in suspect:
+                    read_cells(source, parquet.read_row_group(group, columns=[source]).column(source), checks[source])
+    raise_problems({name: check for name, check in checks.items() if check.bad["rounded"]})
 
 
-def _has_large_integers(chunk: Any, wanted: Collection[str]) -> bool:
-    if chunk.path_in_schema.split(".")[0] not in wanted or not chunk.is_stats_set or not chunk.statistics.has_min_max:
+def _list_statistics(footer: pq.FileMetaData, sources: Collection[str]) -> Iterator[tuple[int, str, pq.Statistics]]:
+    """Yield the row group, the source and the statistics of each column chunk of these sources that has any."""
+    for group in range(footer.num_row_groups):
+        for number in range(footer.num_columns):
+            chunk = footer.row_group(group).column(number)
+            source = chunk.path_in_schema.split(".")[0]
+            if source in sources and chunk.is_stats_set:
+                yield group, source, chunk.statistics
+
+
+def _has_large_integers(statistics: pq.Statistics) -> bool:
+    if not statistics.has_min_max:
         return False
-    low, high = chunk.statistics.min, chunk.statistics.max
+    low, high = statistics.min, statistics.max
     return isinstance(low, int) and isinstance(high, int) and max(-low, high) > EXACT
 
 

@@ -17,12 +17,9 @@ from numpy.typing import NDArray
 from cerebro_spark.data.formats.unischema import (
     ROW_GROUPS_KEY,
     UNISCHEMA_KEY,
-    CompressedImageCodec,
-    CompressedNdarrayCodec,
-    NdarrayCodec,
     Unischema,
-    UnischemaField,
     dump_unischema,
+    make_field,
 )
 from cerebro_spark.data.input.cells import read_cells
 from cerebro_spark.data.input.checks import ColumnCheck, raise_problems
@@ -83,11 +80,10 @@ def write_partition(
     return _partition_file(store, name, columns, rows, groups)
 
 
-def common_metadata(columns: Sequence[Column], row_groups: Mapping[str, int], image_format: str = "png") -> bytes:
+def common_metadata(columns: Sequence[Column], row_groups: Mapping[str, int]) -> bytes:
     """Return the `_common_metadata` file that makes a folder of such files a Petastorm data set."""
-    fields = [_unischema_field(column, image_format) for column in columns]
     keys = {
-        UNISCHEMA_KEY: dump_unischema(Unischema("cerebro_spark", fields)),
+        UNISCHEMA_KEY: dump_unischema(Unischema("cerebro_spark", [make_field(column) for column in columns])),
         ROW_GROUPS_KEY: json.dumps(dict(row_groups)).encode(),
     }
     sink = io.BytesIO()
@@ -134,12 +130,3 @@ def _table(columns: Sequence[Column], schema: pa.Schema, block: Block) -> pa.Tab
         offsets = pa.array(np.arange(len(values) + 1, dtype=np.int32) * width)
         arrays.append(pa.ListArray.from_arrays(offsets, pa.array(values.reshape(-1)), type=field.type))
     return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _unischema_field(column: Column, image_format: str) -> UnischemaField:
-    codec: Any = None
-    if column.codec == "image":
-        codec = CompressedImageCodec(image_format)
-    elif column.codec is not None:
-        codec = NdarrayCodec() if column.codec == "ndarray" else CompressedNdarrayCodec()
-    return UnischemaField(column.stored_name, np.dtype(column.dtype).type, column.shape, codec, False)
