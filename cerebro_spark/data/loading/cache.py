@@ -164,17 +164,6 @@ class Cache:
         for root in self._roots():
             root.leave()
 
-    def clear(self) -> None:
-        """Remove every partition of this host that no worker holds."""
-        for root in self._roots():
-            if root.path.exists():
-                guest = not root.entered
-                root.enter()
-                with root.locked():
-                    root.evict(None)
-                if guest:
-                    root.leave()
-
     def _roots(self) -> list[CacheRoot]:
         return [self._memory, self._disk] if self.memory_budget > 0 else [self._disk]
 
@@ -241,7 +230,7 @@ class Cache:
         """Map an entry and lock it; None if it is missing or damaged, UntrustedCache if it is not this user's."""
         try:
             with PrivateFolder(folder, make=False, within=True) as entry:
-                lock = entry.open(ENTRY)
+                lock = open_private(entry.place / ENTRY)
         except FileNotFoundError:
             return None
         try:

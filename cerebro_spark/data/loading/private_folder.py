@@ -8,12 +8,10 @@ through that handle, even if the folder is renamed or replaced meanwhile.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import pwd
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Literal
 
@@ -75,26 +73,14 @@ class PrivateFolder:
         except FileNotFoundError:
             return False
 
-    def open(self, name: str, mode: Literal["rb", "r+b", "xb", "ab"] = "rb") -> IO[bytes]:
-        """Open a file in this folder or in a folder of it, as `open_private` does."""
-        return open_private(self.place / name, mode)
 
-    @contextmanager
-    def locked(self, name: str) -> Iterator[None]:
-        """Hold the exclusive lock of that name while the block lasts."""
-        with self.open(name, "ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-
-
-def open_private(path: Path, mode: Literal["rb", "r+b", "xb", "ab"] = "rb") -> IO[bytes]:
+def open_private(path: Path, mode: Literal["rb", "xb", "ab"] = "rb") -> IO[bytes]:
     """Open a file of a private folder; UntrustedCache if it is a link, another user's, or no plain file.
 
     A new file has no rights for others. An old file that others may read is accepted: they cannot reach it.
     """
     flags = {
         "rb": os.O_RDONLY,
-        "r+b": os.O_RDWR,
         "xb": os.O_RDWR | os.O_CREAT | os.O_EXCL,
         "ab": os.O_WRONLY | os.O_CREAT | os.O_APPEND,
     }[mode]
