@@ -126,26 +126,26 @@ def _check_manifest(where: str, id: Any, columns: Sequence[Column], partitions: 
 def _check_column(column: Column) -> None:
     if not is_array_name(column.name):
         raise ConfigurationError(f"{column.name!r} cannot name an array of a batch, which needs a plain identifier")
-    _check(column.role in get_args(Role), column, "role", column.role)
-    _check(_is_number_type(column.dtype), column, "type", column.dtype)
-    _check(all(_is_count(size) and size > 0 for size in column.shape), column, "shape", column.shape)
-    _check(bool(column.sources) and all(isinstance(s, str) for s in column.sources), column, "sources", column.sources)
-    _check(column.codec in (None, *get_args(Codec)), column, "codec", column.codec)
+    _check(column.role in get_args(Role), column.name, "role", column.role)
+    _check(_is_number_type(column.dtype), column.name, "type", column.dtype)
+    _check(all(_is_count(size) and size > 0 for size in column.shape), column.name, "shape", column.shape)
+    named = bool(column.sources) and all(isinstance(source, str) for source in column.sources)
+    _check(named, column.name, "sources", column.sources)
+    _check(column.codec in (None, *get_args(Codec)), column.name, "codec", column.codec)
 
 
 def _check_partition(partition: Partition) -> None:
     check_id(partition.id, "partition id")
-    _check(partition.split in get_args(Split), partition, "split", partition.split)
-    _check(_is_count(partition.rows), partition, "number of rows", partition.rows)
-    _check(_is_count(partition.bytes), partition, "number of bytes", partition.bytes)
-    _check(bool(partition.files), partition, "list of files", partition.files)
+    _check(partition.split in get_args(Split), partition.id, "split", partition.split)
+    _check(_is_count(partition.rows), partition.id, "number of rows", partition.rows)
+    _check(_is_count(partition.bytes), partition.id, "number of bytes", partition.bytes)
+    _check(bool(partition.files), partition.id, "list of files", partition.files)
     for name in partition.files:
         check_name(name)
 
 
-def _check(good: bool, thing: Column | Partition, what: str, value: Any) -> None:
+def _check(good: bool, name: str, what: str, value: Any) -> None:
     if not good:
-        name = thing.name if isinstance(thing, Column) else thing.id
         raise ConfigurationError(f"the {what} of {name!r} is {value!r}, which is not valid")
 
 

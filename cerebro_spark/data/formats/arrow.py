@@ -116,17 +116,15 @@ def _arrow_type(column: Column) -> pa.DataType:
 
 
 def _table(columns: Sequence[Column], schema: pa.Schema, block: Block) -> pa.Table:
-    arrays = []
-    for column, field in zip(columns, schema, strict=True):
-        cells = block[column.name]
-        if column.codec is not None:
-            arrays.append(pa.array(cells, field.type))
-            continue
-        values = np.ascontiguousarray(cells)
-        if not column.shape:
-            arrays.append(pa.array(values))
-            continue
-        width = int(np.prod(column.shape))
-        offsets = pa.array(np.arange(len(values) + 1, dtype=np.int32) * width)
-        arrays.append(pa.ListArray.from_arrays(offsets, pa.array(values.reshape(-1)), type=field.type))
+    arrays = [_array(column, block[column.name], field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _array(column: Column, cells: NDArray[Any] | list[bytes], kind: pa.DataType) -> pa.Array:
+    if column.codec is not None:
+        return pa.array(cells, kind)
+    values = np.ascontiguousarray(cells)
+    if not column.shape:
+        return pa.array(values)
+    offsets = pa.array(np.arange(len(values) + 1, dtype=np.int32) * int(np.prod(column.shape)))
+    return pa.ListArray.from_arrays(offsets, pa.array(values.reshape(-1)), type=kind)

@@ -100,10 +100,8 @@ def _objects(name: str, values: Sequence[Any] | NDArray[Any]) -> Cells:
     if isinstance(values, np.ndarray) and values.dtype.kind != "O":
         _element_type(name, values.dtype)
         return _arrow(name, values)
+    values = [value.toArray() if hasattr(value, "toArray") else value for value in values]
     first = next((value for value in values if value is not None), None)
-    if hasattr(first, "toArray"):
-        values = [None if value is None else value.toArray() for value in values]
-        first = next((value for value in values if value is not None), None)
     if isinstance(first, np.ndarray) and all(
         isinstance(value, np.ndarray) and value.shape == first.shape and value.dtype == first.dtype for value in values
     ):

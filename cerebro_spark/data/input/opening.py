@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,13 +39,11 @@ class InputFrames:
                 " all of them mount, hdfs:// or s3://, or give pandas frames"
             )
 
-    @contextmanager
-    def staging_folder(self, store: Store, folder: str) -> Iterator[StagingFolder]:
+    def staging_folder(self, store: Store, folder: str) -> AbstractContextManager[StagingFolder]:
         """Make a place for the staged rows of both frames, and delete it when the block ends."""
         # Rows that executors stage can be reached through the store alone, by this process as well.
         stager = self.validation if isinstance(self.validation, SparkFrame) else self.data
-        with stager.staging_folder(store, folder) as staging:
-            yield staging
+        return stager.staging_folder(store, folder)
 
 
 def open_frames(df: Any, validation: Any, inputs: Sequence[Input], validation_column: str | None) -> InputFrames:

@@ -45,7 +45,6 @@ from cerebro_spark.store.paths import check_id
 from cerebro_spark.types import Partition
 
 _log = logging.getLogger(__name__)
-_CHECKSUM_STEP = 8 << 20
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError)
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -290,11 +289,7 @@ def _map_file(file: Path) -> NDArray[Any]:
 
 
 def _checksum(array: NDArray[Any]) -> int:
-    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-    value = 0
-    for start in range(0, len(data), _CHECKSUM_STEP):
-        value = zlib.crc32(data[start : start + _CHECKSUM_STEP], value)
-    return value
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 def _allocate(folder: Path, dataset: Dataset, partition: Partition) -> None:

@@ -36,12 +36,9 @@ def record_type(columns: Sequence[Column]) -> np.dtype[Any]:
 
     An encoded cell is two numbers there: where it starts in its column's heap of bytes, and its length.
     """
-    formats: list[Any] = [
-        (column.dtype, column.shape) if column.codec is None else ("int64", (2,)) for column in columns
-    ]
-    plain = np.dtype({"names": [column.name for column in columns], "formats": formats})
-    size = -(-plain.itemsize // 8) * 8
-    return np.dtype({"names": [column.name for column in columns], "formats": formats, "itemsize": size})
+    formats = [(column.dtype, column.shape) if column.codec is None else ("int64", (2,)) for column in columns]
+    fields: dict[str, Any] = {"names": [column.name for column in columns], "formats": formats}
+    return np.dtype({**fields, "itemsize": -(-np.dtype(fields).itemsize // 8) * 8})
 
 
 class RowEncoder:
