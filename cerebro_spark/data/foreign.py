@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from cerebro_spark.data.dataset import Dataset, partition_id
 from cerebro_spark.data.formats.unischema import COMMON_METADATA, UNISCHEMA_KEY, Unischema, codec_of, load_unischema
 from cerebro_spark.data.input.cells import read_cells
-from cerebro_spark.data.input.checks import EXACT, ColumnCheck, raise_problems
+from cerebro_spark.data.input.checks import EXACT, ColumnCheck, list_problems, raise_problems
 from cerebro_spark.data.input.columns import (
     Column,
     SourceType,
@@ -251,7 +251,7 @@ def _check_nulls(sources: Sequence[str], footers: Footers) -> None:
     for footer in footers.values():
         for _, source, statistics in _list_statistics(footer, checks):
             checks[source].bad["nulls"] += statistics.null_count or 0
-    raise_problems(checks)
+    raise_problems(list_problems(checks))
 
 
 def _check_rounding(store: Store, columns: Sequence[Column], footers: Footers) -> None:
@@ -268,7 +268,7 @@ def _check_rounding(store: Store, columns: Sequence[Column], footers: Footers) -
             with store.reader(name) as file, pq.ParquetFile(file) as parquet:
                 for group, source in suspect:
                     read_cells(source, parquet.read_row_group(group, columns=[source]).column(source), checks[source])
-    raise_problems({name: check for name, check in checks.items() if check.bad["rounded"]})
+    raise_problems(list_problems({name: check for name, check in checks.items() if check.bad["rounded"]}))
 
 
 def _list_statistics(footer: pq.FileMetaData, sources: Collection[str]) -> Iterator[tuple[int, str, pq.Statistics]]:
@@ -295,7 +295,7 @@ def _source_types(store: Store, name: str, sources: Sequence[str]) -> dict[str, 
     checks = {source: ColumnCheck("feature") for source in sources}
     for source, check in checks.items():
         read_cells(source, row.column(source), check)
-    raise_problems(checks)
+    raise_problems(list_problems(checks))
     types = {source: next(iter(check.types)) for source, check in checks.items()}
     schema = _read_unischema(store)
     if schema is None:

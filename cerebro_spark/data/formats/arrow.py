@@ -22,7 +22,7 @@ from cerebro_spark.data.formats.unischema import (
     make_field,
 )
 from cerebro_spark.data.input.cells import read_cells
-from cerebro_spark.data.input.checks import ColumnCheck, raise_problems
+from cerebro_spark.data.input.checks import ColumnCheck, list_problems, raise_problems
 from cerebro_spark.data.input.columns import Column
 from cerebro_spark.store.base import Store
 
@@ -99,7 +99,7 @@ def read_batches(paths: Sequence[Path], names: Sequence[str]) -> Iterator[dict[s
                 table = file.read_row_group(group, columns=list(names))
                 checks = {name: ColumnCheck("feature") for name in names}
                 values = {name: read_cells(name, table.column(name), check) for name, check in checks.items()}
-                raise_problems(checks)
+                raise_problems(list_problems(checks))
                 yield values
 
 

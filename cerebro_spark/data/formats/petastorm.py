@@ -40,13 +40,10 @@ def can_read(schema: pa.Schema, names: Sequence[str]) -> bool:
     >>> can_read(pa.schema([("x", pa.list_(pa.list_(pa.float32())))]), ["x"])
     False
     """
-    for name in names:
-        kind = schema.field(name).type
-        if pa.types.is_list(kind):
-            kind = kind.value_type
-        if not (pa.types.is_primitive(kind) or pa.types.is_binary(kind)) or kind in _UNKNOWN:
-            return False
-    return all(name.isidentifier() and not name.startswith("_") for name in schema.names)
+    kinds = [schema.field(name).type for name in names]
+    elements = [kind.value_type if pa.types.is_list(kind) else kind for kind in kinds]
+    known = all((pa.types.is_primitive(e) or pa.types.is_binary(e)) and e not in _UNKNOWN for e in elements)
+    return known and all(name.isidentifier() and not name.startswith("_") for name in schema.names)
 
 
 def read_batches(paths: Sequence[Path], names: Sequence[str]) -> Iterator[dict[str, Any]]:

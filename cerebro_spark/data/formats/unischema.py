@@ -73,14 +73,11 @@ class _Ignored:
     def __setstate__(self, _: Any) -> None: ...
 
 
-_HOMES = {
-    "Unischema": "petastorm.unischema",
-    "UnischemaField": "petastorm.unischema",
-    "CompressedImageCodec": "petastorm.codecs",
-    "NdarrayCodec": "petastorm.codecs",
-    "CompressedNdarrayCodec": "petastorm.codecs",
-    "ScalarCodec": "petastorm.codecs",
+_HOMES: dict[str, tuple[type, ...]] = {
+    "petastorm.unischema": (Unischema, UnischemaField),
+    "petastorm.codecs": (CompressedImageCodec, NdarrayCodec, CompressedNdarrayCodec, ScalarCodec),
 }
+_STAND_INS = {kind.__name__: kind for kinds in _HOMES.values() for kind in kinds}
 _CODECS: dict[Codec, type] = {
     "image": CompressedImageCodec,
     "ndarray": NdarrayCodec,
@@ -96,8 +93,10 @@ def dump_unischema(schema: Unischema) -> bytes:
     """
     data = pickle.dumps(schema, protocol=2)
     # Protocol 2 names a class as a line of text, without lengths or frames around it: another home fits there.
-    for name, home in _HOMES.items():
-        data = data.replace(f"c{__name__}\n{name}\n".encode(), f"c{home}\n{name}\n".encode())
+    for home, kinds in _HOMES.items():
+        for kind in kinds:
+            name = kind.__name__
+            data = data.replace(f"c{__name__}\n{name}\n".encode(), f"c{home}\n{name}\n".encode())
     return data
 
 
@@ -131,8 +130,8 @@ def _restore_field(_: str, __: Any, values: tuple[Any, ...]) -> UnischemaField:
 
 class _SchemaUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if name in _HOMES and module.rpartition(".")[2] in ("unischema", "codecs", "sequence"):
-            return globals()[name]
+        if name in _STAND_INS and module.rpartition(".")[2] in ("unischema", "codecs", "sequence"):
+            return _STAND_INS[name]
         if module == "pyspark.serializers" and name == "_restore":
             return _restore_field
         if module.startswith("pyspark.sql.types"):

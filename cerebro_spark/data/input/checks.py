@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -85,9 +85,13 @@ class ColumnCheck:
             )
 
 
-def raise_problems(checks: Mapping[str, ColumnCheck]) -> None:
-    """Raise DataError with everything that is wrong in any column, if anything is."""
-    problems = [problem for name, check in checks.items() for problem in check.problems(name)]
+def list_problems(checks: Mapping[str, ColumnCheck]) -> list[str]:
+    """Return a sentence for everything that is wrong in any column."""
+    return [problem for name, check in checks.items() for problem in check.problems(name)]
+
+
+def raise_problems(problems: Collection[str]) -> None:
+    """Raise DataError with all of these sentences, if there are any."""
     if problems:
         raise DataError("; ".join(problems))
 

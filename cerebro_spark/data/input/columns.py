@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -78,7 +78,14 @@ class Column:
         return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {
+            "name": self.name,
+            "role": self.role,
+            "dtype": self.dtype,
+            "shape": self.shape,
+            "sources": self.sources,
+            "codec": self.codec,
+        }
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Column:
@@ -131,7 +138,7 @@ def unnest_type(kind: pa.DataType) -> tuple[pa.DataType, int]:
 
 def is_numeric(kind: pa.DataType) -> bool:
     """Return whether values of this type are numbers or booleans."""
-    return pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def stored_dtype(dtype: np.dtype[Any]) -> str:

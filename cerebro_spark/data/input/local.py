@@ -46,10 +46,7 @@ class LocalFrame:
 
     def types(self) -> dict[str, pa.DataType]:
         """Return the Arrow type of each column."""
-        return {
-            name: cells.type if not isinstance(cells, np.ndarray) else _numpy_type(name, cells)
-            for name, cells in self.columns.items()
-        }
+        return {name: _arrow_type(name, cells) for name, cells in self.columns.items()}
 
     @contextmanager
     def staging_folder(self, store: Store, folder: str) -> Iterator[StagingFolder]:
@@ -130,7 +127,9 @@ def _element_type(name: str, dtype: np.dtype[Any]) -> pa.DataType:
         ) from error
 
 
-def _numpy_type(name: str, cells: NDArray[Any]) -> pa.DataType:
+def _arrow_type(name: str, cells: Cells) -> pa.DataType:
+    if not isinstance(cells, np.ndarray):
+        return cells.type
     kind = _element_type(name, cells.dtype)
     for _ in cells.shape[1:]:
         kind = pa.list_(kind)

@@ -23,6 +23,7 @@ from cerebro_spark.data.input.checks import (
     count_rows,
     describe,
     is_finite,
+    raise_problems,
 )
 from cerebro_spark.data.input.columns import Codec, Column, Role
 from cerebro_spark.data.input.encoded import decode
@@ -61,9 +62,7 @@ def fill(
             del batch
     if at != partition.rows:
         raise _wrong_rows(dataset, partition, str(at))
-    problems = check.problems()
-    if problems:
-        raise DataError("; ".join(problems))
+    raise_problems(check.problems())
 
 
 def load_arrays(dataset: Dataset, partition: Partition, *, reader: ReaderName = "auto") -> dict[str, NDArray[Any]]:

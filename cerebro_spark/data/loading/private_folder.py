@@ -79,13 +79,13 @@ def open_private(path: Path, mode: Literal["rb", "xb", "ab"] = "rb") -> IO[bytes
 
     A new file has no rights for others. An old file that others may read is accepted: they cannot reach it.
     """
-    flags = {
-        "rb": os.O_RDONLY,
-        "xb": os.O_RDWR | os.O_CREAT | os.O_EXCL,
-        "ab": os.O_WRONLY | os.O_CREAT | os.O_APPEND,
-    }[mode]
+    return open(path, mode, opener=_open_file)
+
+
+def _open_file(name: str, flags: int) -> int:
+    path = Path(name)
     try:
-        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK):
             raise _refusal(path, "is a link") from error
@@ -95,8 +95,7 @@ def open_private(path: Path, mode: Literal["rb", "xb", "ab"] = "rb") -> IO[bytes
     except BaseException:
         os.close(handle)
         raise
-    # A new file is opened for reading too, so that it can be mapped.
-    return os.fdopen(handle, "w+b" if mode == "xb" else mode)
+    return handle
 
 
 def _open_folder(path: Path, make: bool) -> int:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.dataset import Dataset, make_dataset
 from cerebro_spark.data.formats.arrow import PartitionFile, common_metadata
 from cerebro_spark.data.formats.unischema import COMMON_METADATA
 from cerebro_spark.data.manifest import write_manifest
@@ -77,16 +77,8 @@ class DatasetWriter:
             Partition(id=planned.id, split=planned.split, rows=file.rows, bytes=file.bytes, files=(file.name,))
             for planned, file in zip(plan.partitions, files, strict=True)
         ]
-        dataset = Dataset(
-            store=self.store,
-            folder=dataset_folder(self.id),
-            id=self.id,
-            columns=plan.columns,
-            train=tuple(partition for partition in partitions if partition.split == "train"),
-            validation=tuple(partition for partition in partitions if partition.split == "validation"),
-            seed=seed,
-            made={**made, "token": self.token},
-        )
+        made = {**made, "token": self.token}
+        dataset = make_dataset(self.store, dataset_folder(self.id), self.id, plan.columns, partitions, seed, made)
         by_id = {planned.id: file for planned, file in zip(plan.partitions, files, strict=True)}
         for part in (dataset.train, dataset.validation):
             if part:

@@ -172,12 +172,6 @@ def _draw_shares(room: NDArray[np.int64], count: int, generator: np.random.Gener
     total = int(room.sum())
     if total < _EXACT_DRAW_LIMIT:
         return generator.multivariate_hypergeometric(room, count, method="marginals")
-    return _proportional_shares(room, count, total, generator)
-
-
-def _proportional_shares(
-    room: NDArray[np.int64], count: int, total: int, generator: np.random.Generator
-) -> NDArray[np.int64]:
     exact = [int(places) * count for places in room]
     shares = np.array([share // total for share in exact], dtype=np.int64)
     left = count - int(shares.sum())
