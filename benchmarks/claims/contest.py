@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.claims.spread import within_spread
-from cerebro_spark.data.loading.cache import Cache
+from cerebro_spark.cleaning import clean
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKERS = 2
@@ -141,7 +141,7 @@ def contend(who: str, seed: int, folder: Path) -> dict[str, Any]:
 
     given = json.loads((folder / "contest.json").read_text())
     spark = session()
-    Cache().clear()  # what an earlier seed left of the partitions on this host
+    clean()  # what an earlier seed left of the partitions on this host
     began = time.perf_counter()
     function, trials = (_ours if who == "ours" else _sparktrials)(spark, folder, given, seed)
     hyperopt.fmin(
@@ -162,7 +162,7 @@ def contend(who: str, seed: int, folder: Path) -> dict[str, Any]:
         raise RuntimeError(f"{who} has losses {trials.losses()}, but was asked for {given['evals']}")
     where = _units(trials.result.units) if who == "ours" else _tasks(trials.results)
     spark.stop()
-    Cache().clear()
+    clean()
     return {"wall_s": wall, "losses": trials.losses(), **where}
 
 

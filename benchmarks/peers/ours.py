@@ -17,8 +17,8 @@ from benchmarks.peers.models import keras_model, torch_parts
 from benchmarks.peers.sessions import in_use, two_cores
 from benchmarks.peers.works import BATCH, PARTS, WORKS, Work, label
 from cerebro_spark import hp, runs
+from cerebro_spark.cleaning import clean
 from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.data.loading.cache import Cache
 from cerebro_spark.events import Event, PartitionLoaded, UnitFinished
 
 
@@ -148,7 +148,7 @@ def main() -> None:
     given = asked()
     work = WORKS[given.work]
     dataset = prepared(work, given.folder)
-    Cache().clear()
+    clean()
     began = time.perf_counter()
     where = backend(given.how)
     start = time.perf_counter() - began
@@ -158,7 +158,7 @@ def main() -> None:
     wall = time.perf_counter() - began
     _, events = runs.read(str(given.folder / "store"), result.run_id)
     print(report(dataset, result, events, wall, start).line())
-    Cache().clear()
+    clean()
 
 
 if __name__ == "__main__":

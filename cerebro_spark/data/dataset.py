@@ -145,6 +145,21 @@ class Dataset:
         return read_manifest(store, folder)
 
 
+def make_dataset(
+    store: Store,
+    folder: str,
+    id: str,
+    columns: tuple[Column, ...],
+    partitions: Sequence[Partition],
+    seed: int,
+    made: Mapping[str, Any],
+) -> Dataset:
+    """Return the Dataset of these partitions, each of which belongs to training or validation."""
+    train = tuple(partition for partition in partitions if partition.split == "train")
+    validation = tuple(partition for partition in partitions if partition.split == "validation")
+    return Dataset(store, folder, id, columns, train, validation, seed, made)
+
+
 def partition_id(split: Split, number: int) -> PartitionId:
     """The id of a partition: its split and number.
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,18 +17,23 @@ import pyarrow.parquet as pq
 from cerebro_spark.data.dataset import Dataset, partition_id
 from cerebro_spark.data.formats.unischema import COMMON_METADATA, UNISCHEMA_KEY, Unischema, codec_of, load_unischema
 from cerebro_spark.data.input.cells import read_cells
-from cerebro_spark.data.input.checks import EXACT, ColumnCheck, raise_problems
+from cerebro_spark.data.input.checks import EXACT, ColumnCheck, list_problems, raise_problems
 from cerebro_spark.data.input.columns import (
     Column,
+    SourceType,
+    check_type,
+    is_numeric,
+    stored_dtype,
+    unnest_type,
+)
+from cerebro_spark.data.input.inputs import (
     ColumnNames,
     Input,
-    SourceType,
     check_present,
-    check_type,
+    list_sources,
+    name_sources,
     parse_inputs,
     resolve_columns,
-    source_names,
-    stored_dtype,
 )
 from cerebro_spark.data.manifest import MANIFEST, read_manifest
 from cerebro_spark.data.partitioning.spec import check_allow_nan
@@ -106,7 +110,7 @@ def _open_prepared(
     """Return data that `prepare` wrote; other columns than it was prepared with are refused."""
     if not (features is None and label is None and weight is None):
         known = dataset.made.get("columns", {})
-        asked = {given.name: list(given.sources) for given in parse_inputs(features or [], label or [], weight)}
+        asked = name_sources(parse_inputs(features or [], label or [], weight))
         if asked != known:
             raise ConfigurationError(
                 f"{dataset.url} was prepared with the columns {known}, not {asked}: prepare it again"
@@ -129,7 +133,7 @@ def _open_foreign(store: Store, inputs: Sequence[Input], validation: str | None,
         made={
             "by": "elsewhere",
             "allow_nan": allow_nan,
-            "columns": {given.name: list(given.sources) for given in inputs},
+            "columns": name_sources(inputs),
             "versions": {name: _version(store, name, footer) for name, footer in footers.items()},
         },
     )
@@ -140,8 +144,7 @@ def _read_footers(store: Store) -> Footers:
     names = [name for name in store.list() if _is_data(name)]
     if not names:
         raise NotFoundInStore(f"{store.url} holds no Parquet files (*.parquet): is the path right?")
-    footers = {name: _read_footer(store, name) for name in names}
-    footers = {name: footer for name, footer in footers.items() if footer.num_rows}
+    footers = {name: footer for name in names if (footer := _read_footer(store, name)).num_rows}
     if not footers:
         raise DataError(f"{store.url} holds Parquet files, but with 0 rows: write rows to them")
     return footers
@@ -151,8 +154,8 @@ def _find_columns(store: Store, inputs: Sequence[Input], footers: Footers) -> tu
     """Return the columns that all files have, checked as far as the footers go."""
     first = next(iter(footers))
     schema = footers[first].schema.to_arrow_schema()
-    check_present(inputs, schema.names)
-    sources = source_names(inputs)
+    sources = list_sources(inputs)
+    check_present(sources, schema.names)
     for name in sources:
         check_type(name, schema.field(name).type)
     _check_alike(store, sources, footers)
@@ -220,12 +223,10 @@ def _check_alike(store: Store, sources: Sequence[str], footers: Footers) -> None
 
 def _stored_type(kind: pa.DataType) -> tuple[int, str]:
     """Return how deep the lists of a column are nested, and the type their elements are stored as."""
-    depth = 0
-    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        kind, depth = kind.value_type, depth + 1
-    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        return depth, stored_dtype(np.dtype(kind.to_pandas_dtype()))
-    return depth, str(kind).replace("large_", "")
+    element, depth = unnest_type(kind)
+    if is_numeric(element):
+        return depth, stored_dtype(np.dtype(element.to_pandas_dtype()))
+    return depth, str(element).replace("large_", "")
 
 
 def _make_partitions(
@@ -248,13 +249,9 @@ def _check_nulls(sources: Sequence[str], footers: Footers) -> None:
     """Raise DataError for nulls that the footers count, before a worker reads them."""
     checks = {name: ColumnCheck("feature") for name in sources}
     for footer in footers.values():
-        for group in range(footer.num_row_groups):
-            for number in range(footer.num_columns):
-                chunk = footer.row_group(group).column(number)
-                check = checks.get(chunk.path_in_schema.split(".")[0])
-                if check is not None and chunk.is_stats_set and chunk.statistics.has_null_count:
-                    check.nulls += chunk.statistics.null_count
-    raise_problems(checks)
+        for _, source, statistics in _list_statistics(footer, checks):
+            checks[source].bad["nulls"] += statistics.null_count or 0
+    raise_problems(list_problems(checks))
 
 
 def _check_rounding(store: Store, columns: Sequence[Column], footers: Footers) -> None:
@@ -262,29 +259,32 @@ def _check_rounding(store: Store, columns: Sequence[Column], footers: Footers) -
 
     Only row groups whose footer has large numbers are read.
     """
-    wanted = {source for column in columns if column.dtype == "float32" for source in column.sources}
-    checks = {source: ColumnCheck("feature", in_matrix=True) for source in wanted}
+    wanted = [column for column in columns if column.dtype == "float32"]
+    checks = {source: ColumnCheck("feature", in_matrix=True) for source in list_sources(wanted)}
     for name, footer in footers.items():
-        suspect = [
-            (group, number)
-            for group in range(footer.num_row_groups)
-            for number in range(footer.num_columns)
-            if _has_large_integers(footer.row_group(group).column(number), wanted)
-        ]
-        if not suspect:
-            continue
-        with store.reader(name) as file, pq.ParquetFile(file) as parquet:
-            for group, number in suspect:
-                source = footer.row_group(group).column(number).path_in_schema.split(".")[0]
-                read_cells(source, parquet.read_row_group(group, columns=[source]).column(source), checks[source])
-    rounded = {name: check for name, check in checks.items() if check.rounded}
-    raise_problems(rounded)
+        chunks = _list_statistics(footer, checks)
+        suspect = [(group, source) for group, source, statistics in chunks if _has_large_integers(statistics)]
+        if suspect:
+            with store.reader(name) as file, pq.ParquetFile(file) as parquet:
+                for group, source in suspect:
+                    read_cells(source, parquet.read_row_group(group, columns=[source]).column(source), checks[source])
+    raise_problems(list_problems({name: check for name, check in checks.items() if check.bad["rounded"]}))
 
 
-def _has_large_integers(chunk: Any, wanted: Collection[str]) -> bool:
-    if chunk.path_in_schema.split(".")[0] not in wanted or not chunk.is_stats_set or not chunk.statistics.has_min_max:
+def _list_statistics(footer: pq.FileMetaData, sources: Collection[str]) -> Iterator[tuple[int, str, pq.Statistics]]:
+    """Yield the row group, the source and the statistics of each column chunk of these sources that has any."""
+    for group in range(footer.num_row_groups):
+        for number in range(footer.num_columns):
+            chunk = footer.row_group(group).column(number)
+            source = chunk.path_in_schema.split(".")[0]
+            if source in sources and chunk.is_stats_set:
+                yield group, source, chunk.statistics
+
+
+def _has_large_integers(statistics: pq.Statistics) -> bool:
+    if not statistics.has_min_max:
         return False
-    low, high = chunk.statistics.min, chunk.statistics.max
+    low, high = statistics.min, statistics.max
     return isinstance(low, int) and isinstance(high, int) and max(-low, high) > EXACT
 
 
@@ -295,7 +295,7 @@ def _source_types(store: Store, name: str, sources: Sequence[str]) -> dict[str, 
     checks = {source: ColumnCheck("feature") for source in sources}
     for source, check in checks.items():
         read_cells(source, row.column(source), check)
-    raise_problems(checks)
+    raise_problems(list_problems(checks))
     types = {source: next(iter(check.types)) for source, check in checks.items()}
     schema = _read_unischema(store)
     if schema is None:

@@ -6,15 +6,15 @@ A manifest may come from anywhere. What it says is checked as it is read: no nam
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 import numpy as np
 
-from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.dataset import Dataset, make_dataset
 from cerebro_spark.data.formats.arrow import PartitionFile
 from cerebro_spark.data.input.columns import Codec, Column, Role, is_array_name
+from cerebro_spark.data.input.inputs import find_repeated
 from cerebro_spark.errors import ConfigurationError, DataError
 from cerebro_spark.store.base import Store, check_name
 from cerebro_spark.store.paths import check_id
@@ -23,6 +23,7 @@ from cerebro_spark.types import Partition, PartitionId, Split
 MANIFEST = "manifest.json"
 _FORMAT = "cerebro-spark dataset"
 _VERSION = 1
+_NUMBER_TYPES = [np.dtype(code).name for code in "?" + np.typecodes["AllInteger"] + np.typecodes["Float"]]
 
 
 def manifest_name(folder: str) -> str:
@@ -50,10 +51,7 @@ def write_manifest(dataset: Dataset, files: Mapping[PartitionId, PartitionFile])
         "version": _VERSION,
         "id": dataset.id,
         "seed": dataset.seed,
-        "rows": {
-            "train": sum(partition.rows for partition in dataset.train),
-            "validation": sum(partition.rows for partition in dataset.validation),
-        },
+        "rows": {"train": _count_rows(dataset.train), "validation": _count_rows(dataset.validation)},
         "columns": [column.to_json() for column in dataset.columns],
         "partitions": entries,
         "made": dict(dataset.made),
@@ -82,16 +80,8 @@ def read_manifest(store: Store, folder: str) -> Dataset:
         columns = tuple(Column.from_json(column) for column in manifest["columns"])
         partitions = [_partition(folder, entry) for entry in manifest["partitions"]]
         _check_manifest(where, manifest["id"], columns, partitions)
-        return Dataset(
-            store=store,
-            folder=folder,
-            id=manifest["id"],
-            columns=columns,
-            train=tuple(partition for partition in partitions if partition.split == "train"),
-            validation=tuple(partition for partition in partitions if partition.split == "validation"),
-            seed=manifest["seed"],
-            made=dict(manifest["made"]),
-        )
+        made = dict(manifest["made"])
+        return make_dataset(store, folder, manifest["id"], columns, partitions, manifest["seed"], made)
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{where} is no manifest of a data set ({error!r}): prepare the data again") from error
 
@@ -126,41 +116,38 @@ def _check_manifest(where: str, id: Any, columns: Sequence[Column], partitions: 
 def _check_column(column: Column) -> None:
     if not is_array_name(column.name):
         raise ConfigurationError(f"{column.name!r} cannot name an array of a batch, which needs a plain identifier")
-    _check(column.role in get_args(Role), column, "role", column.role)
-    _check(_is_number_type(column.dtype), column, "type", column.dtype)
-    _check(all(_is_count(size) and size > 0 for size in column.shape), column, "shape", column.shape)
-    _check(bool(column.sources) and all(isinstance(s, str) for s in column.sources), column, "sources", column.sources)
-    _check(column.codec in (None, *get_args(Codec)), column, "codec", column.codec)
+    _check(column.role in get_args(Role), column.name, "role", column.role)
+    _check(column.dtype in _NUMBER_TYPES, column.name, "type", column.dtype)
+    _check(all(_is_count(size) and size > 0 for size in column.shape), column.name, "shape", column.shape)
+    named = bool(column.sources) and all(isinstance(source, str) for source in column.sources)
+    _check(named, column.name, "sources", column.sources)
+    _check(column.codec in (None, *get_args(Codec)), column.name, "codec", column.codec)
 
 
 def _check_partition(partition: Partition) -> None:
     check_id(partition.id, "partition id")
-    _check(partition.split in get_args(Split), partition, "split", partition.split)
-    _check(_is_count(partition.rows), partition, "number of rows", partition.rows)
-    _check(_is_count(partition.bytes), partition, "number of bytes", partition.bytes)
-    _check(bool(partition.files), partition, "list of files", partition.files)
+    _check(partition.split in get_args(Split), partition.id, "split", partition.split)
+    _check(_is_count(partition.rows), partition.id, "number of rows", partition.rows)
+    _check(_is_count(partition.bytes), partition.id, "number of bytes", partition.bytes)
+    _check(bool(partition.files), partition.id, "list of files", partition.files)
     for name in partition.files:
         check_name(name)
 
 
-def _check(good: bool, thing: Column | Partition, what: str, value: Any) -> None:
+def _check(good: bool, name: str, what: str, value: Any) -> None:
     if not good:
-        name = thing.name if isinstance(thing, Column) else thing.id
         raise ConfigurationError(f"the {what} of {name!r} is {value!r}, which is not valid")
 
 
 def _check_once(what: str, names: Sequence[str]) -> None:
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise ConfigurationError(f"the {what} {twice[0]!r} is there twice")
+    twice = find_repeated(names)
+    if twice is not None:
+        raise ConfigurationError(f"the {what} {twice!r} is there twice")
 
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _is_number_type(name: Any) -> bool:
-    try:
-        return isinstance(name, str) and np.dtype(name).kind in "fiub" and np.dtype(name).name == name
-    except TypeError:
-        return False
+def _count_rows(partitions: Sequence[Partition]) -> int:
+    return sum(partition.rows for partition in partitions)

@@ -11,7 +11,7 @@ from typing import Any
 
 from cerebro_spark.data.cluster import find_replica_hosts
 from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.data.input.columns import ColumnNames
+from cerebro_spark.data.input.inputs import ColumnNames
 from cerebro_spark.data.input.opening import open_frames
 from cerebro_spark.data.partitioning.assembling import assemble_partitions
 from cerebro_spark.data.partitioning.dataset_writer import DatasetWriter, delete_abandoned, new_id

@@ -11,7 +11,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.data.input.columns import Column, Input, check_present
+from cerebro_spark.data.input.columns import Column
+from cerebro_spark.data.input.inputs import check_present
 from cerebro_spark.data.input.local import LocalFrame, column_names
 from cerebro_spark.data.loading.arrays import load_arrays
 from cerebro_spark.errors import ConfigurationError, DataError
@@ -68,8 +69,7 @@ def dataset_chunks(dataset: Dataset, columns: Sequence[Column]) -> Iterator[Batc
 
 def check_columns(columns: Sequence[Column], available: Sequence[str], any_case: bool = False) -> None:
     """Raise ConfigurationError if a source is missing, or occurs more than once."""
-    inputs = [Input(column.name, column.role, column.sources, matrix=False) for column in columns]
-    check_present(inputs, available, any_case=any_case)
+    check_present(list_sources(columns), available, any_case=any_case)
 
 
 def name_columns(

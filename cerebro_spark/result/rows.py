@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.input.cells import Cells, read_cells
-from cerebro_spark.data.input.checks import ColumnCheck, raise_problems
+from cerebro_spark.data.input.checks import ColumnCheck, list_problems, raise_problems
 from cerebro_spark.data.input.columns import Column, SourceType
 from cerebro_spark.data.input.encoded import decode
 from cerebro_spark.errors import DataError
@@ -53,7 +53,7 @@ def read_rows(columns: Sequence[Column], cells: Mapping[str, Cells]) -> Batch:
     roles = {source: column.role for column in columns for source in column.sources}
     checks = {source: ColumnCheck(roles[source]) for source in list_sources(columns)}
     values = {source: read_cells(source, cells[source], check) for source, check in checks.items()}
-    raise_problems(checks)
+    raise_problems(list_problems(checks))
     found = {source: next(iter(check.types), None) for source, check in checks.items()}
     return {column.name: _array(column, values, found) for column in columns}
 

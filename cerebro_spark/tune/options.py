@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from cerebro_spark.backend.base import Backend
-from cerebro_spark.data.input.columns import ColumnNames
+from cerebro_spark.data.input.inputs import ColumnNames
 from cerebro_spark.store.base import Store
 from cerebro_spark.trainer.resources import Resources
 from cerebro_spark.trainer.spec import Framework

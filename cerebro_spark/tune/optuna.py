@@ -14,7 +14,7 @@ from typing import Any
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.checks import check_at_least
 from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.data.input.columns import ColumnNames
+from cerebro_spark.data.input.inputs import ColumnNames
 from cerebro_spark.errors import ConfigurationError, MissingDependency
 from cerebro_spark.result import Result
 from cerebro_spark.store.base import Store

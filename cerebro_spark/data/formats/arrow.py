@@ -17,15 +17,12 @@ from numpy.typing import NDArray
 from cerebro_spark.data.formats.unischema import (
     ROW_GROUPS_KEY,
     UNISCHEMA_KEY,
-    CompressedImageCodec,
-    CompressedNdarrayCodec,
-    NdarrayCodec,
     Unischema,
-    UnischemaField,
     dump_unischema,
+    make_field,
 )
 from cerebro_spark.data.input.cells import read_cells
-from cerebro_spark.data.input.checks import ColumnCheck, raise_problems
+from cerebro_spark.data.input.checks import ColumnCheck, list_problems, raise_problems
 from cerebro_spark.data.input.columns import Column
 from cerebro_spark.store.base import Store
 
@@ -83,11 +80,10 @@ def write_partition(
     return _partition_file(store, name, columns, rows, groups)
 
 
-def common_metadata(columns: Sequence[Column], row_groups: Mapping[str, int], image_format: str = "png") -> bytes:
+def common_metadata(columns: Sequence[Column], row_groups: Mapping[str, int]) -> bytes:
     """Return the `_common_metadata` file that makes a folder of such files a Petastorm data set."""
-    fields = [_unischema_field(column, image_format) for column in columns]
     keys = {
-        UNISCHEMA_KEY: dump_unischema(Unischema("cerebro_spark", fields)),
+        UNISCHEMA_KEY: dump_unischema(Unischema("cerebro_spark", [make_field(column) for column in columns])),
         ROW_GROUPS_KEY: json.dumps(dict(row_groups)).encode(),
     }
     sink = io.BytesIO()
@@ -103,7 +99,7 @@ def read_batches(paths: Sequence[Path], names: Sequence[str]) -> Iterator[dict[s
                 table = file.read_row_group(group, columns=list(names))
                 checks = {name: ColumnCheck("feature") for name in names}
                 values = {name: read_cells(name, table.column(name), check) for name, check in checks.items()}
-                raise_problems(checks)
+                raise_problems(list_problems(checks))
                 yield values
 
 
@@ -120,26 +116,15 @@ def _arrow_type(column: Column) -> pa.DataType:
 
 
 def _table(columns: Sequence[Column], schema: pa.Schema, block: Block) -> pa.Table:
-    arrays = []
-    for column, field in zip(columns, schema, strict=True):
-        cells = block[column.name]
-        if column.codec is not None:
-            arrays.append(pa.array(cells, field.type))
-            continue
-        values = np.ascontiguousarray(cells)
-        if not column.shape:
-            arrays.append(pa.array(values))
-            continue
-        width = int(np.prod(column.shape))
-        offsets = pa.array(np.arange(len(values) + 1, dtype=np.int32) * width)
-        arrays.append(pa.ListArray.from_arrays(offsets, pa.array(values.reshape(-1)), type=field.type))
+    arrays = [_array(column, block[column.name], field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _unischema_field(column: Column, image_format: str) -> UnischemaField:
-    codec: Any = None
-    if column.codec == "image":
-        codec = CompressedImageCodec(image_format)
-    elif column.codec is not None:
-        codec = NdarrayCodec() if column.codec == "ndarray" else CompressedNdarrayCodec()
-    return UnischemaField(column.stored_name, np.dtype(column.dtype).type, column.shape, codec, False)
+def _array(column: Column, cells: NDArray[Any] | list[bytes], kind: pa.DataType) -> pa.Array:
+    if column.codec is not None:
+        return pa.array(cells, kind)
+    values = np.ascontiguousarray(cells)
+    if not column.shape:
+        return pa.array(values)
+    offsets = pa.array(np.arange(len(values) + 1, dtype=np.int32) * int(np.prod(column.shape)))
+    return pa.ListArray.from_arrays(offsets, pa.array(values.reshape(-1)), type=kind)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
 import tempfile
@@ -28,13 +27,9 @@ _UNSAFE_IN_URL = re.compile(r"[#?;%]")
 @cache
 def is_installed() -> bool:
     """Return whether Petastorm can be imported here."""
-    if importlib.util.find_spec("petastorm") is None:
-        return False
     try:
-        with _hidden_warnings():
-            import petastorm.reader  # noqa: F401
-    except (ImportError, AttributeError):
-        # Petastorm 0.13 and a pyarrow that dropped what it uses: it is there, but cannot be imported.
+        _import_reader()
+    except MissingDependency:
         return False
     return True
 
@@ -45,22 +40,15 @@ def can_read(schema: pa.Schema, names: Sequence[str]) -> bool:
     >>> can_read(pa.schema([("x", pa.list_(pa.list_(pa.float32())))]), ["x"])
     False
     """
-    for name in names:
-        kind = schema.field(name).type
-        if pa.types.is_list(kind):
-            kind = kind.value_type
-        if not (pa.types.is_primitive(kind) or pa.types.is_binary(kind)) or kind in _UNKNOWN:
-            return False
-    return all(name.isidentifier() and not name.startswith("_") for name in schema.names)
+    kinds = [schema.field(name).type for name in names]
+    elements = [kind.value_type if pa.types.is_list(kind) else kind for kind in kinds]
+    known = all((pa.types.is_primitive(e) or pa.types.is_binary(e)) and e not in _UNKNOWN for e in elements)
+    return known and all(name.isidentifier() and not name.startswith("_") for name in schema.names)
 
 
 def read_batches(paths: Sequence[Path], names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield the columns `names` of these files in order, a row group at a time, as arrays (encoded cells: objects)."""
-    try:
-        with _hidden_warnings():
-            from petastorm import make_batch_reader
-    except (ImportError, AttributeError) as error:
-        raise MissingDependency("this needs Petastorm: pip install 'cerebro-spark[petastorm]'") from error
+    make_batch_reader = _import_reader()
     wanted = [f"^{re.escape(name)}$" for name in names]
     with tempfile.TemporaryDirectory(prefix="cerebro-spark-") as links, _hidden_warnings(), _fast_thread_switches():
         for path in paths:
@@ -77,6 +65,16 @@ def read_batches(paths: Sequence[Path], names: Sequence[str]) -> Iterator[dict[s
                 # Its context manager would do this and then print a line about a cache we do not use.
                 reader.stop()
                 reader.join()
+
+
+def _import_reader() -> Any:
+    try:
+        with _hidden_warnings():
+            from petastorm import make_batch_reader
+    except (ImportError, AttributeError) as error:
+        # AttributeError: Petastorm 0.13 is there, with a pyarrow that dropped what it uses.
+        raise MissingDependency("this needs Petastorm: pip install 'cerebro-spark[petastorm]'") from error
+    return make_batch_reader
 
 
 def _all_batches(reader: Any, rows: int) -> Iterator[dict[str, Any]]:
@@ -125,8 +123,7 @@ def _fast_thread_switches() -> Iterator[None]:
 def _hidden_warnings() -> Iterator[None]:
     """Hide warnings about old interfaces of pyarrow and NumPy, and about files that Petastorm does not close."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        warnings.simplefilter("ignore", DeprecationWarning)
-        warnings.simplefilter("ignore", ResourceWarning)
+        for category in (FutureWarning, DeprecationWarning, ResourceWarning):
+            warnings.simplefilter("ignore", category)
         warnings.filterwarnings("ignore", category=UserWarning, module=r"petastorm\b")
         yield

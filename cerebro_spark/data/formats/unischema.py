@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cerebro_spark.data.input.columns import Codec
+from cerebro_spark.data.input.columns import Codec, Column
 from cerebro_spark.errors import DataError
 
 COMMON_METADATA = "_common_metadata"
@@ -48,7 +48,7 @@ class Unischema:
 class CompressedImageCodec:
     """Stands in for petastorm.codecs.CompressedImageCodec."""
 
-    def __init__(self, image_codec: str, quality: int = 80) -> None:
+    def __init__(self, image_codec: str = "png", quality: int = 80) -> None:
         self._image_codec = "." + image_codec
         self._quality = quality
 
@@ -73,18 +73,15 @@ class _Ignored:
     def __setstate__(self, _: Any) -> None: ...
 
 
-_HOMES = {
-    "Unischema": "petastorm.unischema",
-    "UnischemaField": "petastorm.unischema",
-    "CompressedImageCodec": "petastorm.codecs",
-    "NdarrayCodec": "petastorm.codecs",
-    "CompressedNdarrayCodec": "petastorm.codecs",
-    "ScalarCodec": "petastorm.codecs",
+_HOMES: dict[str, tuple[type, ...]] = {
+    "petastorm.unischema": (Unischema, UnischemaField),
+    "petastorm.codecs": (CompressedImageCodec, NdarrayCodec, CompressedNdarrayCodec, ScalarCodec),
 }
-_CODECS: dict[type, Codec] = {
-    CompressedImageCodec: "image",
-    NdarrayCodec: "ndarray",
-    CompressedNdarrayCodec: "compressed_ndarray",
+_STAND_INS = {kind.__name__: kind for kinds in _HOMES.values() for kind in kinds}
+_CODECS: dict[Codec, type] = {
+    "image": CompressedImageCodec,
+    "ndarray": NdarrayCodec,
+    "compressed_ndarray": CompressedNdarrayCodec,
 }
 
 
@@ -96,8 +93,10 @@ def dump_unischema(schema: Unischema) -> bytes:
     """
     data = pickle.dumps(schema, protocol=2)
     # Protocol 2 names a class as a line of text, without lengths or frames around it: another home fits there.
-    for name, home in _HOMES.items():
-        data = data.replace(f"c{__name__}\n{name}\n".encode(), f"c{home}\n{name}\n".encode())
+    for home, kinds in _HOMES.items():
+        for kind in kinds:
+            name = kind.__name__
+            data = data.replace(f"c{__name__}\n{name}\n".encode(), f"c{home}\n{name}\n".encode())
     return data
 
 
@@ -114,9 +113,15 @@ def load_unischema(data: bytes) -> Unischema:
     return schema
 
 
+def make_field(column: Column) -> UnischemaField:
+    """Return the field of a column in the files that `prepare` writes."""
+    codec = _CODECS[column.codec]() if column.codec is not None else None
+    return UnischemaField(column.stored_name, np.dtype(column.dtype).type, column.shape, codec)
+
+
 def codec_of(field: UnischemaField) -> Codec | None:
     """Return how the cells of a field are encoded; None for plain values."""
-    return _CODECS.get(type(field.codec))
+    return next((codec for codec, kind in _CODECS.items() if isinstance(field.codec, kind)), None)
 
 
 def _restore_field(_: str, __: Any, values: tuple[Any, ...]) -> UnischemaField:
@@ -125,22 +130,17 @@ def _restore_field(_: str, __: Any, values: tuple[Any, ...]) -> UnischemaField:
 
 class _SchemaUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if name in _HOMES and module.rpartition(".")[2] in ("unischema", "codecs", "sequence"):
-            return globals()[name]
+        if name in _STAND_INS and module.rpartition(".")[2] in ("unischema", "codecs", "sequence"):
+            return _STAND_INS[name]
         if module == "pyspark.serializers" and name == "_restore":
             return _restore_field
         if module.startswith("pyspark.sql.types"):
             return _Ignored
-        if (
-            module == "numpy"
-            and isinstance(getattr(np, name, None), type)
-            and issubclass(getattr(np, name), np.generic)
-        ):
-            return getattr(np, name)
-        if module == "numpy" and name in ("str_", "unicode_", "string_", "bytes_", "dtype"):
-            return {"unicode_": np.str_, "string_": np.bytes_}.get(name, getattr(np, name, np.str_))
         if (module, name) in _SAFE:
             return _SAFE[module, name]
+        kind = getattr(np, name, None) if module == "numpy" else None
+        if isinstance(kind, type) and issubclass(kind, np.generic):
+            return kind
         raise DataError(
             f"the Petastorm schema beside the data asks for {module}.{name}, which no schema needs: refused"
         )
@@ -148,6 +148,9 @@ class _SchemaUnpickler(pickle.Unpickler):
 
 _SAFE: dict[tuple[str, str], Any] = {
     ("collections", "OrderedDict"): OrderedDict,
+    ("numpy", "dtype"): np.dtype,
+    ("numpy", "string_"): np.bytes_,
+    ("numpy", "unicode_"): np.str_,
     ("decimal", "Decimal"): _Ignored,
     ("datetime", "date"): _Ignored,
     ("datetime", "datetime"): _Ignored,

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cerebro_spark.data.input.checks import ColumnCheck, count_overflows, count_rounded
+from cerebro_spark.data.input.checks import ColumnCheck, count_overflows, count_rounded, count_rows, is_finite
 from cerebro_spark.data.input.columns import SourceType, check_type, stored_dtype
 from cerebro_spark.data.input.encoded import probe
 from cerebro_spark.errors import DataError
@@ -29,7 +29,7 @@ def read_cells(name: str, cells: Cells, check: ColumnCheck) -> NDArray[Any] | li
         cells = cells.combine_chunks()
     dtype = check_type(name, cells.type)
     if cells.null_count:
-        check.nulls += cells.null_count
+        check.bad["nulls"] += cells.null_count
         read_cells(name, cells.drop_null(), check)
         return None
     if dtype is None:
@@ -46,13 +46,13 @@ def _read_numpy(name: str, values: NDArray[Any], check: ColumnCheck) -> NDArray[
         check_type(name, pa.from_numpy_dtype(values.dtype) if values.dtype.kind in "SUMm" else pa.null())
     if len(values):
         check.types[SourceType(stored_dtype(values.dtype), values.shape[1:])] += len(values)
-    before = check.bad_rows
+    before = check.bad.total()
     values = _to_float32(values, check)
     if check.in_matrix and values.ndim <= 2:
-        check.rounded += count_rounded(values)
+        check.bad["rounded"] += count_rounded(values)
     if len(values) and not (check.role == "feature" and check.allow_nan):
-        _count_not_allowed(values.reshape(len(values), -1), check)
-    return values if check.bad_rows == before else None
+        _count_not_allowed(values, check)
+    return values if check.bad.total() == before else None
 
 
 def _to_float32(values: NDArray[Any], check: ColumnCheck) -> NDArray[Any]:
@@ -63,21 +63,17 @@ def _to_float32(values: NDArray[Any], check: ColumnCheck) -> NDArray[Any]:
         with np.errstate(over="raise", invalid="ignore"):
             return values.astype(np.float32)
     except FloatingPointError:
-        check.overflows += count_overflows(values)
+        check.bad["overflows"] += count_overflows(values)
         return values
 
 
-def _count_not_allowed(rows: NDArray[Any], check: ColumnCheck) -> None:
+def _count_not_allowed(values: NDArray[Any], check: ColumnCheck) -> None:
     """Count rows with NaN and infinite numbers, and with negative weights."""
-    if rows.dtype.kind == "f":
-        with np.errstate(over="ignore", invalid="ignore"):
-            # One sum is much faster than a look at each number, and finite only if all of them are.
-            finite = np.isfinite(rows.sum(dtype=np.float64))
-        if not finite:
-            check.nans += int(np.isnan(rows).any(axis=1).sum())
-            check.infinities += int(np.isinf(rows).any(axis=1).sum())
+    if values.dtype.kind == "f" and not is_finite(values):
+        check.bad["nans"] += count_rows(np.isnan(values))
+        check.bad["infinities"] += count_rows(np.isinf(values))
     if check.role == "weight":
-        check.negatives += int((rows < 0).any(axis=1).sum())
+        check.bad["negatives"] += count_rows(values < 0)
 
 
 def _read_encoded(cells: list[bytes], check: ColumnCheck) -> list[bytes] | None:
@@ -88,7 +84,7 @@ def _read_encoded(cells: list[bytes], check: ColumnCheck) -> list[bytes] | None:
         except DataError as error:
             check.reason = check.reason or str(error)
             bad += 1
-    check.broken += bad
+    check.bad["broken"] += bad
     return None if bad else cells
 
 
@@ -116,9 +112,9 @@ def _count_ragged(cells: pa.Array, dtype: np.dtype[Any], check: ColumnCheck) -> 
     for cell in cells.to_pylist():
         shape = _shape_of(cell)
         if shape is None:
-            check.nulls += 1
+            check.bad["nulls"] += 1
         elif -1 in shape:
-            check.broken += 1
+            check.bad["broken"] += 1
             check.reason = check.reason or "ragged within themselves: pad or crop them to one shape"
         else:
             check.types[SourceType(stored_dtype(dtype), shape)] += 1

@@ -46,10 +46,7 @@ class LocalFrame:
 
     def types(self) -> dict[str, pa.DataType]:
         """Return the Arrow type of each column."""
-        return {
-            name: cells.type if not isinstance(cells, np.ndarray) else _numpy_type(name, cells)
-            for name, cells in self.columns.items()
-        }
+        return {name: _arrow_type(name, cells) for name, cells in self.columns.items()}
 
     @contextmanager
     def staging_folder(self, store: Store, folder: str) -> Iterator[StagingFolder]:
@@ -100,10 +97,8 @@ def _objects(name: str, values: Sequence[Any] | NDArray[Any]) -> Cells:
     if isinstance(values, np.ndarray) and values.dtype.kind != "O":
         _element_type(name, values.dtype)
         return _arrow(name, values)
+    values = [value.toArray() if hasattr(value, "toArray") else value for value in values]
     first = next((value for value in values if value is not None), None)
-    if hasattr(first, "toArray"):
-        values = [None if value is None else value.toArray() for value in values]
-        first = next((value for value in values if value is not None), None)
     if isinstance(first, np.ndarray) and all(
         isinstance(value, np.ndarray) and value.shape == first.shape and value.dtype == first.dtype for value in values
     ):
@@ -132,7 +127,9 @@ def _element_type(name: str, dtype: np.dtype[Any]) -> pa.DataType:
         ) from error
 
 
-def _numpy_type(name: str, cells: NDArray[Any]) -> pa.DataType:
+def _arrow_type(name: str, cells: Cells) -> pa.DataType:
+    if not isinstance(cells, np.ndarray):
+        return cells.type
     kind = _element_type(name, cells.dtype)
     for _ in cells.shape[1:]:
         kind = pa.list_(kind)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,8 @@ import pandas as pd
 import pyarrow as pa
 
 from cerebro_spark.data.input.base import InputFrame, StagingFolder, is_frame, is_spark_frame
-from cerebro_spark.data.input.columns import Input, check_present, check_type, source_names
+from cerebro_spark.data.input.columns import check_type
+from cerebro_spark.data.input.inputs import Input, check_present, list_sources
 from cerebro_spark.data.input.local import LocalFrame, column_names
 from cerebro_spark.data.input.spark import SparkFrame
 from cerebro_spark.errors import ConfigurationError, DataError
@@ -38,13 +39,11 @@ class InputFrames:
                 " all of them mount, hdfs:// or s3://, or give pandas frames"
             )
 
-    @contextmanager
-    def staging_folder(self, store: Store, folder: str) -> Iterator[StagingFolder]:
+    def staging_folder(self, store: Store, folder: str) -> AbstractContextManager[StagingFolder]:
         """Make a place for the staged rows of both frames, and delete it when the block ends."""
         # Rows that executors stage can be reached through the store alone, by this process as well.
         stager = self.validation if isinstance(self.validation, SparkFrame) else self.data
-        with stager.staging_folder(store, folder) as staging:
-            yield staging
+        return stager.staging_folder(store, folder)
 
 
 def open_frames(df: Any, validation: Any, inputs: Sequence[Input], validation_column: str | None) -> InputFrames:
@@ -64,15 +63,16 @@ def open_frames(df: Any, validation: Any, inputs: Sequence[Input], validation_co
 
 
 def _open_frame(df: Any, inputs: Sequence[Input], validation_column: str | None) -> InputFrame:
-    extra = [] if validation_column is None else [validation_column]
-    wanted = list(dict.fromkeys([*source_names(inputs), *extra]))
+    wanted = list_sources(inputs)
+    if validation_column is not None and validation_column not in wanted:
+        wanted.append(validation_column)
     frame: InputFrame
     if is_spark_frame(df):
         any_case = str(df.sparkSession.conf.get("spark.sql.caseSensitive")).lower() != "true"
-        check_present(inputs, df.columns, extra, any_case=any_case)
+        check_present(wanted, df.columns, any_case=any_case)
         frame = SparkFrame(df, wanted)
     elif isinstance(df, pd.DataFrame | Mapping):
-        check_present(inputs, column_names(df), extra)
+        check_present(wanted, column_names(df))
         frame = LocalFrame(df, wanted)
     else:
         raise ConfigurationError(

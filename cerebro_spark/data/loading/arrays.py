@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
@@ -20,11 +20,14 @@ from cerebro_spark.data.input.checks import (
     ALLOW_NAN,
     count_overflows,
     count_rounded,
-    describe_overflow,
-    describe_rounding,
+    count_rows,
+    describe,
+    is_finite,
+    raise_problems,
 )
-from cerebro_spark.data.input.columns import Column, Role
+from cerebro_spark.data.input.columns import Codec, Column, Role
 from cerebro_spark.data.input.encoded import decode
+from cerebro_spark.data.input.inputs import list_sources
 from cerebro_spark.errors import CerebroError, DataError
 from cerebro_spark.store.base import Store
 from cerebro_spark.types import Partition
@@ -42,32 +45,24 @@ def fill(
     reader: ReaderName = "auto",
 ) -> None:
     """Read the partition into `arrays` (one for each column, `partition.rows` long)."""
-    names = list(dict.fromkeys(source for column in dataset.columns for source in column.sources))
+    names = list_sources(dataset.columns)
+    check = NumberCheck(dataset, partition)
+    at = 0
     with ExitStack() as stack:
         paths = [_fetch(dataset.store, name, staging, stack) for name in partition.files]
         read = _choose_reader(reader, paths[0], names)
-        at = 0
-        check = NumberCheck(dataset, partition)
         for batch in _explain_damage(read(paths, names), dataset, partition):
-            rows = len(batch[names[0]])
-            if at + rows > partition.rows:
+            end = at + len(batch[names[0]])
+            if end > partition.rows:
                 raise _wrong_rows(dataset, partition, f"more than {partition.rows}")
             for column in dataset.columns:
-                try:
-                    _fill_column(column, check, at, batch, arrays[column.name][at : at + rows])
-                except ValueError as error:
-                    if isinstance(error, CerebroError):
-                        raise
-                    raise DataError(
-                        f"column {column.name!r} of {partition.id} does not hold {rows} rows of shape {column.shape}:"
-                        f" {error}; pad or crop them to one shape"
-                    ) from error
-            at += rows
+                _fill_column(column, check, at, batch, arrays[column.name][at:end])
+            at = end
             # Let go of the batch before the next one is made.
             del batch
     if at != partition.rows:
         raise _wrong_rows(dataset, partition, str(at))
-    check.raise_problems()
+    raise_problems(check.problems())
 
 
 def load_arrays(dataset: Dataset, partition: Partition, *, reader: ReaderName = "auto") -> dict[str, NDArray[Any]]:
@@ -80,9 +75,7 @@ def load_arrays(dataset: Dataset, partition: Partition, *, reader: ReaderName = 
     >>> load_arrays(dataset, dataset.train[0])["features"].shape
     (2, 1)
     """
-    arrays = {
-        column.name: np.empty((partition.rows, *column.shape), np.dtype(column.dtype)) for column in dataset.columns
-    }
+    arrays = _empty_arrays(dataset, partition.rows)
     fill(dataset, partition, arrays, reader=reader)
     return arrays
 
@@ -97,84 +90,70 @@ def first_rows(dataset: Dataset, partition: Partition, rows: int) -> dict[str, N
     >>> first_rows(dataset, dataset.train[0], 2)["label"].shape
     (2,)
     """
-    names = list(dict.fromkeys(source for column in dataset.columns for source in column.sources))
+    names = list_sources(dataset.columns)
+    check = NumberCheck(dataset, partition)
     with ExitStack() as stack:
         path = _fetch(dataset.store, partition.files[0], None, stack)
         batches = _explain_damage(arrow.read_batches([path], names), dataset, partition)
         batch = {name: values[:rows] for name, values in next(batches).items()}
-        count = len(batch[names[0]])
-        arrays = {column.name: np.empty((count, *column.shape), np.dtype(column.dtype)) for column in dataset.columns}
-        check = NumberCheck(dataset, partition)
+        arrays = _empty_arrays(dataset, len(batch[names[0]]))
         for column in dataset.columns:
             _fill_column(column, check, 0, batch, arrays[column.name])
-        batches.close()  # type: ignore[attr-defined]
-    if check:
+        batches.close()
+    if check.problems():
         load_arrays(dataset, partition)  # says how many there are in all
     return arrays
 
 
 class NumberCheck:
-    """Counts the rows of a partition with numbers that cannot be trained on; raises only after the last row."""
+    """Counts the rows of a partition with numbers that cannot be trained on."""
 
     def __init__(self, dataset: Dataset, partition: Partition) -> None:
         self.partition = partition
         # Data that was prepared or opened by a version without these rules is read as it was then.
         self.checks_features = not dataset.made.get("allow_nan", True)
         self.checks_rounding = "allow_nan" in dataset.made
-        self._not_finite: Counter[tuple[str, Role]] = Counter()
         self._rounded: Counter[str] = Counter()
+        self._not_finite: Counter[tuple[str, Role]] = Counter()
 
-    def __bool__(self) -> bool:
-        """Whether any row breaks a rule so far."""
-        return bool(self._not_finite or self._rounded)
+    def count(self, source: str, column: Column, values: NDArray[Any]) -> None:
+        """Count the rows with whole numbers that a float32 matrix would round, and NaN or infinite ones."""
+        if self.checks_rounding and column.dtype == "float32":
+            self._rounded[source] += count_rounded(values)
+        checked = self.checks_features or column.role != "feature"
+        if checked and values.dtype.kind == "f" and not is_finite(values):
+            self._not_finite[source, column.role] += count_rows(~np.isfinite(values))
 
-    def count_not_finite(self, source: str, column: Column, values: NDArray[Any]) -> None:
-        """Count the rows with a NaN or infinite number in a column that must be finite."""
-        if values.dtype.kind != "f" or (column.role == "feature" and not self.checks_features):
-            return
-        with np.errstate(over="ignore", invalid="ignore"):
-            if np.isfinite(values.sum(dtype=np.float64)):
-                return
-        bad = int((~np.isfinite(values).all(axis=tuple(range(1, values.ndim)))).sum())
-        if bad:
-            self._not_finite[source, column.role] += bad
+    def problems(self) -> list[str]:
+        """Return a sentence for every column that has bad rows."""
+        place = self.partition.id
+        rounded = [f"{describe('rounded', source, bad)} ({place})" for source, bad in self._rounded.items() if bad]
+        return rounded + [
+            f"column {source!r} is a {role} and has {bad} NaN or infinite rows in {place}: fill them or drop"
+            f" them{ALLOW_NAN if role == 'feature' else ''}"
+            for (source, role), bad in self._not_finite.items()
+            if bad
+        ]
 
-    def count_rounded(self, source: str, values: NDArray[Any], target: NDArray[Any]) -> None:
-        """Count the rows with whole numbers that would be rounded in a matrix of floats."""
-        if self.checks_rounding and target.dtype == np.float32:
-            bad = count_rounded(values)
-            if bad:
-                self._rounded[source] += bad
 
-    def raise_problems(self) -> None:
-        """Raise DataError with every column and its number of bad rows, if there are any."""
-        problems = [f"{describe_rounding(source, bad)} ({self.partition.id})" for source, bad in self._rounded.items()]
-        for (source, role), bad in self._not_finite.items():
-            problems.append(
-                f"column {source!r} is a {role} and has {bad} NaN or infinite rows in {self.partition.id}:"
-                f" fill them or drop them{ALLOW_NAN if role == 'feature' else ''}"
-            )
-        if problems:
-            raise DataError("; ".join(problems))
+def _empty_arrays(dataset: Dataset, rows: int) -> dict[str, NDArray[Any]]:
+    return {column.name: np.empty((rows, *column.shape), np.dtype(column.dtype)) for column in dataset.columns}
 
 
 def _explain_damage(
     batches: Iterator[dict[str, Any]], dataset: Dataset, partition: Partition
-) -> Iterator[dict[str, Any]]:
+) -> Generator[dict[str, Any], None, None]:
     try:
         yield from batches
+    except CerebroError:
+        raise
     except (pa.ArrowException, OSError, RuntimeError) as error:
-        if isinstance(error, CerebroError):
-            raise
         raise DataError(f"{partition.id} of {dataset.url} cannot be read: {error}; prepare the data again") from error
 
 
 def _choose_reader(reader: ReaderName, path: Path, names: Sequence[str]) -> Reader:
-    if reader == "arrow" or (reader == "auto" and not petastorm.is_installed()):
-        return arrow.read_batches
-    if reader == "auto" and not petastorm.can_read(pq.read_schema(path), names):
-        return arrow.read_batches
-    return petastorm.read_batches
+    can_read = reader == "auto" and petastorm.is_installed() and petastorm.can_read(pq.read_schema(path), names)
+    return petastorm.read_batches if can_read or reader == "petastorm" else arrow.read_batches
 
 
 def _fetch(store: Store, name: str, staging: Path | None, stack: ExitStack) -> Path:
@@ -186,29 +165,47 @@ def _fetch(store: Store, name: str, staging: Path | None, stack: ExitStack) -> P
 
 
 def _fill_column(column: Column, check: NumberCheck, at: int, batch: Mapping[str, Any], target: NDArray[Any]) -> None:
-    partition = check.partition
-    if column.codec is not None:
-        for row, data in enumerate(batch[column.sources[0]]):
-            try:
-                decode(bytes(data), column.codec, target[row])
-            except DataError as error:
-                raise DataError(
-                    f"column {column.sources[0]!r}, row {at + row} of {partition.id}: {error}; drop or mend that row"
-                ) from error
-        check.count_not_finite(column.sources[0], column, target)
-        return
+    """Copy one column of a batch, whose first row is row `at` of the partition; DataError if it does not fit."""
+    try:
+        if column.codec is None:
+            _copy_numbers(column, check, batch, target)
+        else:
+            _decode_cells(column, column.codec, check, at, batch[column.sources[0]], target)
+    except CerebroError:
+        raise
+    except ValueError as error:
+        raise DataError(
+            f"column {column.name!r} of {check.partition.id} does not hold {len(target)} rows of shape {column.shape}:"
+            f" {error}; pad or crop them to one shape"
+        ) from error
+
+
+def _decode_cells(
+    column: Column, codec: Codec, check: NumberCheck, at: int, cells: Sequence[Any], target: NDArray[Any]
+) -> None:
+    source = column.sources[0]
+    for row, data in enumerate(cells):
+        try:
+            decode(bytes(data), codec, target[row])
+        except DataError as error:
+            raise DataError(
+                f"column {source!r}, row {at + row} of {check.partition.id}: {error}; drop or mend that row"
+            ) from error
+    check.count(source, column, target)
+
+
+def _copy_numbers(column: Column, check: NumberCheck, batch: Mapping[str, Any], target: NDArray[Any]) -> None:
     offset = 0
     for source in column.sources:
         values = np.asarray(batch[source])
-        _check_nulls(source, column, partition, values)
-        check.count_not_finite(source, column, values)
-        check.count_rounded(source, values, target)
-        if len(column.sources) == 1:
-            _assign(source, partition, values, target)
-            return
-        width = values.shape[1] if values.ndim > 1 else 1
-        _assign(source, partition, values, target[:, offset : offset + width])
-        offset += width
+        _check_nulls(source, column, check.partition, values)
+        check.count(source, column, values)
+        part = target
+        if len(column.sources) > 1:
+            width = values.shape[1] if values.ndim > 1 else 1
+            part = target[:, offset : offset + width]
+            offset += width
+        _assign(source, check.partition, values, part)
 
 
 def _assign(source: str, partition: Partition, values: NDArray[Any], target: NDArray[Any]) -> None:
@@ -223,8 +220,7 @@ def _assign(source: str, partition: Partition, values: NDArray[Any], target: NDA
         limits = np.iinfo(target.dtype)
         low, high = int(values.min(initial=0)), int(values.max(initial=0))
         if low < limits.min or high > limits.max:
-            kept = values.reshape(len(values), -1).astype(target.dtype)
-            bad = int((kept != values.reshape(len(values), -1)).any(axis=1).sum())
+            bad = count_rows(values.astype(target.dtype) != values)
             raise DataError(
                 f"column {source!r} has {bad} rows in {partition.id} that {target.dtype} cannot hold (numbers from"
                 f" {low} to {high}): its file was changed after it was opened; open the data again"
@@ -233,7 +229,7 @@ def _assign(source: str, partition: Partition, values: NDArray[Any], target: NDA
         with np.errstate(over="raise"):
             target[...] = values.reshape(target.shape)
     except FloatingPointError as error:
-        raise DataError(f"{describe_overflow(source, count_overflows(values))} ({partition.id})") from error
+        raise DataError(f"{describe('overflows', source, count_overflows(values))} ({partition.id})") from error
 
 
 def _check_nulls(source: str, column: Column, partition: Partition, values: NDArray[Any]) -> None:

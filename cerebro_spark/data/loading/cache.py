@@ -45,7 +45,6 @@ from cerebro_spark.store.paths import check_id
 from cerebro_spark.types import Partition
 
 _log = logging.getLogger(__name__)
-_CHECKSUM_STEP = 8 << 20
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError)
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -164,17 +163,6 @@ class Cache:
         for root in self._roots():
             root.leave()
 
-    def clear(self) -> None:
-        """Remove every partition of this host that no worker holds."""
-        for root in self._roots():
-            if root.path.exists():
-                guest = not root.entered
-                root.enter()
-                with root.locked():
-                    root.evict(None)
-                if guest:
-                    root.leave()
-
     def _roots(self) -> list[CacheRoot]:
         return [self._memory, self._disk] if self.memory_budget > 0 else [self._disk]
 
@@ -240,28 +228,21 @@ class Cache:
     def _open(self, folder: Path, dataset: Dataset, partition: Partition, *, verify: bool) -> _OpenEntry | None:
         """Map an entry and lock it; None if it is missing or damaged, UntrustedCache if it is not this user's."""
         try:
-            with PrivateFolder(folder, make=False, within=True) as entry:
-                lock = entry.open(ENTRY)
-        except FileNotFoundError:
-            return None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH)
-            checksums = json.loads(lock.read())["checksums"]
-            arrays: dict[str, NDArray[Any]] = {}
-            for column in dataset.columns:
-                array = _map_file(folder / _file_name(column))
-                if array.shape != (partition.rows, *column.shape) or array.dtype != np.dtype(column.dtype):
-                    raise ValueError(f"{column.name} is {array.dtype} {array.shape}")
-                if verify and _checksum(array) != checksums[column.name]:
-                    raise ValueError(f"{column.name} has another checksum")
-                # The base class: memmap's own bookkeeping slows every gather down.
-                arrays[column.name] = array.view(np.ndarray)
-            os.utime(folder / ENTRY)
-            return _OpenEntry(arrays, _signature(folder, list(arrays)), folder, lock)
-        except BaseException as error:
-            lock.close()
-            if isinstance(error, UntrustedCache) or not isinstance(error, _DAMAGE):
-                raise
+            with ExitStack() as opened:
+                with PrivateFolder(folder, make=False, within=True) as entry:
+                    lock = opened.enter_context(open_private(entry.place / ENTRY))
+                fcntl.flock(lock, fcntl.LOCK_SH)
+                checksums = json.loads(lock.read())["checksums"]
+                arrays = {column.name: _map_array(folder, column, partition.rows) for column in dataset.columns}
+                if verify and any(_checksum(array) != checksums[name] for name, array in arrays.items()):
+                    return None
+                os.utime(folder / ENTRY)
+                found = _OpenEntry(arrays, _signature(folder, list(arrays)), folder, lock)
+                opened.pop_all()  # the lock stays open, as long as the entry
+                return found
+        except UntrustedCache:
+            raise
+        except _DAMAGE:
             return None
 
 
@@ -293,19 +274,19 @@ def _signature(folder: Path, names: list[str]) -> _Signature:
     return tuple((stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats)
 
 
-def _map_file(file: Path) -> NDArray[Any]:
+def _map_array(folder: Path, column: Column, rows: int) -> NDArray[Any]:
+    file = folder / _file_name(column)
     # Checked first, then opened by its name: no other user can replace it in a private folder.
     open_private(file).close()
     array: NDArray[Any] = np.load(file, mmap_mode="r")
-    return array
+    if array.shape != (rows, *column.shape) or array.dtype != np.dtype(column.dtype):
+        raise ValueError(f"{column.name} is {array.dtype} {array.shape}")
+    # The base class: memmap's own bookkeeping slows every gather down.
+    return array.view(np.ndarray)
 
 
 def _checksum(array: NDArray[Any]) -> int:
-    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-    value = 0
-    for start in range(0, len(data), _CHECKSUM_STEP):
-        value = zlib.crc32(data[start : start + _CHECKSUM_STEP], value)
-    return value
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 def _allocate(folder: Path, dataset: Dataset, partition: Partition) -> None:

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Container, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -69,17 +69,13 @@ class CacheRoot:
         self.was_empty = False
         self._folder: PrivateFolder | None = None
         self._users: IO[bytes] | None = None
+        self._opened = ExitStack()
 
     @property
     def place(self) -> Path:
         """A path into the folder that was entered, valid even if the folder is renamed."""
         assert self._folder is not None
         return self._folder.place
-
-    @property
-    def entered(self) -> bool:
-        """Whether this is a user of the folder."""
-        return self._folder is not None
 
     def enter(self) -> None:
         """Join the users, if not done yet; `was_empty` tells whether there was no other.
@@ -112,9 +108,8 @@ class CacheRoot:
         if self._folder is None or self._users is None:
             return
         try:
-            with suppress(BlockingIOError, FileNotFoundError):
-                if tidy:
-                    fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(FileNotFoundError):
+                if tidy and _lock_now(self._users):
                     self._remove_all()
         except OSError as error:
             _log.warning("the cache is not tidied up: %s", error)
@@ -124,15 +119,14 @@ class CacheRoot:
     @contextmanager
     def locked(self, name: str = _ROOT_LOCK) -> Iterator[None]:
         """Hold the exclusive lock of that name: by default that of the budget."""
-        assert self._folder is not None
-        with self._folder.locked(name):
+        with open_private(self.place / name, "ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     @contextmanager
     def locked_within(self, seconds: float, name: str) -> Iterator[bool]:
         """Hold the lock of that name, unless it takes longer than `seconds` to get it; yields whether it is held."""
-        assert self._folder is not None
-        with self._folder.open(name, "ab") as lock:
+        with open_private(self.place / name, "ab") as lock:
             end = time.monotonic() + seconds
             # A file lock cannot be waited for with a limit, so this tries again and again.
             while not (held := _lock_now(lock)) and time.monotonic() < end:
@@ -161,13 +155,11 @@ class CacheRoot:
             Whether they fit.
         """
         self.sweep()
-        for entry in self._entries():
+        for entry in self._unheld():
             if budget is not None and self._fits(budget, wanted):
                 break
             if entry.name not in keep:
-                with _unheld(entry) as free:
-                    if free:
-                        shutil.rmtree(entry)
+                shutil.rmtree(entry)
         return budget is None or self._fits(budget, wanted)
 
     def sweep(self) -> None:
@@ -187,31 +179,19 @@ class CacheRoot:
         return [UnusedEntry(self.path / path.name, _size(path)) for path in (*self._unheld(), *self._abandoned())]
 
     def _try_to_enter(self) -> None:
-        folder = PrivateFolder(self.path)
-        try:
-            users = folder.open(_USERS, "ab")
-        except BaseException:
-            folder.close()
-            raise
-        try:
-            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            alone = True
-        except BlockingIOError:
-            alone = False
-        fcntl.flock(users, fcntl.LOCK_SH)
-        # The last user may have deleted the file during the wait; then another process makes a new one.
-        if os.fstat(users.fileno()).st_nlink and folder.is_there:
-            self._folder, self._users, self.was_empty = folder, users, alone
-        else:
-            users.close()
-            folder.close()
+        with ExitStack() as opened:
+            folder = opened.enter_context(PrivateFolder(self.path))
+            users = opened.enter_context(open_private(folder.place / _USERS, "ab"))
+            alone = _lock_now(users)
+            fcntl.flock(users, fcntl.LOCK_SH)
+            # The last user may have deleted the file during the wait; then another process makes a new one.
+            if os.fstat(users.fileno()).st_nlink and folder.is_there:
+                self._folder, self._users, self.was_empty = folder, users, alone
+                self._opened = opened.pop_all()
 
     def _close(self) -> None:
-        if self._users is not None:
-            self._users.close()
-        if self._folder is not None:
-            self._folder.close()
         self._users = self._folder = None
+        self._opened.close()
 
     def _remove_all(self) -> None:
         """Delete everything; the exclusive lock on the users' file keeps other processes out."""
@@ -226,14 +206,12 @@ class CacheRoot:
         with suppress(OSError):  # a process has entered already, or keeps other files there
             self.path.rmdir()
 
-    def _entries(self) -> list[Path]:
-        found = [path for path in self.place.iterdir() if not path.is_symlink() and (path / ENTRY).is_file()]
-        return sorted(found, key=lambda path: (path / ENTRY).stat().st_mtime_ns)
-
     def _unheld(self) -> Iterator[Path]:
-        for entry in self._entries():
-            with _unheld(entry) as free:
-                if free:
+        """Yield the entries that no process holds, longest unused first; none can hold one while it is looked at."""
+        found = [path for path in self.place.iterdir() if not path.is_symlink() and (path / ENTRY).is_file()]
+        for entry in sorted(found, key=lambda path: (path / ENTRY).stat().st_mtime_ns):
+            with open_private(entry / ENTRY) as lock:
+                if _lock_now(lock):
                     yield entry
 
     def _abandoned(self) -> Iterator[Path]:
@@ -244,13 +222,6 @@ class CacheRoot:
 
     def _fits(self, budget: int, wanted: int) -> bool:
         return self.used() + wanted <= budget and wanted < self.free()
-
-
-@contextmanager
-def _unheld(entry: Path) -> Iterator[bool]:
-    """Yield whether no process holds the entry; if so, none can until the block ends."""
-    with open_private(entry / ENTRY) as lock:
-        yield _lock_now(lock)
 
 
 def _lock_now(lock: IO[bytes]) -> bool:

@@ -8,12 +8,10 @@ through that handle, even if the folder is renamed or replaced meanwhile.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import pwd
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Literal
 
@@ -75,31 +73,19 @@ class PrivateFolder:
         except FileNotFoundError:
             return False
 
-    def open(self, name: str, mode: Literal["rb", "r+b", "xb", "ab"] = "rb") -> IO[bytes]:
-        """Open a file in this folder or in a folder of it, as `open_private` does."""
-        return open_private(self.place / name, mode)
 
-    @contextmanager
-    def locked(self, name: str) -> Iterator[None]:
-        """Hold the exclusive lock of that name while the block lasts."""
-        with self.open(name, "ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-
-
-def open_private(path: Path, mode: Literal["rb", "r+b", "xb", "ab"] = "rb") -> IO[bytes]:
+def open_private(path: Path, mode: Literal["rb", "xb", "ab"] = "rb") -> IO[bytes]:
     """Open a file of a private folder; UntrustedCache if it is a link, another user's, or no plain file.
 
     A new file has no rights for others. An old file that others may read is accepted: they cannot reach it.
     """
-    flags = {
-        "rb": os.O_RDONLY,
-        "r+b": os.O_RDWR,
-        "xb": os.O_RDWR | os.O_CREAT | os.O_EXCL,
-        "ab": os.O_WRONLY | os.O_CREAT | os.O_APPEND,
-    }[mode]
+    return open(path, mode, opener=_open_file)
+
+
+def _open_file(name: str, flags: int) -> int:
+    path = Path(name)
     try:
-        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK):
             raise _refusal(path, "is a link") from error
@@ -109,8 +95,7 @@ def open_private(path: Path, mode: Literal["rb", "r+b", "xb", "ab"] = "rb") -> I
     except BaseException:
         os.close(handle)
         raise
-    # A new file is opened for reading too, so that it can be mapped.
-    return os.fdopen(handle, "w+b" if mode == "xb" else mode)
+    return handle
 
 
 def _open_folder(path: Path, make: bool) -> int:

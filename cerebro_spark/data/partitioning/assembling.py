@@ -44,25 +44,20 @@ class AssemblePartition:
         records, heaps = self._gather(pieces)
         # Seeded by the file's own name: its folder has the data set's id in it, which is another one each time.
         order = seeded_generator("assemble", self.seed, name.rpartition("/")[2]).permutation(len(records))
-        columns = self.columns
 
         def tables(rows_each: int) -> Iterator[dict[str, NDArray[Any] | list[bytes]]]:
             for start in range(0, len(order), rows_each):
                 chosen = order[start : start + rows_each]
                 block = take_records(records, chosen)
-                yield {
-                    column.name: block[column.name]
-                    if column.codec is None
-                    else [heaps[column.name][row] for row in chosen]
-                    for column in columns
-                }
+                cells = {name: [heap[row] for row in chosen] for name, heap in heaps.items()}
+                yield {column.name: cells.get(column.name, block[column.name]) for column in self.columns}
 
         heap_bytes = sum(len(cell) for heap in heaps.values() for cell in heap)
         try:
-            return write_partition(self.store, name, columns, len(records), records.nbytes + heap_bytes, tables)
+            return write_partition(self.store, name, self.columns, len(records), records.nbytes + heap_bytes, tables)
         except AlreadyInStore:
             # An earlier attempt of this very task wrote it, with the same bytes, and was lost before it could say so.
-            return PartitionFile.describe(self.store, name, columns)
+            return PartitionFile.describe(self.store, name, self.columns)
 
     def _gather(self, pieces: Sequence[Piece]) -> tuple[Records, dict[str, list[bytes]]]:
         records = np.empty(sum(piece.rows for piece in pieces), record_type(self.columns))

@@ -8,6 +8,7 @@ takes longer in a store of its own. A folder that a manifest names is never dele
 from __future__ import annotations
 
 import calendar
+import re
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.dataset import Dataset, make_dataset
 from cerebro_spark.data.formats.arrow import PartitionFile, common_metadata
 from cerebro_spark.data.formats.unischema import COMMON_METADATA
 from cerebro_spark.data.manifest import write_manifest
@@ -28,7 +29,7 @@ from cerebro_spark.types import Partition
 
 WEEK = 7 * 86_400.0
 _FORM = "%Y%m%d-%H%M%S"
-_STAMP = 15
+_TOKEN = re.compile(r"\d{8}-\d{6}-[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,9 @@ class DatasetWriter:
         if error is not None:
             # The error of the block matters more than one of the deletion.
             with suppress(Exception):
-                self._abandon()
+                # A store may fail after it has written the manifest.
+                if not _is_dataset(self.store, self.id, self.token):
+                    self.store.delete(self.folder)
 
     def commit(
         self, plan: PartitionPlan, files: Sequence[PartitionFile], seed: int, made: Mapping[str, Any]
@@ -74,16 +77,8 @@ class DatasetWriter:
             Partition(id=planned.id, split=planned.split, rows=file.rows, bytes=file.bytes, files=(file.name,))
             for planned, file in zip(plan.partitions, files, strict=True)
         ]
-        dataset = Dataset(
-            store=self.store,
-            folder=dataset_folder(self.id),
-            id=self.id,
-            columns=plan.columns,
-            train=tuple(partition for partition in partitions if partition.split == "train"),
-            validation=tuple(partition for partition in partitions if partition.split == "validation"),
-            seed=seed,
-            made={**made, "token": self.token},
-        )
+        made = {**made, "token": self.token}
+        dataset = make_dataset(self.store, dataset_folder(self.id), self.id, plan.columns, partitions, seed, made)
         by_id = {planned.id: file for planned, file in zip(plan.partitions, files, strict=True)}
         for part in (dataset.train, dataset.validation):
             if part:
@@ -95,15 +90,6 @@ class DatasetWriter:
         except AlreadyInStore as error:
             raise self._taken() from error
         return dataset
-
-    def _abandon(self) -> None:
-        """Delete what was written, unless the manifest is there: a store may fail after it has written."""
-        try:
-            owner = Dataset.open(self.store, self.id).made.get("token")
-        except NotFoundInStore:
-            owner = None
-        if owner != self.token:
-            self.store.delete(self.folder)
 
     def _taken(self) -> AlreadyInStore:
         return AlreadyInStore(
@@ -131,11 +117,8 @@ def started_at(token: str) -> float | None:
     >>> started_at(new_token(1_800_000_000.0)), started_at("mine")
     (1800000000.0, None)
     """
-    stamp, random = token[:_STAMP], token[_STAMP:]
-    if len(random) != 33 or random[0] != "-" or set(random[1:]) - set("0123456789abcdef"):
-        return None
     try:
-        return float(calendar.timegm(time.strptime(stamp, _FORM)))
+        return float(calendar.timegm(time.strptime(token[:15], _FORM))) if _TOKEN.fullmatch(token) else None
     except ValueError:
         return None
 

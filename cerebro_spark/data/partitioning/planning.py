@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,14 +46,6 @@ class PartitionPlan:
     partitions: tuple[PlannedPartition, ...]
 
 
-class Slice(NamedTuple):
-    """`rows` rows of the chunk number `chunk`, from its row `start` on."""
-
-    chunk: int
-    start: int
-    rows: int
-
-
 def plan_partitions(staged: StagedRows, spec: PrepareSpec, slots: int) -> PartitionPlan:
     """Divide staged rows into training and validation partitions, as `spec` says.
 
@@ -66,20 +57,38 @@ def plan_partitions(staged: StagedRows, spec: PrepareSpec, slots: int) -> Partit
     Raises:
         DataError: There are too few rows for the partitions or the validation that `spec` asks for.
     """
-    rows = sum(chunk.train for chunk in staged.data)
-    partitions = spec.partitions or max(1, min(slots, rows - validation_rows(rows, spec.validation_fraction)))
+    data = [Piece(chunk, 0, chunk.train) for chunk in staged.data]
+    marked = _find_marked(staged, spec)
+    rows = _count_rows(data)
+    held_out = _count_held_out(rows, spec.validation_fraction)
+    partitions = spec.partitions or max(1, min(slots, rows - held_out))
+    sizes = _train_sizes(rows - held_out, partitions) + _validation_sizes(held_out, partitions)
+    drawn = draw_pieces(data, sizes, spec.seed)
+    drawn += draw_pieces(marked, _validation_sizes(_count_rows(marked), partitions), spec.seed)
+    return PartitionPlan(staged.columns, _named("train", drawn[:partitions]) + _named("validation", drawn[partitions:]))
+
+
+def _find_marked(staged: StagedRows, spec: PrepareSpec) -> list[Piece]:
+    """Return the rows that are for validation alone: all of a second frame, or those that a boolean column marks."""
     if staged.validation is not None:
-        planned = _plan_frames(staged.data, staged.validation, partitions, spec.seed)
-    elif spec.validation_column is not None:
-        planned = _plan_column(staged.data, partitions, spec.seed)
-    else:
-        planned = _plan_fraction(staged.data, spec.validation_fraction, partitions, spec.seed)
-    return PartitionPlan(staged.columns, tuple(planned))
+        marked = [Piece(chunk, 0, chunk.train) for chunk in staged.validation]
+        if not _count_rows(marked):
+            raise DataError("the validation data has 0 rows: pass a DataFrame that has some, or a fraction")
+        return marked
+    if spec.validation_column is None:
+        return []
+    marked = [Piece(chunk, chunk.train, chunk.held_out) for chunk in staged.data]
+    if not _count_rows(marked):
+        raise DataError("the validation column is true in 0 rows: mark some, or pass a fraction")
+    if not any(chunk.train for chunk in staged.data):
+        raise DataError(
+            f"the validation column is true in all {_count_rows(marked)} rows, which leaves none to train on: mark"
+            " fewer"
+        )
+    return marked
 
 
-def _plan_fraction(chunks: Sequence[Chunk], fraction: float, partitions: int, seed: int) -> list[PlannedPartition]:
-    """Draw training and validation partitions from the same rows; no validation if `fraction` is 0."""
-    rows = sum(chunk.train for chunk in chunks)
+def _count_held_out(rows: int, fraction: float) -> int:
     held_out = validation_rows(rows, fraction)
     if fraction and not held_out:
         raise DataError(f"validation is {fraction}, but that is 0 of {rows} rows: use a larger fraction")
@@ -87,40 +96,17 @@ def _plan_fraction(chunks: Sequence[Chunk], fraction: float, partitions: int, se
         raise DataError(
             f"validation is {fraction}, but that is all {rows} rows and leaves none to train on: use a smaller fraction"
         )
-    train = _train_sizes(rows - held_out, partitions)
-    sizes = train + _validation_sizes(held_out, partitions)
-    drawn = _draw_pieces(chunks, [chunk.train for chunk in chunks], sizes, seed)
-    return _named("train", drawn[: len(train)]) + _named("validation", drawn[len(train) :])
+    return held_out
 
 
-def _plan_column(chunks: Sequence[Chunk], partitions: int, seed: int) -> list[PlannedPartition]:
-    """Draw validation partitions from the rows that a boolean column marks, training partitions from the others."""
-    train = [chunk.train for chunk in chunks]
-    marked = [chunk.held_out for chunk in chunks]
-    if not sum(marked):
-        raise DataError("the validation column is true in 0 rows: mark some, or pass a fraction")
-    if not sum(train):
-        raise DataError(
-            f"the validation column is true in all {sum(marked)} rows, which leaves none to train on: mark fewer"
-        )
-    drawn = _draw_pieces(chunks, train, _train_sizes(sum(train), partitions), seed)
-    others = _draw_pieces(chunks, marked, _validation_sizes(sum(marked), partitions), seed, starts=train)
-    return _named("train", drawn) + _named("validation", others)
+def _count_rows(pieces: Iterable[Piece]) -> int:
+    return sum(piece.rows for piece in pieces)
 
 
-def _plan_frames(
-    chunks: Sequence[Chunk], others: Sequence[Chunk], partitions: int, seed: int
-) -> list[PlannedPartition]:
-    """Draw training partitions from one frame's rows, validation partitions from the other's."""
-    counts = [chunk.train for chunk in others]
-    if not sum(counts):
-        raise DataError("the validation data has 0 rows: pass a DataFrame that has some, or a fraction")
-    drawn = _draw_pieces(others, counts, _validation_sizes(sum(counts), partitions), seed)
-    return _plan_fraction(chunks, 0.0, partitions, seed) + _named("validation", drawn)
-
-
-def _named(split: Split, drawn: Sequence[Sequence[Piece]]) -> list[PlannedPartition]:
-    return [PlannedPartition(split, partition_id(split, number), tuple(pieces)) for number, pieces in enumerate(drawn)]
+def _named(split: Split, drawn: Sequence[Sequence[Piece]]) -> tuple[PlannedPartition, ...]:
+    return tuple(
+        PlannedPartition(split, partition_id(split, number), tuple(pieces)) for number, pieces in enumerate(drawn)
+    )
 
 
 def _train_sizes(rows: int, partitions: int) -> list[int]:
@@ -134,17 +120,6 @@ def _train_sizes(rows: int, partitions: int) -> list[int]:
 
 def _validation_sizes(rows: int, partitions: int) -> list[int]:
     return partition_sizes(rows, min(rows, partitions)) if rows else []
-
-
-def _draw_pieces(
-    chunks: Sequence[Chunk], counts: Sequence[int], sizes: Sequence[int], seed: int, starts: Sequence[int] = ()
-) -> list[list[Piece]]:
-    """Draw the pieces of each partition from `counts` rows of each chunk, which begin at `starts` (default: 0)."""
-    first = starts or [0] * len(chunks)
-    return [
-        [Piece(chunks[cut.chunk], first[cut.chunk] + cut.start, cut.rows) for cut in slices]
-        for slices in draw_slices(counts, sizes, seed)
-    ]
 
 
 def partition_sizes(rows: int, partitions: int) -> list[int]:
@@ -166,28 +141,29 @@ def validation_rows(rows: int, fraction: float) -> int:
     return int(rows * fraction + 0.5)
 
 
-def draw_slices(counts: Sequence[int], sizes: Sequence[int], seed: int) -> list[list[Slice]]:
-    """Draw the slices of each partition, so that partition p gets exactly `sizes[p]` rows.
+def draw_pieces(whole: Sequence[Piece], sizes: Sequence[int], seed: int) -> list[list[Piece]]:
+    """Cut pieces up and draw those of each partition, so that partition p gets exactly `sizes[p]` rows.
 
-    Chunks hold their rows in random order. How many rows of each chunk go to each partition is drawn from the
+    Chunks hold their rows in random order. How many rows of each piece go to each partition is drawn from the
     multivariate hypergeometric distribution, so that together every assignment of rows to partitions is equally
     likely, as if all rows had been shuffled in one place.
 
-    >>> [sum(piece.rows for piece in slices) for slices in draw_slices([3, 3], [2, 2, 2], seed=0)]
+    >>> chunk = Chunk("blob", 0, train=6, held_out=0, heaps={})
+    >>> [sum(piece.rows for piece in pieces) for pieces in draw_pieces([Piece(chunk, 0, 6)], [2, 2, 2], seed=0)]
     [2, 2, 2]
     """
-    if sum(counts) != sum(sizes):
-        raise ValueError(f"{sum(counts)} rows cannot fill partitions of {sum(sizes)} rows")
+    if _count_rows(whole) != sum(sizes):
+        raise ValueError(f"{_count_rows(whole)} rows cannot fill partitions of {sum(sizes)} rows")
     generator = seeded_generator("deal", seed)
     room = np.asarray(sizes, dtype=np.int64)
-    drawn: list[list[Slice]] = [[] for _ in sizes]
-    for chunk, count in enumerate(counts):
-        shares = _draw_shares(room, count, generator)
+    drawn: list[list[Piece]] = [[] for _ in sizes]
+    for piece in whole:
+        shares = _draw_shares(room, piece.rows, generator)
         room = room - shares
-        start = 0
+        start = piece.start
         for partition in np.flatnonzero(shares):
             rows = int(shares[partition])
-            drawn[partition].append(Slice(chunk, start, rows))
+            drawn[partition].append(Piece(piece.chunk, start, rows))
             start += rows
     return drawn
 
@@ -196,12 +172,6 @@ def _draw_shares(room: NDArray[np.int64], count: int, generator: np.random.Gener
     total = int(room.sum())
     if total < _EXACT_DRAW_LIMIT:
         return generator.multivariate_hypergeometric(room, count, method="marginals")
-    return _proportional_shares(room, count, total, generator)
-
-
-def _proportional_shares(
-    room: NDArray[np.int64], count: int, total: int, generator: np.random.Generator
-) -> NDArray[np.int64]:
     exact = [int(places) * count for places in room]
     shares = np.array([share // total for share in exact], dtype=np.int64)
     left = count - int(shares.sum())

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from cerebro_spark.data.input.cells import Cells, read_cells
 from cerebro_spark.data.input.checks import ColumnCheck
-from cerebro_spark.data.input.columns import Column, Input, resolve_columns, source_names
+from cerebro_spark.data.input.columns import Column
+from cerebro_spark.data.input.inputs import Input, resolve_columns
 from cerebro_spark.data.shuffling import hash_cell
 
 Records = NDArray[Any]
@@ -35,12 +36,12 @@ def record_type(columns: Sequence[Column]) -> np.dtype[Any]:
 
     An encoded cell is two numbers there: where it starts in its column's heap of bytes, and its length.
     """
+    names = [column.name for column in columns]
     formats: list[Any] = [
         (column.dtype, column.shape) if column.codec is None else ("int64", (2,)) for column in columns
     ]
-    plain = np.dtype({"names": [column.name for column in columns], "formats": formats})
-    size = -(-plain.itemsize // 8) * 8
-    return np.dtype({"names": [column.name for column in columns], "formats": formats, "itemsize": size})
+    size = np.dtype({"names": names, "formats": formats}).itemsize
+    return np.dtype({"names": names, "formats": formats, "itemsize": -(-size // 8) * 8})
 
 
 class RowEncoder:
@@ -55,17 +56,15 @@ class RowEncoder:
         self.columns: tuple[Column, ...] = ()
         # Features come first and have the fewest rules: a column in several roles is held to those of the strictest.
         roles = {source: given.role for given in self.inputs for source in given.sources}
+        if validation_column is not None:
+            roles.setdefault(validation_column, "feature")
         matrices = {source for given in self.inputs if given.matrix for source in given.sources}
-        self.checks = {
-            source: ColumnCheck(roles[source], source in matrices, allow_nan) for source in source_names(self.inputs)
-        }
-        self.validation_check = ColumnCheck("feature")
+        self.checks = {source: ColumnCheck(role, source in matrices, allow_nan) for source, role in roles.items()}
 
     def encode(self, batch: Mapping[str, Cells]) -> EncodedRows | None:
         """Return the records of a batch; None after any bad row."""
         values = {name: read_cells(name, batch[name], check) for name, check in self.checks.items()}
         rows = len(next(iter(batch.values())))
-        held_out = self._held_out(batch, rows)
         if rows == 0 or not self.clean:
             return None
         if not self.columns:
@@ -82,18 +81,13 @@ class RowEncoder:
                 assert isinstance(cells, list)
                 heaps[column.name] = cells
                 records[column.name][:, 0] = [hash_cell(cell) for cell in cells]
-        return EncodedRows(records, heaps, held_out)
+        marks = np.zeros(rows) if self.validation_column is None else values[self.validation_column]
+        return EncodedRows(records, heaps, np.asarray(marks, np.bool_))
 
     @property
     def clean(self) -> bool:
         """Whether no row broke a rule so far."""
-        return all(check.clean for check in (*self.checks.values(), self.validation_check))
-
-    def _held_out(self, batch: Mapping[str, Cells], rows: int) -> NDArray[np.bool_]:
-        if self.validation_column is None:
-            return np.zeros(rows, np.bool_)
-        values = read_cells(self.validation_column, batch[self.validation_column], self.validation_check)
-        return np.zeros(rows, np.bool_) if values is None else np.asarray(values, np.bool_)
+        return all(check.clean for check in self.checks.values())
 
 
 def join_records(parts: Sequence[Records]) -> Records:
@@ -112,9 +106,5 @@ def take_records(records: Records, order: NDArray[np.int64]) -> Records:
 def _fill(target: NDArray[Any], blocks: Sequence[Any]) -> None:
     if len(blocks) == 1:
         target[...] = np.asarray(blocks[0]).reshape(target.shape)
-        return
-    at = 0
-    for block in blocks:
-        width = block.shape[1] if block.ndim > 1 else 1
-        target[:, at : at + width] = block.reshape(len(block), width)
-        at += width
+    else:
+        np.concatenate([block.reshape(len(block), -1) for block in blocks], axis=1, out=target)

@@ -10,7 +10,7 @@ from typing import Any
 from cerebro_spark._version import __version__
 from cerebro_spark.checks import is_number
 from cerebro_spark.data.input.base import is_frame
-from cerebro_spark.data.input.columns import ColumnNames, Input, parse_inputs
+from cerebro_spark.data.input.inputs import ColumnNames, Input, name_sources, parse_inputs
 from cerebro_spark.errors import ConfigurationError
 
 
@@ -52,7 +52,7 @@ class PrepareSpec:
         made = {
             "by": "prepare",
             "version": __version__,
-            "columns": {given.name: list(given.sources) for given in inputs},
+            "columns": name_sources(inputs),
             "validation": fraction if is_number(validation) else described,
             "allow_nan": allow_nan,
         }

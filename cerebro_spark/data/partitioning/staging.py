@@ -14,8 +14,9 @@ import numpy as np
 
 from cerebro_spark.data.input.base import StagingFolder
 from cerebro_spark.data.input.cells import Cells
-from cerebro_spark.data.input.checks import ColumnCheck
-from cerebro_spark.data.input.columns import Column, Input, stored_columns
+from cerebro_spark.data.input.checks import ColumnCheck, list_problems, raise_problems
+from cerebro_spark.data.input.columns import Column
+from cerebro_spark.data.input.inputs import Input, stored_columns
 from cerebro_spark.data.input.opening import InputFrames
 from cerebro_spark.data.partitioning.records import EncodedRows, RowEncoder, join_records, take_records
 from cerebro_spark.data.partitioning.spec import PrepareSpec
@@ -97,7 +98,9 @@ class StageSplit:
                 file = file or stack.enter_context(self.store.writer(blob))
                 chunks.append(_write_chunk(file, blob, offset, parts, self.seed))
                 offset += sum(part.bytes for part in parts)
-        return SplitReport(split, encoder.columns, tuple(chunks) if encoder.clean else (), self._checks(encoder))
+        for check in encoder.checks.values():
+            check.drop_rare_types()
+        return SplitReport(split, encoder.columns, tuple(chunks) if encoder.clean else (), encoder.checks)
 
     def _grouped(self, encoder: RowEncoder, batches: Iterable[Mapping[str, Cells]]) -> Iterator[list[EncodedRows]]:
         parts: list[EncodedRows] = []
@@ -113,14 +116,6 @@ class StageSplit:
                 parts, size = [], 0
         if parts and encoder.clean:
             yield parts
-
-    def _checks(self, encoder: RowEncoder) -> dict[str, ColumnCheck]:
-        checks = dict(encoder.checks)
-        if self.validation_column is not None:
-            checks.setdefault(self.validation_column, encoder.validation_check)
-        for check in checks.values():
-            check.drop_rare_types()
-        return checks
 
 
 def _write_chunk(file: BinaryIO, blob: str, offset: int, parts: Sequence[EncodedRows], seed: int) -> Chunk:
@@ -158,10 +153,7 @@ def _common_columns(
 ) -> tuple[Column, ...]:
     """Return the columns that all splits have; DataError with everything that is wrong in any of them."""
     checks, others = _merge_checks(data), _merge_checks(validation)
-    problems = [problem for name, check in checks.items() for problem in check.problems(name)]
-    problems += [f"validation frame: {problem}" for name, check in others.items() for problem in check.problems(name)]
-    if problems:
-        raise DataError("; ".join(problems))
+    raise_problems(list_problems(checks) + [f"validation frame: {problem}" for problem in list_problems(others)])
     columns = next((report.columns for report in data if report.columns), None)
     if columns is None:
         raise DataError("the data has 0 rows: there is nothing to train on")
@@ -189,7 +181,7 @@ def _check_alike(
     problems: dict[str, str] = {}
     for column, other in zip(columns, held_out, strict=True):
         for source in column.sources:
-            (kind, _), (found, _) = checks[source].types.most_common()[0], others[source].types.most_common()[0]
+            kind, found = next(iter(checks[source].types)), next(iter(others[source].types))
             if (kind.shape, kind.codec) != (found.shape, found.codec):
                 problems[source] = (
                     f"column {source!r} has rows of shape {kind.shape} in df, but {found.shape} in the validation"
@@ -200,5 +192,4 @@ def _check_alike(
                     f"column {source!r} is {kind.dtype} in df, but {found.dtype} in the validation frame:"
                     " cast one of them to the type of the other"
                 )
-    if problems:
-        raise DataError("; ".join(problems.values()))
+    raise_problems(problems.values())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from numbered_rows import numbered
 
 from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.loading.cache_root import CacheRoot
 from cerebro_spark.data.prepare import prepare
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.local import LocalStore
@@ -26,6 +28,16 @@ def size(dataset: Dataset) -> int:
 def check(arrays: Any) -> None:
     assert len(arrays["label"]) == ROWS
     assert (arrays["features"] == arrays["label"][:, None]).all()
+
+
+def clear(roots: Mapping[str, Path]) -> None:
+    """Remove what no process holds, as `cerebro-spark clean` does."""
+    for path in roots.values():
+        root = CacheRoot(path)
+        root.enter()
+        with root.locked():
+            root.evict(None)
+        root.leave()
 
 
 class DistantStore(LocalStore):

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cached_rows import ROWS, DistantStore, cached_rows, check, size
+from cached_rows import ROWS, DistantStore, cached_rows, check, clear, size
 from numbered_rows import needs_petastorm, numbered
 
 from cerebro_spark.data.dataset import Dataset
@@ -243,7 +243,7 @@ def test_what_nobody_holds_makes_room_longest_unused_first(
         check(kept)
         assert loads == ["train-00000", "train-00001", "train-00002", "train-00003"]
         cache.release(dataset, four)
-        cache.clear()
+        clear(roots)
         assert [cache.holds(dataset, partition) for partition in dataset.train] == [True, False, True, False]
 
 
@@ -251,7 +251,7 @@ def test_an_eviction_never_breaks_who_still_reads(dataset: Dataset, roots: dict[
     with Cache(**roots) as cache:
         arrays = cache.load(dataset, dataset.train[0])
         cache.release(dataset, dataset.train[0])
-        cache.clear()
+        clear(roots)
         assert not list(roots["memory_folder"].glob("*/*.npy"))
         check(arrays)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro_spark.data.input.checks import ColumnCheck, raise_problems
+from cerebro_spark.data.input.checks import ColumnCheck, list_problems, raise_problems
 from cerebro_spark.data.input.columns import SourceType
 from cerebro_spark.errors import DataError
 
@@ -31,7 +31,7 @@ def test_every_odd_row_is_counted(shapes: int, rows: int, splits: int) -> None:
         assert len(check.types) <= 16
         merged.add(check)
     with pytest.raises(DataError, match=rf" {splits * rows * (shapes - 1)} rows differ \(float32 \(2,\)"):
-        raise_problems({"x": merged})
+        raise_problems(list_problems({"x": merged}))
 
 
 def test_a_check_does_not_grow_with_its_shapes() -> None:
@@ -46,7 +46,7 @@ def test_a_check_does_not_grow_with_its_shapes() -> None:
 def test_a_clean_column_has_one_type_and_no_bad_row() -> None:
     check = ragged(1, 1)
     assert check.clean
-    assert check.bad_rows == 0
-    check.nulls, check.rounded = 2, 3
-    assert check.bad_rows == 5
+    assert check.bad.total() == 0
+    check.bad.update(nulls=2, rounded=3)
+    assert check.bad.total() == 5
     assert not check.clean

@@ -7,16 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cerebro_spark.data.input.columns import (
-    Column,
-    Input,
-    SourceType,
-    check_present,
-    check_type,
-    parse_inputs,
-    resolve_columns,
-    stored_dtype,
-)
+from cerebro_spark.data.input.columns import Column, SourceType, check_type, stored_dtype
+from cerebro_spark.data.input.inputs import Input, check_present, list_sources, parse_inputs, resolve_columns
 from cerebro_spark.errors import ConfigurationError, DataError
 
 SCALAR, WIDE, NESTED = SourceType("float64"), SourceType("int32", (4,)), SourceType("uint8", (2, 3))
@@ -78,7 +70,7 @@ def test_arguments_that_cannot_work(features: Any, label: Any, weight: Any, mess
 
 def test_a_missing_column_is_named_with_those_there_are() -> None:
     with pytest.raises(ConfigurationError, match="no column 'b': it has 'a', 'y'"):
-        check_present(parse_inputs(["a", "b"], "y"), ["a", "y"])
+        check_present(list_sources(parse_inputs(["a", "b"], "y")), ["a", "y"])
 
 
 @pytest.mark.parametrize(

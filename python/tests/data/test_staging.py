@@ -11,7 +11,7 @@ import pytest
 from numbered_rows import numbered
 from test_prepare_local import encoded
 
-from cerebro_spark.data.input.columns import parse_inputs
+from cerebro_spark.data.input.inputs import parse_inputs
 from cerebro_spark.data.partitioning.assembling import AssemblePartition
 from cerebro_spark.data.partitioning.planning import Piece
 from cerebro_spark.data.partitioning.staging import StageSplit
