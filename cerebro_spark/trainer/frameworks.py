@@ -54,9 +54,10 @@ def detect_framework(model_fn: Callable[..., Any]) -> str:
     >>> detect_framework(model_fn)
     'torch'
     """
-    found = {_FAMILIES[name] for name in _mentioned(model_fn, set()) if name in _FAMILIES}
+    names = set(_mentioned(model_fn, set()))
+    found = {_FAMILIES[name] for name in names & _FAMILIES.keys()}
     # With Keras' torch backend a function may mention both; a TorchModel is only returned for PyTorch.
-    if found == {"keras", "torch"} and "TorchModel" not in set(_mentioned(model_fn, set())):
+    if found == {"keras", "torch"} and "TorchModel" not in names:
         found = {"keras"}
     if len(found) != 1:
         raise ConfigurationError(
@@ -75,12 +76,10 @@ def _mentioned(function: Any, seen: set[int]) -> Iterator[str]:
     if not isinstance(function, FunctionType) or id(function) in seen:
         return
     seen.add(id(function))
+    names = list(_names(function.__code__))
+    yield from (name.split(".")[0] for name in names)
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    for name in _names(function.__code__):
-        yield name.split(".")[0]
-        value = function.__globals__.get(name)
-        yield from _mentioned_by(value, seen)
-    for value in cells:
+    for value in (*map(function.__globals__.get, names), *cells):
         yield from _mentioned_by(value, seen)
 
 
