@@ -41,9 +41,7 @@ _VALUES = (torch.dtype, torch.device, torch.Size, torch.memory_format, torch.lay
 def take_torch_snapshot(model: TorchModel) -> ObjectSnapshot:
     """Take a snapshot of everything that `model_fn` returned."""
     inspector = TorchInspector(model)
-    return ObjectSnapshot(
-        lambda: {name: getattr(model, name) for name in _FIELDS}, inspector.find_buffers, inspector.normalize
-    )
+    return ObjectSnapshot(inspector.get_fields, inspector.find_buffers, inspector.normalize)
 
 
 class TorchInspector(Inspector):
@@ -68,6 +66,10 @@ class TorchInspector(Inspector):
             self._metrics = {id(metric): metric for metric in model.metrics.values() if is_metric_object(metric)}
         self._module, self._optimizer = getattr(model, "module", None), getattr(model, "optimizer", None)
         self._caches = [place for part in (*self._modules.values(), self._optimizer) for place in _caches(part)]
+
+    def get_fields(self) -> dict[str, Any]:
+        """Return the present parts of the model."""
+        return {name: getattr(self._model, name) for name in _FIELDS}
 
     def find_buffers(self) -> TorchInspector:
         """Note the present buffers, and return itself: a buffer may be replaced by another of its name."""
@@ -126,17 +128,13 @@ class TorchInspector(Inspector):
         plain = {name: value for name, value in own.items() if name not in _ASIDE and not _is_derived(name, module)}
         if saved and keeps_extra_state(module):
             plain = {}
+        buffers = {name: f"buffer {_spec(b)}" if saved and b is not None else b for name, b in module._buffers.items()}
         parts = [*_attributes(plain), *_attributes(module._parameters), *hook_parts(own)]
-        for name, buffer in module._buffers.items():
-            parts.append((f".{name}", f"buffer {_spec(buffer)}" if saved and buffer is not None else buffer))
-        parts += [*_attributes(module._modules), (".__class__", type(module))]
+        parts += [*_attributes(buffers), *_attributes(module._modules), (".__class__", type(module))]
         guards = [_guard_module(module, list(plain), saved)]
         if module is self._module:
-            guards += [_guard_parts(self._list_fields), self._guard_parameters()]
+            guards += [_guard_parts(lambda: list(self.get_fields().items())), self._guard_parameters()]
         return Inspection(f"a {type(module).__name__}", parts, guards, type(module).__name__)
-
-    def _list_fields(self) -> list[tuple[str, Any]]:
-        return [(name, getattr(self._model, name)) for name in _FIELDS]
 
     def _guard_parameters(self) -> Guard:
         """Return a guard of the parameters: they have the same shapes, and as many hooks and attributes."""

@@ -9,7 +9,7 @@ from functools import cache, partial
 from typing import Any, Literal
 
 import torch
-from torch.nn import functional
+from torch.nn import CrossEntropyLoss, MultiLabelMarginLoss, MultiMarginLoss, NLLLoss, functional
 from torch.nn.modules import loss as torch_losses
 
 from cerebro_spark.errors import ConfigurationError
@@ -17,7 +17,7 @@ from cerebro_spark.trainer.torch.shapes import call_watched, check_same_shape, l
 
 Kind = Literal["class numbers", "class lists", "values"]
 
-_CLASS_NUMBERS = (torch_losses.CrossEntropyLoss, torch_losses.NLLLoss, torch_losses.MultiMarginLoss)
+_CLASS_NUMBERS = (CrossEntropyLoss, NLLLoss, MultiMarginLoss)
 _NAMES: dict[Kind, str] = {
     "class numbers": "cross_entropy nll_loss multi_margin_loss",
     "class lists": "multilabel_margin_loss",
@@ -28,12 +28,7 @@ _NAMES: dict[Kind, str] = {
 }
 _FUNCTIONS = {getattr(functional, name): kind for kind, names in _NAMES.items() for name in names.split()}
 # Losses whose mean is weighted by the classes of the labels, and leaves ignored labels out.
-_BY_CLASS = (
-    functional.cross_entropy,
-    functional.nll_loss,
-    torch_losses.CrossEntropyLoss.forward,
-    torch_losses.NLLLoss.forward,
-)
+_BY_CLASS = (functional.cross_entropy, functional.nll_loss, CrossEntropyLoss.forward, NLLLoss.forward)
 _log = logging.getLogger(__name__)
 
 
@@ -91,7 +86,7 @@ def recognize_loss(loss: Any) -> KnownLoss | None:
     if isinstance(loss, torch_losses._Loss):
         forward = type(loss).forward
         kind: Kind = "class numbers" if isinstance(loss, _CLASS_NUMBERS) else "values"
-        if isinstance(loss, torch_losses.MultiLabelMarginLoss):
+        if isinstance(loss, MultiLabelMarginLoss):
             kind = "class lists"
         own = forward.__module__ == torch_losses.__name__
         return KnownLoss(kind, partial(getattr, loss), own, forward in _BY_CLASS)

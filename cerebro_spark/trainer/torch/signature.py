@@ -14,9 +14,9 @@ from cerebro_spark.trainer.sharing.signature import Instead, class_token, comput
 from cerebro_spark.trainer.torch.model import TorchModel
 
 _MODULE_INTERNALS = set(vars(torch.nn.Module()))
+_FUSED = "_need_device_dtype_check_for_fused"
 # What training changes, what `restore` replaces, and (`step`) what a scheduler wraps to count calls.
-_OPTIMIZER_INTERNALS = {"param_groups", "state", "step", "_opt_called", "_warned_capturable_if_run_uncaptured"}
-_OPTIMIZER_INTERNALS |= {"_need_device_dtype_check_for_fused"}
+_OPTIMIZER_INTERNALS = {"param_groups", "state", "step", "_opt_called", "_warned_capturable_if_run_uncaptured", _FUSED}
 # Hooks of `transformers`, which only pass outputs on to a call that asks for them.
 _CAPTURING = "transformers.utils.output_capturing"
 
@@ -98,9 +98,9 @@ def optimizer_attributes(optimizer: Any) -> dict[str, Any]:
 
 
 def _describe_optimizer(optimizer: Any) -> Any:
-    step = vars(optimizer).get("step")
-    own_step = None if hasattr(step, "_wrapped_by_lr_sched") else step
-    return class_token(type(optimizer)), optimizer_attributes(optimizer), own_step, hook_parts(vars(optimizer))
+    own = vars(optimizer)
+    step = None if hasattr(own.get("step"), "_wrapped_by_lr_sched") else own.get("step")
+    return class_token(type(optimizer)), optimizer_attributes(optimizer), step, _FUSED in own, hook_parts(own)
 
 
 def _describe_scheduler(scheduler: Any) -> Any:
