@@ -41,10 +41,9 @@ class BuiltTorchModel(BuiltModel):
     @property
     def nbytes(self) -> int:
         module = self.model.module
-        tensors = [*module.parameters(), *module.buffers(), *self.parameters]
-        for state in self.model.optimizer.state.values():
-            tensors.extend(value for value in state.values() if isinstance(value, torch.Tensor))
-        return sum(tensor.nbytes for tensor in tensors)
+        moments = [value for state in self.model.optimizer.state.values() for value in state.values()]
+        parts = [*module.parameters(), *module.buffers(), *self.parameters, *moments]
+        return sum(part.nbytes for part in parts if isinstance(part, torch.Tensor))
 
     def state(self) -> Any:
         model = self.model
@@ -256,9 +255,8 @@ def _move_optimizer_state(optimizer: Any) -> None:
     """Move the state of optimizers (Adagrad) that make it at once, before the parameters were moved."""
     for parameter, group in _with_groups(optimizer):
         state = optimizer.state.get(parameter, {})
-        for key, value in state.items():
-            if isinstance(value, torch.Tensor):
-                state[key] = value.to(_state_device(key, parameter, group))
+        tensors = {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}
+        state.update({key: value.to(_state_device(key, parameter, group)) for key, value in tensors.items()})
 
 
 def _without_params(group: dict[str, Any]) -> dict[str, Any]:

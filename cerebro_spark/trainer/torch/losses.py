@@ -49,10 +49,6 @@ class KnownLoss:
     own: bool = True
     by_class: bool = False
 
-    @property
-    def reduction(self) -> str:
-        return str(self.setting("reduction", "mean"))
-
     def fit(self, output: Any, label: Any) -> Any:
         """Return a stored label as the loss needs it: class numbers as int64, others like the output."""
         if not isinstance(output, torch.Tensor) or not isinstance(label, torch.Tensor):
@@ -69,10 +65,11 @@ class KnownLoss:
         That is the number of rows, or, by class, the sum of the class weights of all labels that are not ignored. A
         loss with reduction="sum" has no denominator: None.
         """
-        if self.reduction == "sum":
+        reduction = self.setting("reduction", "mean")
+        if reduction == "sum":
             return None
         label = self.fit(output, label)
-        if not self.by_class or self.reduction != "mean" or label.ndim == output.ndim:
+        if not self.by_class or reduction != "mean" or label.ndim == output.ndim:
             return rows
         counted = label != self.setting("ignore_index", -100)
         weight = self.setting("weight", None)
