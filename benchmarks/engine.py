@@ -84,14 +84,11 @@ class CopyingTrainer(FrameworkTrainer[Blob]):
     def _claim_resources(self) -> None: ...
     def _restore_generators(self, tree: Any) -> None: ...
 
-    def _build(self, params: Params, seed: int) -> tuple[Blob, Any]:
-        return Blob(), {}
+    def _build(self, params: Params, seed: int) -> Blob:
+        return Blob()
 
     def _sign(self, model: Blob) -> str:
         return "blob"
-
-    def _user_model(self, model: Blob) -> Any:
-        return model
 
     def _train(self, model: Blob, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:
         return Metrics({"loss": 0.0}, {"loss": 1.0})

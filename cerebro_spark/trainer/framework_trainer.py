@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from cerebro_spark.trainer.sharing.hooks import WatchedHooks
 from cerebro_spark.trainer.sharing.inspection import Inspector
 from cerebro_spark.trainer.sharing.signature import compute_signature
 from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot, StateChange
-from cerebro_spark.trainer.unit_errors import blaming_build, blaming_unit, check_loss, unsaved_change
+from cerebro_spark.trainer.unit_errors import blaming_trial, check_loss, unsaved_change
 from cerebro_spark.types import DigestName, Metrics, TrialId, Unit
 
 
@@ -54,6 +54,9 @@ class FrameworkTrainer(Trainer, Generic[M]):
 
     `builds` counts the calls of `model_fn`, `models` are the built models that are kept.
     """
+
+    _remedy: str
+    """What a user can do about an unsaved change. It completes "... changed while training and ..."."""
 
     def __init__(self, hooks: Hooks, columns: Columns, *, seed: int = 0, resources: Resources | None = None) -> None:
         self._watched_hooks = WatchedHooks(hooks, self._make_inspector)
@@ -121,7 +124,7 @@ class FrameworkTrainer(Trainer, Generic[M]):
             if current.epoch and unit.epoch > current.epoch:
                 self._end_epochs(current.model, unit.epoch - current.epoch)
             self._begin_unit(current.model, training=True)
-            metrics = self._train_or_call(current, feed, carried)
+            metrics = self._run_unit(current, self.hooks.train_fn, self._train, feed, carried)
             check_loss(metrics, unit, current.params)
         current.epoch, current.units = unit.epoch, current.units + 1
         self._current = current
@@ -132,7 +135,7 @@ class FrameworkTrainer(Trainer, Generic[M]):
         self._current = None
         with self._guarded(current, unit), self._own_generators(current, keep=False), self._measuring(current):
             self._begin_unit(current.model, training=False)
-            metrics = self._evaluate_or_call(current, feed, carried)
+            metrics = self._run_unit(current, self.hooks.eval_fn, self._evaluate, feed, carried)
         self._current = current
         return metrics
 
@@ -147,7 +150,7 @@ class FrameworkTrainer(Trainer, Generic[M]):
         return {**metrics.values(), **self._finish(self._require_current().model, metrics)}
 
     def model(self) -> Any:
-        return self._user_model(self._require_current().model)
+        return self._require_current().model.model
 
     # What a framework defines
 
@@ -156,11 +159,8 @@ class FrameworkTrainer(Trainer, Generic[M]):
         """Set threads and device, once a process."""
 
     @abstractmethod
-    def _build(self, params: Params, seed: int) -> tuple[M, Tree]:
-        """Call `model_fn` with this seed; return the built model and the generators' states after it.
-
-        The generators of the process are left as they were.
-        """
+    def _build(self, params: Params, seed: int) -> M:
+        """Seed the generators, call `model_fn` and return the built model. The caller puts the generators back."""
 
     @abstractmethod
     def _sign(self, model: M) -> str:
@@ -173,15 +173,6 @@ class FrameworkTrainer(Trainer, Generic[M]):
     @abstractmethod
     def _make_inspector(self) -> Inspector:
         """Return an inspector for the framework's objects that a user's function refers to."""
-
-    @property
-    @abstractmethod
-    def _remedy(self) -> str:
-        """What a user can do about an unsaved change. It completes "... changed while training and ..."."""
-
-    @abstractmethod
-    def _user_model(self, model: M) -> Any:
-        """Return what `model_fn` returned."""
 
     def _begin_unit(self, model: M, training: bool) -> None:
         """Set the mode of the unit, whatever the last unit left."""
@@ -225,8 +216,9 @@ class FrameworkTrainer(Trainer, Generic[M]):
 
     def _call_model_fn(self, trial: TrialId, params: Params) -> tuple[M, Tree]:
         self.builds += 1
-        with blaming_build(trial, params, self.columns):
-            return self._build(params, derive_seed(self.seed, trial))
+        with blaming_trial(trial, params, self.columns), self._outer_generators():
+            built = self._build(params, derive_seed(self.seed, trial))
+            return built, self._capture_generators()
 
     def _share(self, params: Params, built: M) -> M:
         """Return the kept model that is like `built`; if there is none, keep this one."""
@@ -291,21 +283,18 @@ class FrameworkTrainer(Trainer, Generic[M]):
 
     # The steps of a unit
 
-    def _train_or_call(
-        self, current: CurrentTrial[M], feed: Feed | Iterable[Batch], carried: Metrics | None
+    def _run_unit(
+        self,
+        current: CurrentTrial[M],
+        function: Callable[[Any, Iterable[Batch], Params], Any] | None,
+        own_loop: Callable[[M, Feed | Iterable[Batch], Metrics | None], Metrics],
+        feed: Feed | Iterable[Batch],
+        carried: Metrics | None,
     ) -> Metrics:
-        if self.hooks.train_fn is None:
-            return self._train(current.model, self._map_feed(feed, current.params), carried)
-        batches = self._map_batches(feed, current.params)
-        return read_metrics(self.hooks.train_fn(self._user_model(current.model), batches, current.params))
-
-    def _evaluate_or_call(
-        self, current: CurrentTrial[M], feed: Feed | Iterable[Batch], carried: Metrics | None
-    ) -> Metrics:
-        if self.hooks.eval_fn is None:
-            return self._evaluate(current.model, self._map_feed(feed, current.params), carried)
-        batches = self._map_batches(feed, current.params)
-        return read_metrics(self.hooks.eval_fn(self._user_model(current.model), batches, current.params))
+        """Run a unit by the user's function, or without one by the trainer's own loop."""
+        if function is None:
+            return own_loop(current.model, self._map_feed(feed, current.params), carried)
+        return read_metrics(function(current.model.model, self._map_batches(feed, current.params), current.params))
 
     def _map_feed(self, feed: Feed | Iterable[Batch], params: Params) -> Feed | Iterable[Batch]:
         """Apply `input_fn`. Without one the feed stays whole, for frameworks that gather batches themselves."""
@@ -319,22 +308,25 @@ class FrameworkTrainer(Trainer, Generic[M]):
 
     def _sample(self, params: Params) -> Batch:
         """Two rows that look like what a step gets, to build models with."""
-        batch = self.columns.zeros(2)
-        if self.hooks.input_fn is None:
-            return batch
-        return next(check_batches([self.hooks.input_fn(batch, params)], self.columns.names))
+        return next(iter(self._map_feed([self.columns.zeros(2)], params)))
+
+    @contextmanager
+    def _outer_generators(self) -> Iterator[None]:
+        """Put the generators of the process back after a block."""
+        outer = self._capture_generators()
+        try:
+            yield
+        finally:
+            self._restore_generators(outer)
 
     @contextmanager
     def _own_generators(self, current: CurrentTrial[M], *, keep: bool = True) -> Iterator[None]:
         """Use the trial's generators for a block; `keep` their states after it."""
-        outer = self._capture_generators()
-        self._restore_generators(current.generators)
-        try:
+        with self._outer_generators():
+            self._restore_generators(current.generators)
             yield
             if keep:
                 current.generators = self._capture_generators()
-        finally:
-            self._restore_generators(outer)
 
     @contextmanager
     def _measuring(self, current: CurrentTrial[M]) -> Iterator[None]:
@@ -346,15 +338,14 @@ class FrameworkTrainer(Trainer, Generic[M]):
             yield
         finally:
             current.model.restore_statistics(copies)
-            if current.model.snapshot is not None:
-                current.model.snapshot.normalize()
+            current.model.snapshot.normalize()
 
     @contextmanager
     def _guarded(self, current: CurrentTrial[M], unit: Unit) -> Iterator[None]:
         """Blame the trial for errors of the block, and fail the unit if it changed what no checkpoint saves."""
         finished = False
         try:
-            with blaming_unit(unit, current.params, self.columns):
+            with blaming_trial(unit, current.params, self.columns):
                 yield
             finished = True
         finally:
@@ -364,8 +355,8 @@ class FrameworkTrainer(Trainer, Generic[M]):
 
     def _discard_changed(self, model: M) -> StateChange | None:
         """Return the first unsaved change that a unit left; drop the model, or renew the functions, that have one."""
-        change = model.snapshot.find_change() if model.snapshot is not None else None
-        if change is not None and model.snapshot is not None:
+        change = model.snapshot.find_change()
+        if change is not None:
             model.snapshot.restore_classes()
             self.models.drop(model)
         of_hooks = self._watched_hooks.find_change()

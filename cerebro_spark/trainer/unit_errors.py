@@ -26,31 +26,16 @@ _OPTIMIZERS = (
 
 
 @contextmanager
-def blaming_build(trial: TrialId, params: Mapping[str, Any], columns: Columns) -> Iterator[None]:
-    """Raise TrialFailed for any error inside the block, in which the trial's `model_fn` is called."""
+def blaming_trial(running: Unit | TrialId, params: Mapping[str, Any], columns: Columns) -> Iterator[None]:
+    """Raise TrialFailed for any error inside the block, which runs a unit, or builds the model of a trial."""
     try:
         yield
     except CerebroError:
         raise
     except Exception as error:
-        raise TrialFailed(
-            f"building trial {trial} with params {dict(params)!r} failed:\n{traceback.format_exc()}"
-            + _explain_key(error, columns, params)
-        ) from error
-
-
-@contextmanager
-def blaming_unit(unit: Unit, params: Mapping[str, Any], columns: Columns) -> Iterator[None]:
-    """Raise TrialFailed for any error inside the block, in which a unit of the trial runs."""
-    try:
-        yield
-    except CerebroError:
-        raise
-    except Exception as error:
-        raise TrialFailed(
-            f"{_where(unit)} with params {dict(params)!r}:\n{traceback.format_exc()}"
-            + _explain_key(error, columns, params)
-        ) from error
+        given = f"with params {dict(params)!r}"
+        what = f"{_where(running)} {given}" if isinstance(running, Unit) else f"building trial {running} {given} failed"
+        raise TrialFailed(f"{what}:\n{traceback.format_exc()}{_explain_key(error, columns, params)}") from error
 
 
 def unsaved_change(change: StateChange, unit: Unit, params: Mapping[str, Any], remedy: str) -> TrialFailed:

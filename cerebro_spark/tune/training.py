@@ -16,9 +16,8 @@ from cerebro_spark.result import Result
 from cerebro_spark.search import Search
 from cerebro_spark.store.base import Store
 from cerebro_spark.trainer.base import Hooks
-from cerebro_spark.trainer.frameworks import detect_framework
 from cerebro_spark.trainer.resources import Resources
-from cerebro_spark.trainer.spec import Framework, TrainerSpec
+from cerebro_spark.trainer.spec import Framework, TrainerSpec, detect_framework
 from cerebro_spark.tune import arguments
 from cerebro_spark.tune.objective import objective_for
 from cerebro_spark.tune.options import ModelFn, TrainingOptions

@@ -22,7 +22,7 @@ from cerebro_spark.backend.worker.spark_task import missing_here, write_probe
 from cerebro_spark.data.cluster import explain_missing_package
 from cerebro_spark.errors import ConfigurationError, StoreError
 from cerebro_spark.store.base import Store
-from cerebro_spark.trainer.frameworks import detect_framework
+from cerebro_spark.trainer.spec import detect_framework
 
 _log = logging.getLogger(__name__)
 _SECONDS_TO_REGISTER = 30.0

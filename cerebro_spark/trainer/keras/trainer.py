@@ -50,6 +50,10 @@ class KerasTrainer(FrameworkTrainer[BuiltKerasModel]):
     """
 
     framework = f"keras-{BACKEND}"
+    _remedy = (
+        "is no variable of the model: use `self.add_weight(..., trainable=False)`, so that it hops with the checkpoint,"
+        " set it in model_fn, or undo it before the unit ends"
+    )
 
     def __init__(self, hooks: Hooks, columns: Columns, *, seed: int = 0, resources: Resources | None = None) -> None:
         self._backend = make_backend(columns, resources or Resources())
@@ -68,18 +72,14 @@ class KerasTrainer(FrameworkTrainer[BuiltKerasModel]):
     def _claim_resources(self) -> None:
         self._backend.claim()
 
-    def _build(self, params: Params, seed: int) -> tuple[BuiltKerasModel, Tree]:
-        outer = self._capture_generators()
+    def _build(self, params: Params, seed: int) -> BuiltKerasModel:
         policy = None if self.resources.precision is None else f"mixed_{self.resources.precision}"
-        try:
-            with fresh_build(policy):
-                keras.utils.set_random_seed(seed)
-                model = check_model(self.hooks.model_fn(params))
-                built = BuiltKerasModel(model, self.columns, self._sample(params))
-                built.default_seed.assign(np.array([0, seed], dtype="uint32"))
-                return built, self._capture_generators()
-        finally:
-            self._restore_generators(outer)
+        with fresh_build(policy):
+            keras.utils.set_random_seed(seed)
+            model = check_model(self.hooks.model_fn(params))
+            built = BuiltKerasModel(model, self.columns, self._sample(params))
+            built.default_seed.assign(np.array([0, seed], dtype="uint32"))
+            return built
 
     def _sign(self, model: BuiltKerasModel) -> str:
         return compute_model_signature(model.model)
@@ -89,16 +89,6 @@ class KerasTrainer(FrameworkTrainer[BuiltKerasModel]):
 
     def _make_inspector(self) -> Inspector:
         return KerasInspector()
-
-    @property
-    def _remedy(self) -> str:
-        return (
-            "is no variable of the model: use `self.add_weight(..., trainable=False)`, so that it hops with the"
-            " checkpoint, set it in model_fn, or undo it before the unit ends"
-        )
-
-    def _user_model(self, model: BuiltKerasModel) -> Any:
-        return model.model
 
     # The steps of a unit
 

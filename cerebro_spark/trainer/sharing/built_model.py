@@ -15,11 +15,12 @@ from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
 class BuiltModel(ABC):
     """A built model that can take on the state of any trial of its architecture.
 
-    `snapshot` is all of it that `restore` does not reset, as it was when built. A model that a unit left different
-    must not be used for another trial.
+    `model` is what `model_fn` returned. `snapshot` is all of it that `restore` does not reset, as it was when built. A
+    model that a unit left different must not be used for another trial.
     """
 
-    snapshot: ObjectSnapshot | None = None
+    model: Any
+    snapshot: ObjectSnapshot
 
     @property
     @abstractmethod

@@ -17,11 +17,9 @@ from cerebro_spark.trainer.checkpoints.fit import check_fact, check_names, check
 from cerebro_spark.trainer.checkpoints.tree import unflatten
 from cerebro_spark.trainer.sharing.built_model import BuiltModel
 from cerebro_spark.trainer.torch.losses import BatchLoss
-from cerebro_spark.trainer.torch.metric_states import move_metric
+from cerebro_spark.trainer.torch.metric_states import move_part
 from cerebro_spark.trainer.torch.model import TorchModel
 from cerebro_spark.trainer.torch.tensors import TENSOR_TAGS, fill_tensor, is_same_bits, read_tensor, reuse_tensor
-
-_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class BuiltTorchModel(BuiltModel):
@@ -29,18 +27,13 @@ class BuiltTorchModel(BuiltModel):
 
     def __init__(self, model: TorchModel, device: torch.device, precision: str | None) -> None:
         self.model = model
-        model.module.to(device)
-        if isinstance(model.loss, torch.nn.Module):
-            model.loss.to(device)
-        for metric in model.metrics.values():
-            move_metric(metric, device)
+        for part in (model.module, model.loss, *model.metrics.values()):
+            move_part(part, device)
         _move_optimizer_state(model.optimizer)
-        dtype = _DTYPES.get(precision or "")
         self.autocast: AbstractContextManager[Any] = nullcontext()
-        if dtype is not None:
-            self.autocast = torch.autocast(device.type, dtype=dtype)
-        scaled = dtype is torch.float16 and device.type == "cuda"
-        self.scaler = GradScaler("cuda") if scaled else None
+        if precision is not None:
+            self.autocast = torch.autocast(device.type, dtype=getattr(torch, precision))
+        self.scaler = GradScaler("cuda", enabled=precision == "float16" and device.type == "cuda")
         self.parameters = [p for group in model.optimizer.param_groups for p in group["params"]]
         self._trainable = {name: p.requires_grad for name, p in model.module.named_parameters()}
         self.loss = BatchLoss(model.loss)
@@ -48,10 +41,9 @@ class BuiltTorchModel(BuiltModel):
     @property
     def nbytes(self) -> int:
         module = self.model.module
-        tensors = [*module.parameters(), *module.buffers(), *self.parameters]
-        for state in self.model.optimizer.state.values():
-            tensors.extend(value for value in state.values() if isinstance(value, torch.Tensor))
-        return sum(tensor.nbytes for tensor in tensors)
+        moments = [value for state in self.model.optimizer.state.values() for value in state.values()]
+        parts = [*module.parameters(), *module.buffers(), *self.parameters, *moments]
+        return sum(part.nbytes for part in parts if isinstance(part, torch.Tensor))
 
     def state(self) -> Any:
         model = self.model
@@ -66,7 +58,7 @@ class BuiltTorchModel(BuiltModel):
             },
             "scheduler_class": class_name(model.lr_scheduler),
             "scheduler": None if model.lr_scheduler is None else model.lr_scheduler.state_dict(),
-            "scaler": None if self.scaler is None else self.scaler.state_dict(),
+            "scaler": self.scaler.state_dict() or None,
             **self._changed_flags(),
         }
 
@@ -84,10 +76,10 @@ class BuiltTorchModel(BuiltModel):
         self._restore_groups(source, saved["optimizer"]["groups"])
         self._restore_optimizer_state(source, saved["optimizer"]["state"])
         self._restore_schedule(source, saved["scheduler"])
-        if self.scaler is not None:
-            # A new one: if a step broke off, the old one is still in the middle of it.
-            self.scaler = GradScaler("cuda")
-            self.scaler.load_state_dict(saved["scaler"] or self.scaler.state_dict())
+        # A new one: if a step broke off, the old one is still in the middle of it.
+        self.scaler = GradScaler("cuda", enabled=self.scaler.is_enabled())
+        if saved["scaler"]:
+            self.scaler.load_state_dict(saved["scaler"])
         if hyperparameters is not None:
             self._use_hyperparameters(*hyperparameters)
 
@@ -237,10 +229,13 @@ def class_name(thing: Any) -> str | None:
     return None if thing is None else f"{type(thing).__module__}.{type(thing).__qualname__}"
 
 
+def keeps_extra_state(module: torch.nn.Module) -> bool:
+    """Whether a module defines PyTorch's `get_extra_state`."""
+    return type(module).get_extra_state is not torch.nn.Module.get_extra_state
+
+
 def _with_extra_state(module: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
-    """The submodules that define PyTorch's `get_extra_state`."""
-    plain = torch.nn.Module.get_extra_state
-    return [(name, part) for name, part in module.named_modules() if type(part).get_extra_state is not plain]
+    return [(name, part) for name, part in module.named_modules() if keeps_extra_state(part)]
 
 
 def _set_number(group: dict[str, Any], key: str, value: Any) -> None:
@@ -260,9 +255,8 @@ def _move_optimizer_state(optimizer: Any) -> None:
     """Move the state of optimizers (Adagrad) that make it at once, before the parameters were moved."""
     for parameter, group in _with_groups(optimizer):
         state = optimizer.state.get(parameter, {})
-        for key, value in state.items():
-            if isinstance(value, torch.Tensor):
-                state[key] = value.to(_state_device(key, parameter, group))
+        tensors = {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}
+        state.update({key: value.to(_state_device(key, parameter, group)) for key, value in tensors.items()})
 
 
 def _without_params(group: dict[str, Any]) -> dict[str, Any]:

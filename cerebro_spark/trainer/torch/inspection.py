@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from operator import is_, itemgetter
 from typing import Any
 
@@ -19,9 +20,10 @@ from cerebro_spark.trainer.sharing.inspection import (
 )
 from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
 from cerebro_spark.trainer.sharing.user_code import is_users
-from cerebro_spark.trainer.torch.built_model import class_name, is_own_loss, schedulers
+from cerebro_spark.trainer.torch.built_model import class_name, is_own_loss, keeps_extra_state, schedulers
 from cerebro_spark.trainer.torch.model import TorchModel
 from cerebro_spark.trainer.torch.model_checks import is_metric_object
+from cerebro_spark.trainer.torch.signature import hook_parts, optimizer_attributes, tensor_hooks
 
 _VERSIONED_BYTES = 1 << 16
 _FIELDS = ("module", "loss", "metrics", "optimizer", "lr_scheduler", "scheduler_step", "clip_norm", "clip_value")
@@ -31,39 +33,49 @@ _HELD = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 _ASIDE = {*_HELD, *_HOOKS, "training", "_is_full_backward_hook", "_compiled_call_impl", "warnings_issued"}
 # Set once `transformers` has registered its hooks, which only pass outputs on to a call that asks for them.
 _ASIDE |= {"_output_capturing_hooks_installed"}
-_CAPTURING = "transformers.utils.output_capturing"
-_OPTIMIZER_ASIDE = {"state", "param_groups", "step", "_opt_called", "_warned_capturable_if_run_uncaptured"}
-_OPTIMIZER_ASIDE |= {"_need_device_dtype_check_for_fused"}
 _SCHEDULER_ASIDE = {"optimizer", "_step_count", "_last_lr", "_get_lr_called_within_step", "_is_initial", "verbose"}
+_SCHEDULER_ASIDE |= {"_schedulers"}
 _VALUES = (torch.dtype, torch.device, torch.Size, torch.memory_format, torch.layout)
 
 
 def take_torch_snapshot(model: TorchModel) -> ObjectSnapshot:
     """Take a snapshot of everything that `model_fn` returned."""
-    saved = _SavedParts(model)
-    return ObjectSnapshot(
-        lambda: {name: getattr(model, name) for name in _FIELDS}, lambda: TorchInspector(saved), saved.normalize
-    )
+    inspector = TorchInspector(model)
+    return ObjectSnapshot(inspector.get_fields, inspector.find_buffers, inspector.normalize)
 
 
-class _SavedParts:
-    """The parts of a model that a checkpoint saves, as built. They are kept, so that no other object gets their ids."""
+class TorchInspector(Inspector):
+    """Inspects modules, optimizers, schedules and tensors, by whether a checkpoint of the model saves them.
+
+    The parts of the model are those as built. They are kept, so that no other object gets their ids.
+    """
 
     def __init__(self, model: TorchModel | None = None) -> None:
-        self.model = model
-        self.parameters: dict[str, torch.Tensor] = {}
-        self.modules: list[torch.nn.Module] = []
-        self.schedulers: list[Any] = []
-        self.metrics: list[Any] = []
+        self._model = model
+        self._parameters: dict[torch.Tensor, str] = {}
+        self._buffers: dict[int, str] = {}
+        self._modules: dict[int, torch.nn.Module] = {}
+        self._schedules: dict[int, Any] = {}
+        self._metrics: dict[int, Any] = {}
         if model is not None:
-            self.parameters = dict(model.module.named_parameters())
             loss: Any = model.loss
-            self.modules = [*model.module.modules(), *(loss.modules() if is_own_loss(loss) else ())]
-            self.schedulers = schedulers(model.lr_scheduler)
-            self.metrics = [metric for metric in model.metrics.values() if is_metric_object(metric)]
-        self.module = getattr(model, "module", None)
-        self.optimizer = getattr(model, "optimizer", None)
-        self._caches = [place for thing in (*self.modules, self.optimizer) for place in _caches(thing)]
+            modules = [*model.module.modules(), *(loss.modules() if is_own_loss(loss) else ())]
+            self._parameters = {parameter: name for name, parameter in model.module.named_parameters()}
+            self._modules = {id(part): part for part in modules}
+            self._schedules = {id(part): part for part in schedulers(model.lr_scheduler)}
+            self._metrics = {id(metric): metric for metric in model.metrics.values() if is_metric_object(metric)}
+        self._module, self._optimizer = getattr(model, "module", None), getattr(model, "optimizer", None)
+        self._caches = [place for part in (*self._modules.values(), self._optimizer) for place in _caches(part)]
+
+    def get_fields(self) -> dict[str, Any]:
+        """Return the present parts of the model."""
+        return {name: getattr(self._model, name) for name in _FIELDS}
+
+    def find_buffers(self) -> TorchInspector:
+        """Note the present buffers, and return itself: a buffer may be replaced by another of its name."""
+        buffers = [item for part in self._modules.values() for item in part.named_buffers(recurse=False)]
+        self._buffers = {id(buffer): name for name, buffer in buffers}
+        return self
 
     def normalize(self) -> None:
         """Empty all caches, as when built, and reset all metrics, as every unit does."""
@@ -71,35 +83,9 @@ class _SavedParts:
             if empty is not None:
                 empty.clear()
             own[name] = empty
-        for metric in self.metrics:
+        for metric in self._metrics.values():
             if is_users(type(metric).__module__):
                 metric.reset()
-
-    def buffers(self) -> list[tuple[str, torch.Tensor]]:
-        """Return the present buffers: one may be replaced by another of its name."""
-        return [(name, buffer) for part in self.modules for name, buffer in part.named_buffers(recurse=False)]
-
-    def guard_fields(self) -> Guard:
-        then = [getattr(self.model, name) for name in _FIELDS]
-        return lambda: all(getattr(self.model, name) is was for name, was in zip(_FIELDS, then, strict=True))
-
-    def guard_tensors(self) -> Guard:
-        """Return a guard of the parameters: they have the same shapes, and as many hooks and attributes."""
-        then = [_tensor_form(p) for p in self.parameters.values()]
-        return lambda: all(_tensor_form(p) == was for p, was in zip(self.parameters.values(), then, strict=True))
-
-
-class TorchInspector(Inspector):
-    """Inspects modules, optimizers, schedules and tensors, by whether a checkpoint saves them."""
-
-    def __init__(self, saved: _SavedParts | None = None) -> None:
-        saved = saved or _SavedParts()
-        self._saved = saved
-        self._parameters = {id(p): name for name, p in saved.parameters.items()}
-        self._modules = {id(part) for part in saved.modules}
-        self._schedules = {id(part) for part in saved.schedulers}
-        self._metrics = {id(metric) for metric in saved.metrics}
-        self._buffers = {id(buffer): name for name, buffer in saved.buffers()}
 
     def __call__(self, value: Any) -> Inspection | None:
         if isinstance(value, torch.Tensor):
@@ -119,9 +105,8 @@ class TorchInspector(Inspector):
         return Inspection(repr(value)) if isinstance(value, _VALUES) else None
 
     def _inspect_tensor(self, tensor: torch.Tensor) -> Inspection:
-        name = self._parameters.get(id(tensor))
-        if name is not None:
-            return Inspection(f"parameter {name} {_spec(tensor)}", _tensor_parts(tensor))
+        if tensor in self._parameters:
+            return Inspection(f"parameter {self._parameters[tensor]} {_spec(tensor)}", _tensor_parts(tensor))
         if id(tensor) in self._buffers:
             return Inspection(f"buffer {self._buffers[id(tensor)]}")
         if tensor.device.type == "meta":
@@ -139,34 +124,38 @@ class TorchInspector(Inspector):
         return self._inspect_module(metric) if isinstance(metric, torch.nn.Module) else None
 
     def _inspect_module(self, module: torch.nn.Module) -> Inspection:
-        own = vars(module)
-        saved = id(module) in self._modules
+        own, saved = vars(module), id(module) in self._modules
         plain = {name: value for name, value in own.items() if name not in _ASIDE and not _is_derived(name, module)}
-        if _keeps_extra_state(module) and saved:
+        if saved and keeps_extra_state(module):
             plain = {}
-        parts = [*_attributes(plain), *_attributes(module._parameters), *_hooks(own)]
-        for name, buffer in module._buffers.items():
-            parts.append((f".{name}", f"buffer {_spec(buffer)}" if saved and buffer is not None else buffer))
-        parts.extend(_attributes(module._modules))
-        parts.append((".__class__", type(module)))
+        buffers = {name: f"buffer {_spec(b)}" if saved and b is not None else b for name, b in module._buffers.items()}
+        parts = [*_attributes(plain), *_attributes(module._parameters), *hook_parts(own)]
+        parts += [*_attributes(buffers), *_attributes(module._modules), (".__class__", type(module))]
         guards = [_guard_module(module, list(plain), saved)]
-        if module is self._saved.module:
-            guards += [self._saved.guard_fields(), self._saved.guard_tensors()]
+        if module is self._module:
+            guards += [_guard_parts(lambda: list(self.get_fields().items())), self._guard_parameters()]
         return Inspection(f"a {type(module).__name__}", parts, guards, type(module).__name__)
 
+    def _guard_parameters(self) -> Guard:
+        """Return a guard of the parameters: they have the same shapes, and as many hooks and attributes."""
+        then = [_tensor_form(parameter) for parameter in self._parameters]
+        return lambda: [_tensor_form(parameter) for parameter in self._parameters] == then
+
     def _inspect_optimizer(self, optimizer: Any) -> Inspection:
-        saved = optimizer is self._saved.optimizer
-        own = {k: v for k, v in vars(optimizer).items() if k not in _OPTIMIZER_ASIDE and "hook" not in k}
-        if type(optimizer).__module__.startswith("torch.optim."):
-            own.pop("defaults", None)
-        parts = [*_attributes(own), *_hooks(vars(optimizer)), (".__class__", type(optimizer))]
-        parts.append((".param_groups", [_group(group, saved) for group in optimizer.param_groups]))
-        if saved:
-            extra = {key: value for key, value in optimizer.state.items() if not isinstance(key, torch.Tensor)}
-            parts.append((".state", extra))
-        else:
-            parts.append((".state", list(optimizer.state.values())))
-        guards = [_guard_attributes(optimizer, _OPTIMIZER_ASIDE), _guard_groups(optimizer)]
+        saved, state = optimizer is self._optimizer, optimizer.state
+        # The numbers of the groups are in the checkpoint, and so is the state of each parameter.
+        groups = [{"params": group["params"]} if saved else dict(group) for group in optimizer.param_groups]
+        kept = {key: value for key, value in state.items() if not isinstance(key, torch.Tensor)}
+
+        def list_own() -> list[tuple[str, Any]]:
+            return [*_attributes(optimizer_attributes(optimizer)), *hook_parts(vars(optimizer))]
+
+        def list_grouped() -> list[tuple[int, Any]]:
+            return [item for group in optimizer.param_groups for item in enumerate((group, *group["params"]))]
+
+        parts = [*list_own(), (".__class__", type(optimizer)), (".param_groups", groups)]
+        parts.append((".state", kept if saved else list(state.values())))
+        guards = [_guard_parts(list_own), _guard_parts(list_grouped)]
         guards.append(lambda: saved and all(isinstance(key, torch.Tensor) for key in optimizer.state))
         return Inspection(f"a {type(optimizer).__name__}", parts, guards, type(optimizer).__name__)
 
@@ -207,20 +196,11 @@ def _tensor_form(tensor: torch.Tensor) -> Any:
 def _tensor_parts(tensor: torch.Tensor) -> Iterator[tuple[str, Any]]:
     # PyTorch's compiler leaves notes on tensors.
     yield from _attributes({name: value for name, value in vars(tensor).items() if not name.startswith("_dynamo")})
-    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
-        yield from ((f".{name}[{i}]", hook) for i, hook in enumerate((getattr(tensor, name, None) or {}).values()))
+    yield from tensor_hooks(tensor)
 
 
 def _attributes(own: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return [(f".{name}", value) for name, value in own.items()]
-
-
-def _hooks(own: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield registered functions in their order. Their keys are no help: they count on through the process."""
-    for name, kept in own.items():
-        if "hook" in name and isinstance(kept, Mapping):
-            hooks = [hook for hook in kept.values() if getattr(hook, "__module__", None) != _CAPTURING]
-            yield from ((f".{name}[{index}]", hook) for index, hook in enumerate(hooks))
 
 
 def _is_derived(name: str, module: torch.nn.Module) -> bool:
@@ -228,35 +208,30 @@ def _is_derived(name: str, module: torch.nn.Module) -> bool:
     return any(f"{name}{ending}" in module._parameters for ending in ("_orig", "_g"))
 
 
-def _keeps_extra_state(module: torch.nn.Module) -> bool:
-    return type(module).get_extra_state is not torch.nn.Module.get_extra_state
-
-
 def _guard_module(module: torch.nn.Module, names: list[str], saved: bool) -> Guard:
-    own = vars(module)
-    size = len(own)
-    names = [*names, "_parameters", "_modules", "_buffers"]
-    get = itemgetter(*names)
-    then = get(own)
+    """Return a guard of a module: it has the very same attributes, parts and hooks, and buffers of the same form.
+
+    It is called for every module after every unit: what is compared is put into one list, and empty dicts are skipped.
+    """
+    own, size = vars(module), len(vars(module))
     parameters, modules, buffers = module._parameters, module._modules, module._buffers
-    params_then, modules_then = list(parameters.values()), list(modules.values())
-    hooks = itemgetter(*_HOOKS)
-    hooks_then = [tuple(kept) for kept in hooks(own)]
-    hooked = any(hooks_then)
-    forms_then = [_form(b, saved) for b in buffers.values()]
+    get, hooks = itemgetter(*names, "_parameters", "_modules", "_buffers"), itemgetter(*_HOOKS)
+
+    def look() -> tuple[list[Any], list[Any]]:
+        forms = [_form(buffer, saved) for buffer in buffers.values()] if buffers else []
+        hooked = chain.from_iterable(filter(None, hooks(own)))
+        return [*get(own), *parameters.values(), *modules.values(), *hooked], forms
+
+    then, forms_then = look()
 
     def same() -> bool:
-        if len(own) != size or len(parameters) != len(params_then) or len(modules) != len(modules_then):
-            return False
-        if len(buffers) != len(forms_then) or not all(map(is_, get(own), then)):
-            return False
-        if not all(map(is_, parameters.values(), params_then)) or not all(map(is_, modules.values(), modules_then)):
-            return False
-        if any(hooks(own)) if not hooked else [tuple(kept) for kept in hooks(own)] != hooks_then:
-            return False
-        return all(_form(b, saved) == form for b, form in zip(buffers.values(), forms_then, strict=True))
+        try:
+            now, forms = look()
+        except (KeyError, AttributeError):
+            return False  # an attribute is gone
+        return len(own) == size and len(now) == len(then) and all(map(is_, now, then)) and forms == forms_then
 
-    return _without_errors(same)
+    return same
 
 
 def _form(buffer: Any, saved: bool) -> Any:
@@ -265,50 +240,14 @@ def _form(buffer: Any, saved: bool) -> Any:
     return (buffer.shape, buffer.dtype) if saved else id(buffer)
 
 
-def _without_errors(guard: Guard) -> Guard:
-    """Return a guard for which an attribute that is gone is a change."""
+def _guard_parts(list_parts: Callable[[], Sequence[tuple[object, Any]]]) -> Guard:
+    """Return a guard of parts: they have the same names, and are the very same objects."""
+    then = list_parts()
 
     def same() -> bool:
-        try:
-            return guard()
-        except (KeyError, AttributeError):
-            return False
-
-    return same
-
-
-def _guard_attributes(thing: Any, aside: Container[str]) -> Guard:
-    """Return a guard of an object: it has the very same attributes, except for those aside, and the same hooks."""
-    names, values, hooks = _visible(thing, aside)
-
-    def same() -> bool:
-        now, now_values, now_hooks = _visible(thing, aside)
-        return now == names and all(map(is_, now_values, values)) and now_hooks == hooks
-
-    return same
-
-
-def _visible(thing: Any, aside: Container[str]) -> tuple[list[str], list[Any], list[Any]]:
-    own = [(name, value) for name, value in vars(thing).items() if name not in aside]
-    plain = [item for item in own if "hook" not in item[0]]
-    hooks = [tuple(value) for name, value in own if "hook" in name and isinstance(value, Mapping)]
-    return [name for name, _ in plain], [value for _, value in plain], hooks
-
-
-def _group(group: Mapping[str, Any], saved: bool) -> Any:
-    """The parameters of a group; its numbers are in the checkpoint."""
-    return {"params": group["params"]} if saved else dict(group)
-
-
-def _guard_groups(optimizer: Any) -> Guard:
-    then = [list(group["params"]) for group in optimizer.param_groups]
-
-    def same() -> bool:
-        groups = optimizer.param_groups
-        return len(groups) == len(then) and all(
-            len(group["params"]) == len(was) and all(map(is_, group["params"], was))
-            for group, was in zip(groups, then, strict=True)
-        )
+        now = list_parts()
+        pairs = zip(now, then, strict=False)
+        return len(now) == len(then) and all(part is old and name == before for (name, part), (before, old) in pairs)
 
     return same
 
@@ -318,12 +257,14 @@ def _inspect_schedule(scheduler: Any) -> Inspection:
     fact = f"a {class_name(scheduler)}"
     if not isinstance(scheduler, LRScheduler):
         return Inspection(fact)
-    restored = set(scheduler.state_dict())
-    own = vars(scheduler)
-    kept = {n: v for n, v in own.items() if n not in restored and n not in _SCHEDULER_ASIDE and n != "_schedulers"}
-    # Of callable objects, the `state_dict` has the attributes.
-    functions = [each for each in getattr(scheduler, "lr_lambdas", []) if hasattr(each, "__code__")]
-    parts = [*_attributes(kept), (".lr_lambdas", functions), (".__class__", type(scheduler))]
-    parts += [(f"._schedulers[{index}]", part) for index, part in enumerate(getattr(scheduler, "_schedulers", []))]
-    guard = _guard_attributes(scheduler, restored | _SCHEDULER_ASIDE)
-    return Inspection(fact, parts, [guard], type(scheduler).__name__)
+    aside = _SCHEDULER_ASIDE | scheduler.state_dict().keys()
+
+    def list_parts() -> list[tuple[str, Any]]:
+        own = {name: value for name, value in vars(scheduler).items() if name not in aside}
+        # Of callable objects, the `state_dict` has the attributes.
+        functions = [each for each in getattr(scheduler, "lr_lambdas", []) if hasattr(each, "__code__")]
+        parts = [(f".lr_lambdas[{index}]", each) for index, each in enumerate(functions)]
+        parts += [(f"._schedulers[{index}]", part) for index, part in enumerate(getattr(scheduler, "_schedulers", []))]
+        return [*_attributes(own), *parts, (".__class__", type(scheduler))]
+
+    return Inspection(fact, list_parts(), [_guard_parts(list_parts)], type(scheduler).__name__)

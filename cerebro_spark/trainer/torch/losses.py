@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal
 
 import torch
-from torch.nn import functional
+from torch.nn import CrossEntropyLoss, MultiLabelMarginLoss, MultiMarginLoss, NLLLoss, functional
 from torch.nn.modules import loss as torch_losses
 
 from cerebro_spark.errors import ConfigurationError
@@ -17,33 +17,19 @@ from cerebro_spark.trainer.torch.shapes import call_watched, check_same_shape, l
 
 Kind = Literal["class numbers", "class lists", "values"]
 
-_CLASS_NUMBERS = (torch_losses.CrossEntropyLoss, torch_losses.NLLLoss, torch_losses.MultiMarginLoss)
-_FUNCTIONS: dict[Any, Kind] = {
-    functional.cross_entropy: "class numbers",
-    functional.nll_loss: "class numbers",
-    functional.multi_margin_loss: "class numbers",
-    functional.multilabel_margin_loss: "class lists",
-    functional.mse_loss: "values",
-    functional.l1_loss: "values",
-    functional.smooth_l1_loss: "values",
-    functional.huber_loss: "values",
-    functional.binary_cross_entropy: "values",
-    functional.binary_cross_entropy_with_logits: "values",
-    functional.kl_div: "values",
-    functional.poisson_nll_loss: "values",
-    functional.soft_margin_loss: "values",
-    functional.multilabel_soft_margin_loss: "values",
-    functional.hinge_embedding_loss: "values",
+_CLASS_NUMBERS = (CrossEntropyLoss, NLLLoss, MultiMarginLoss)
+_NAMES: dict[Kind, str] = {
+    "class numbers": "cross_entropy nll_loss multi_margin_loss",
+    "class lists": "multilabel_margin_loss",
+    "values": """
+        mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div
+        poisson_nll_loss soft_margin_loss multilabel_soft_margin_loss hinge_embedding_loss
+    """,
 }
+_FUNCTIONS = {getattr(functional, name): kind for kind, names in _NAMES.items() for name in names.split()}
 # Losses whose mean is weighted by the classes of the labels, and leaves ignored labels out.
-_BY_CLASS = (
-    functional.cross_entropy,
-    functional.nll_loss,
-    torch_losses.CrossEntropyLoss.forward,
-    torch_losses.NLLLoss.forward,
-)
+_BY_CLASS = (functional.cross_entropy, functional.nll_loss, CrossEntropyLoss.forward, NLLLoss.forward)
 _log = logging.getLogger(__name__)
-_warned: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +38,16 @@ class KnownLoss:
 
     Attributes:
         kind: The labels that it needs.
-        settings: Its reduction, weight and ignore_index, as far as they are set.
+        setting: `setting(name, default)` returns its present reduction, weight or ignore_index. The weight of a module
+            moves to the device only later.
         own: Whether all its code is PyTorch's.
         by_class: Whether its mean is weighted by class.
     """
 
     kind: Kind
-    settings: Mapping[str, Any]
+    setting: Callable[[str, Any], Any]
     own: bool = True
     by_class: bool = False
-
-    @property
-    def reduction(self) -> str:
-        return str(self.settings.get("reduction", "mean"))
 
     def fit(self, output: Any, label: Any) -> Any:
         """Return a stored label as the loss needs it: class numbers as int64, others like the output."""
@@ -82,13 +65,14 @@ class KnownLoss:
         That is the number of rows, or, by class, the sum of the class weights of all labels that are not ignored. A
         loss with reduction="sum" has no denominator: None.
         """
-        if self.reduction == "sum":
+        reduction = self.setting("reduction", "mean")
+        if reduction == "sum":
             return None
         label = self.fit(output, label)
-        if not self.by_class or self.reduction != "mean" or label.ndim == output.ndim:
+        if not self.by_class or reduction != "mean" or label.ndim == output.ndim:
             return rows
-        counted = label != self.settings.get("ignore_index", -100)
-        weight = self.settings.get("weight")
+        counted = label != self.setting("ignore_index", -100)
+        weight = self.setting("weight", None)
         if weight is None:
             return counted.sum()
         return torch.where(counted, weight[torch.where(counted, label, 0)], 0).sum()
@@ -99,10 +83,10 @@ def recognize_loss(loss: Any) -> KnownLoss | None:
     if isinstance(loss, torch_losses._Loss):
         forward = type(loss).forward
         kind: Kind = "class numbers" if isinstance(loss, _CLASS_NUMBERS) else "values"
-        if isinstance(loss, torch_losses.MultiLabelMarginLoss):
+        if isinstance(loss, MultiLabelMarginLoss):
             kind = "class lists"
         own = forward.__module__ == torch_losses.__name__
-        return KnownLoss(kind, _Attributes(loss), own, forward in _BY_CLASS)
+        return KnownLoss(kind, partial(getattr, loss), own, forward in _BY_CLASS)
     settings: Mapping[str, Any] = {}
     if isinstance(loss, partial) and not loss.args:
         loss, settings = loss.func, loss.keywords
@@ -111,64 +95,57 @@ def recognize_loss(loss: Any) -> KnownLoss | None:
     except TypeError:  # a callable that cannot be hashed is the user's own
         return None
     old = settings.get("size_average") is not None or settings.get("reduce") is not None
-    return None if found is None or old else KnownLoss(found, settings, by_class=loss in _BY_CLASS)
+    return None if found is None or old else KnownLoss(found, settings.get, by_class=loss in _BY_CLASS)
 
 
-class BatchLoss:
-    """A loss as a step calls it: with the label it needs, and with checks for silent errors.
+class CheckedFunction:
+    """A loss or metric function as a step calls it: with the label it needs, and with a check for broadcasting.
 
-    PyTorch's own losses get the label in the output's shape. A user's loss gets it as it is stored, and is watched
-    while it computes its first batch. Each must return a scalar, or a value a row.
+    PyTorch's own losses get the label in the output's shape. A user's function gets it as it is stored, and is watched
+    while it computes its first batch.
+
+    Args:
+        what: What the function is, for error messages.
+        function: The function `function(output, label)`.
     """
 
-    def __init__(self, loss: Callable[[Any, Any], Any]) -> None:
-        self.loss = loss
-        self.known = recognize_loss(loss)
+    def __init__(self, what: str, function: Callable[[Any, Any], Any]) -> None:
+        self._what = what
+        self._function = function
+        self._known = recognize_loss(function)
         self._watched = False
 
+    def compute(self, output: Any, label: Any) -> tuple[Any, Any]:
+        """Return the value of a batch, and the label that the function was given."""
+        known = self._known
+        if known is not None:
+            label = known.fit(output, label)
+        if known is not None and known.own:
+            if known.kind != "class numbers":
+                check_same_shape(self._what, output, label)
+        elif not self._watched:
+            value = call_watched(self._what, self._function, output, label)
+            self._watched = row_count(label) > 1  # a single row cannot show what stretches rows over rows
+            return value, label
+        return self._function(output, label), label
+
+
+class BatchLoss(CheckedFunction):
+    """A checked loss. It must return a scalar, or a value a row."""
+
+    def __init__(self, loss: Callable[[Any, Any], Any]) -> None:
+        super().__init__("the loss", loss)
+
     def __call__(self, output: Any, label: Any) -> torch.Tensor:
-        rows = row_count(label)
-        label = label if self.known is None else self.known.fit(output, label)
-        value = self._call(output, label, rows)
-        _check_value(value, output, label, rows)
-        if self.known is None and value.ndim == 0:
-            _warn_once(self.loss)
-        checked: torch.Tensor = value
+        value, fitted = self.compute(output, label)
+        checked = _check_value(value, output, fitted, row_count(label))
+        if self._known is None and checked.ndim == 0:
+            _warn_once(getattr(self._function, "__qualname__", type(self._function).__qualname__))
         return checked
 
     def weigh(self, output: Any, label: Any, rows: int) -> Any:
         """Return how much the loss of a batch counts; None if it is a sum over its rows."""
-        return rows if self.known is None else self.known.weigh(output, label, rows)
-
-    def _call(self, output: Any, label: Any, rows: int) -> Any:
-        if self.known is not None and self.known.own:
-            if self.known.kind != "class numbers":
-                check_same_shape("the loss", output, label)
-            return self.loss(output, label)
-        if self._watched:
-            return self.loss(output, label)
-        value = call_watched("the loss", self.loss, output, label)
-        self._watched = rows > 1  # a single row cannot show what stretches rows over rows
-        return value
-
-
-class _Attributes(Mapping[str, Any]):
-    """The present attributes of a module. Its weights move to the device only later."""
-
-    def __init__(self, module: Any) -> None:
-        self._module = module
-
-    def __getitem__(self, name: str) -> Any:
-        try:
-            return getattr(self._module, name)
-        except AttributeError:
-            raise KeyError(name) from None
-
-    def __iter__(self) -> Any:
-        return iter(("reduction", "weight", "ignore_index"))
-
-    def __len__(self) -> int:
-        return 3
+        return rows if self._known is None else self._known.weigh(output, label, rows)
 
 
 def _class_numbers(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
@@ -180,12 +157,12 @@ def _class_numbers(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
     return label.long().reshape(numbers) if same_but_for_ones(numbers, label.shape) else label.long()
 
 
-def _check_value(value: Any, output: Any, label: Any, rows: int) -> None:
-    """Refuse a loss that is neither a scalar nor a value a row (or a value for each part of a row)."""
+def _check_value(value: Any, output: Any, label: Any, rows: int) -> torch.Tensor:
+    """Return a loss, unless it is neither a scalar nor a value a row (or a value for each part of a row)."""
     if isinstance(value, torch.Tensor):
         whole = [part.shape for part in (output, label) if isinstance(part, torch.Tensor)]
         if value.ndim == 0 or (len(value) == rows and (value.numel() == rows or value.shape in whole)):
-            return
+            return value
     found = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
     raise ConfigurationError(
         f"the loss returned {found} for {rows} rows, but must return a scalar tensor, or a value a row: take the mean"
@@ -193,11 +170,8 @@ def _check_value(value: Any, output: Any, label: Any, rows: int) -> None:
     )
 
 
-def _warn_once(loss: Any) -> None:
-    name = getattr(loss, "__qualname__", type(loss).__qualname__)
-    if name in _warned:
-        return
-    _warned.add(name)
+@cache
+def _warn_once(name: str) -> None:
     _log.warning(
         "the loss %s returns one number for a batch, which is taken for the mean over its rows. If it divides by"
         " anything else (class weights, labels that count), an epoch's loss depends a little on how rows are cut into"

@@ -17,14 +17,14 @@ _BOOKKEEPING = frozenset({"_update_count", "_computed", "_forward_cache", "_cach
 _PLAIN_MODULE = frozenset(vars(torch.nn.Module()))
 
 
-def move_metric(metric: Any, device: torch.device) -> None:
-    """Move the tensors of a metric object to the device of the outputs."""
-    if isinstance(metric, torch.nn.Module):
-        metric.to(device)
-    elif is_metric_object(metric):
-        for name, value in vars(metric).items():
+def move_part(part: Any, device: torch.device) -> None:
+    """Move the tensors of a module or metric object to a device; a function has none."""
+    if isinstance(part, torch.nn.Module):
+        part.to(device)
+    elif is_metric_object(part):
+        for name, value in vars(part).items():
             if isinstance(value, torch.Tensor) and value.device != device:
-                setattr(metric, name, value.to(device))
+                setattr(part, name, value.to(device))
 
 
 def adds_up(metric: Any) -> bool:

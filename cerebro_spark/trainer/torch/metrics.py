@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from cerebro_spark.errors import ConfigurationError
-from cerebro_spark.trainer.torch.losses import recognize_loss
+from cerebro_spark.trainer.torch.losses import CheckedFunction
 from cerebro_spark.trainer.torch.metric_states import (
     adds_up,
     check_hidden,
     get_added_state,
     get_hidden_state,
     get_state,
-    move_metric,
+    move_part,
     set_added_state,
     set_state,
 )
 from cerebro_spark.trainer.torch.model_checks import is_metric_object
-from cerebro_spark.trainer.torch.shapes import call_watched, check_same_shape, like_output, row_count
+from cerebro_spark.trainer.torch.shapes import call_watched, like_output, row_count
 from cerebro_spark.types import Metrics
 
 Weigh = Callable[[Any, Any, int], Any]
@@ -43,14 +43,14 @@ class MetricCollector:
     """
 
     def __init__(self, metrics: Mapping[str, Any], carried: Metrics | None, weigh: Weigh, device: torch.device) -> None:
-        self._functions = {name: m for name, m in metrics.items() if not is_metric_object(m)}
         self._objects = {name: m for name, m in metrics.items() if is_metric_object(m)}
-        self._known = {name: recognize_loss(function) for name, function in self._functions.items()}
+        self._functions = {
+            name: CheckedFunction(f"metric {name!r}", m) for name, m in metrics.items() if name not in self._objects
+        }
         self._reshaped = {name for name, metric in self._objects.items() if needs_equal_shapes(metric)}
         self._weigh = weigh
         self._device = device
-        self._pending: list[torch.Tensor] = []
-        self._pending_weights: list[Any] = []
+        self._pending: list[tuple[torch.Tensor, Any]] = []
         self._values: dict[str, list[torch.Tensor]] = {name: [] for name in self._functions}
         self._sums = dict.fromkeys(["loss", *self._functions], 0.0)
         self._rows = 0
@@ -58,7 +58,7 @@ class MetricCollector:
         self._watched = False
         for name, metric in self._objects.items():
             metric.reset()
-            move_metric(metric, device)
+            move_part(metric, device)
             if carried is not None and name in carried.carried:
                 set_state(metric, carried.carried[name], device)
 
@@ -67,14 +67,14 @@ class MetricCollector:
         """Count a batch. Nothing waits for the device before `collect`."""
         rows = row_count(label)
         weight = self._weigh(output, label, rows)
-        # A sum over rows is turned into what others are: a mean, counted for that many rows.
-        self._pending.append(loss.double() / rows if weight is None else loss)
-        self._pending_weights.append(rows if weight is None else weight)
+        if weight is None:  # a sum over rows becomes what others are: a mean, counted for that many rows
+            loss, weight = loss.double() / rows, rows
+        self._pending.append((loss, weight))
         self._rows += rows
         if self._functions or self._objects:
             output = _detach(output)
         for name, function in self._functions.items():
-            self._values[name].append(self._sum_rows(name, function, output, label, rows))
+            self._values[name].append(_add_rows(name, *function.compute(output, label), rows))
         for name, metric in self._objects.items():
             self._update(name, metric, output, label)
         self._watched = self._watched or rows > 1
@@ -84,13 +84,8 @@ class MetricCollector:
     def collect(self) -> Metrics:
         """Return the metrics of the unit. Only here, and after many batches, the device is waited for."""
         self._flush()
-        states: dict[str, tuple[float, ...]] = {}
-        carried: dict[str, Any] = {}
-        for name, metric in self._objects.items():
-            if adds_up(metric):
-                states[name] = get_added_state(metric)
-            else:
-                carried[name] = get_state(metric)
+        states = {name: get_added_state(metric) for name, metric in self._objects.items() if adds_up(metric)}
+        carried = {name: get_state(metric) for name, metric in self._objects.items() if name not in states}
         weights = {**dict.fromkeys(self._sums, float(self._rows)), "loss": self._weight}
         return Metrics(self._sums, weights, states, carried)
 
@@ -107,16 +102,6 @@ class MetricCollector:
             values[name] = _to_number(name, metric.compute())
         return values
 
-    def _sum_rows(self, name: str, function: Any, output: Any, label: Any, rows: int) -> torch.Tensor:
-        what, known = f"metric {name!r}", self._known[name]
-        if known is not None:
-            label = known.fit(output, label)
-            if known.own and known.kind != "class numbers":
-                check_same_shape(what, output, label)
-        if self._watched or (known is not None and known.own):
-            return _add_rows(name, function(output, label), label, rows)
-        return _add_rows(name, call_watched(what, function, output, label), label, rows)
-
     def _update(self, name: str, metric: Any, output: Any, label: Any) -> None:
         before = {} if self._watched else get_hidden_state(metric)
         if name in self._reshaped:
@@ -130,8 +115,9 @@ class MetricCollector:
     def _flush(self) -> None:
         if not self._pending:
             return
-        losses = torch.stack(self._pending).double()
-        weights = _stack(self._pending_weights, losses.device)
+        means, counts = zip(*self._pending, strict=True)
+        losses = torch.stack(means).double()
+        weights = _stack(counts, losses.device)
         # A batch whose labels are all ignored has no mean, and does not count.
         self._sums["loss"] += float(torch.where(weights == 0, 0.0, losses * weights).sum())
         self._weight += float(weights.sum())
@@ -139,7 +125,6 @@ class MetricCollector:
             self._sums[name] += float(torch.stack(parts).sum())
             parts.clear()
         self._pending.clear()
-        self._pending_weights.clear()
 
 
 def _detach(output: Any) -> Any:
@@ -157,7 +142,7 @@ def _detach(output: Any) -> Any:
     return output
 
 
-def _stack(weights: list[Any], device: torch.device) -> torch.Tensor:
+def _stack(weights: Sequence[Any], device: torch.device) -> torch.Tensor:
     if all(isinstance(weight, int) for weight in weights):
         return torch.tensor(weights, dtype=torch.float64, device=device)
     return torch.stack([torch.as_tensor(weight, dtype=torch.float64, device=device) for weight in weights])
@@ -186,9 +171,8 @@ def needs_equal_shapes(metric: Any) -> bool:
 
 
 def _to_number(name: str, value: Any) -> float:
-    if isinstance(value, torch.Tensor) and value.numel() == 1:
-        return float(value.item())
-    if isinstance(value, bool | int | float) or getattr(value, "shape", None) == ():
+    single = value.numel() == 1 if isinstance(value, torch.Tensor) else getattr(value, "shape", None) == ()
+    if single or isinstance(value, bool | int | float):
         return float(value)
     raise ConfigurationError(
         f"`compute` of metric {name!r} returned {value!r}, but must return one number: average it, or make a metric of"

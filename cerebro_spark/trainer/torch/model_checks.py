@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.swa_utils import SWALR
 
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer.torch.model import TorchModel
@@ -29,6 +31,12 @@ _NO_VALUE = {
     "MetricTracker": "goes by how often it is computed: use the metric inside; a result's history has every epoch",
     "BootStrapper": "draws rows at random in every batch: use the metric inside",
     "Running": "goes by the last batches, not by rows: use the metric inside",
+}
+_NO_SCHEDULER = {
+    ReduceLROnPlateau: "which needs a validation metric that no single worker knows: use a scheduler that goes by steps"
+    " or epochs",
+    SWALR: "whose state holds a function that no checkpoint can: use a LambdaLR, or a SequentialLR of a LinearLR and a"
+    " ConstantLR that ends at the same rate",
 }
 
 
@@ -156,21 +164,18 @@ def _check_part(name: str, part: Any) -> None:
 
 def _check_scheduler(made: TorchModel) -> None:
     scheduler = made.lr_scheduler
-    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-        raise ConfigurationError(
-            "lr_scheduler is a ReduceLROnPlateau, which needs a validation metric that no single worker knows: use"
-            " a scheduler that goes by steps or epochs"
-        )
-    if isinstance(scheduler, torch.optim.swa_utils.SWALR):
-        raise ConfigurationError(
-            "lr_scheduler is a SWALR, whose state holds a function that no checkpoint can: use a LambdaLR, or a"
-            " SequentialLR of a LinearLR and a ConstantLR that ends at the same rate"
-        )
+    if made.scheduler_step not in ("epoch", "batch"):
+        raise ConfigurationError(f"scheduler_step is {made.scheduler_step!r}, but must be 'epoch' or 'batch'")
+    if scheduler is None:
+        return
+    for kind, why in _NO_SCHEDULER.items():
+        if isinstance(scheduler, kind):
+            raise ConfigurationError(f"lr_scheduler is a {kind.__name__}, {why}")
     able = all(callable(getattr(scheduler, name, None)) for name in ("step", "state_dict", "load_state_dict"))
     example = "such as lr_scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 1)"
-    if scheduler is not None and (isinstance(scheduler, type) or not able):
+    if isinstance(scheduler, type) or not able:
         raise ConfigurationError(f"TorchModel.lr_scheduler is {_show(scheduler)}, but must be a scheduler, {example}")
-    needed = "" if scheduler is None else _required_arguments(scheduler)
+    needed = _required_arguments(scheduler)
     if needed:
         raise ConfigurationError(
             f"lr_scheduler is a {type(scheduler).__module__}.{type(scheduler).__name__}, whose step() needs"
@@ -179,8 +184,6 @@ def _check_scheduler(made: TorchModel) -> None:
         )
     if getattr(scheduler, "optimizer", made.optimizer) is not made.optimizer:
         raise ConfigurationError(f"TorchModel.lr_scheduler steers another optimizer: build it over this one, {example}")
-    if made.scheduler_step not in ("epoch", "batch"):
-        raise ConfigurationError(f"scheduler_step is {made.scheduler_step!r}, but must be 'epoch' or 'batch'")
 
 
 def _show(value: Any) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import combinations, product
 from typing import Any
 
 import torch
@@ -80,31 +82,27 @@ class _Watch(TorchFunctionMode):
         self._what = what
         self._rows = max((len(tensor) for tensor in labels if tensor.ndim), default=0)
         self._raw = {(one.shape, other.shape) for one in outputs for other in labels}
-        # Tensors are kept with their origin: once a tensor is freed, another may get its id.
-        self._origins: dict[int, tuple[torch.Tensor, Origins]] = {}
-        for tensors, origin in ((outputs, "output"), (labels, "label")):
-            for tensor in tensors:
-                self._note(tensor, frozenset([origin]))
+        # Tensors are hashed by identity.
+        self._origins: defaultdict[torch.Tensor, Origins] = defaultdict(frozenset)
+        self._note(outputs, frozenset(["output"]))
+        self._note(labels, frozenset(["label"]))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        operands = [tensor for tensor in _tensors((args, kwargs or {})) if id(tensor) in self._origins]
+        operands = [tensor for tensor in _tensors((args, kwargs or {})) if tensor in self._origins]
         if _is_elementwise(func):
-            for index, one in enumerate(operands):
-                for other in operands[index + 1 :]:
-                    self._check(one, other)
+            for one, other in combinations(operands, 2):
+                self._check(one, other)
         result = func(*args, **(kwargs or {}))
-        origins: Origins = frozenset().union(*(self._origins[id(tensor)][1] for tensor in operands))
-        if origins:
-            for tensor in _tensors(result):
-                self._note(tensor, origins)
+        if operands:
+            self._note(_tensors(result), frozenset().union(*(self._origins[tensor] for tensor in operands)))
         return result
 
-    def _note(self, tensor: torch.Tensor, origins: Origins) -> None:
-        before = self._origins.get(id(tensor), (tensor, frozenset()))[1]
-        self._origins[id(tensor)] = (tensor, before | origins)
+    def _note(self, tensors: Iterable[torch.Tensor], origins: Origins) -> None:
+        for tensor in tensors:
+            self._origins[tensor] |= origins
 
     def _check(self, one: torch.Tensor, other: torch.Tensor) -> None:
-        if one.shape == other.shape or self._origins[id(one)][1] == self._origins[id(other)][1]:
+        if one.shape == other.shape or self._origins[one] == self._origins[other]:
             return
         small, large = sorted((one, other), key=lambda tensor: tensor.ndim)
         if small.numel() < 2 or not small.ndim:
@@ -135,18 +133,14 @@ def _is_compiled(function: Any) -> bool:
 
 def _check_shapes(what: str, output: Any, label: Any) -> None:
     """Refuse shapes that a compiled function may broadcast."""
-    for one in _tensors(output):
-        for other in _tensors(label):
-            if one.shape != other.shape and same_but_for_ones(one.shape, other.shape):
-                raise _stretched(what, one.shape, other.shape)
+    for one, other in product(_tensors(output), _tensors(label)):
+        if one.shape != other.shape and same_but_for_ones(one.shape, other.shape):
+            raise _stretched(what, one.shape, other.shape)
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
+    elif isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
             yield from _tensors(item)

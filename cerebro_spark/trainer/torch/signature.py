@@ -14,8 +14,11 @@ from cerebro_spark.trainer.sharing.signature import Instead, class_token, comput
 from cerebro_spark.trainer.torch.model import TorchModel
 
 _MODULE_INTERNALS = set(vars(torch.nn.Module()))
-# What training changes, what `restore` replaces, and (`step`) what a scheduler only wraps to count calls.
-_OPTIMIZER_INTERNALS = {"param_groups", "state", "_opt_called", "_warned_capturable_if_run_uncaptured"}
+_FUSED = "_need_device_dtype_check_for_fused"
+# What training changes, what `restore` replaces, and (`step`) what a scheduler wraps to count calls.
+_OPTIMIZER_INTERNALS = {"param_groups", "state", "step", "_opt_called", "_warned_capturable_if_run_uncaptured", _FUSED}
+# Hooks of `transformers`, which only pass outputs on to a call that asks for them.
+_CAPTURING = "transformers.utils.output_capturing"
 
 
 def compute_model_signature(model: TorchModel) -> str:
@@ -24,25 +27,17 @@ def compute_model_signature(model: TorchModel) -> str:
     named = {id(p): name for name, p in module.named_parameters()}
     modules = [(name, _describe_module(part)) for name, part in module.named_modules()]
     tensors = [
-        (name, str(t.dtype), tuple(t.shape), t.requires_grad, _tensor_hooks(t))
+        (name, str(t.dtype), tuple(t.shape), t.requires_grad, tensor_hooks(t), vars(t))
         for name, t in (*module.named_parameters(), *module.named_buffers())
     ]
     ties = [_ties(module.named_modules), _ties(module.named_parameters), _ties(module.named_buffers)]
     groups = [([named[id(p)] for p in group["params"]], sorted(group)) for group in optimizer.param_groups]
+    solver = [_describe_optimizer(optimizer), _describe_scheduler(model.lr_scheduler)]
     rest = [model.loss, dict(model.metrics), model.scheduler_step, model.clip_norm, model.clip_value]
-    parts = [
-        modules,
-        tensors,
-        ties,
-        groups,
-        _describe_optimizer(optimizer),
-        _describe_scheduler(model.lr_scheduler),
-        rest,
-    ]
     known: dict[int, Any] = {key: ("parameter", name) for key, name in named.items()}
     known.update({id(part): ("module", name) for name, part in module.named_modules()})
     special = _make_describer({**known, id(optimizer): "optimizer"})
-    return compute_signature(*parts, special=special)
+    return compute_signature(modules, tensors, ties, groups, solver, rest, special=special)
 
 
 def _make_describer(known: Mapping[int, Any]) -> Callable[[Any], Any]:
@@ -67,18 +62,23 @@ def _make_describer(known: Mapping[int, Any]) -> Callable[[Any], Any]:
 def _describe_module(module: torch.nn.Module) -> Any:
     """Describe a module without its children: class, plain attributes, and hooks."""
     plain = {k: v for k, v in vars(module).items() if k not in _MODULE_INTERNALS}
-    return class_token(type(module)), plain, _hooks(module)
+    return class_token(type(module)), plain, hook_parts(vars(module))
 
 
-def _hooks(owner: Any) -> Any:
-    """Registered functions in their order. Their keys are no help: they count on through the process."""
-    found = {k: v for k, v in vars(owner).items() if "hook" in k and isinstance(v, Mapping)}
-    return {name: list(kept.values()) for name, kept in found.items() if kept}
+def hook_parts(own: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the functions registered in these attributes, in their order: their keys count on through the process."""
+    parts: list[tuple[str, Any]] = []
+    for name, kept in own.items():
+        if "hook" in name and isinstance(kept, Mapping):
+            hooks = [hook for hook in kept.values() if getattr(hook, "__module__", None) != _CAPTURING]
+            parts += [(f".{name}[{index}]", hook) for index, hook in enumerate(hooks)]
+    return parts
 
 
-def _tensor_hooks(tensor: Any) -> Any:
-    kept = [getattr(tensor, name, None) or {} for name in ("_backward_hooks", "_post_accumulate_grad_hooks")]
-    return [list(hooks.values()) for hooks in kept], vars(tensor)
+def tensor_hooks(tensor: Any) -> list[tuple[str, Any]]:
+    """Return the functions registered with a tensor."""
+    names = ("_backward_hooks", "_post_accumulate_grad_hooks")
+    return hook_parts({name: getattr(tensor, name, None) for name in names})
 
 
 def _ties(listing: Callable[..., Any]) -> list[tuple[str, str]]:
@@ -88,14 +88,19 @@ def _ties(listing: Callable[..., Any]) -> list[tuple[str, str]]:
     return [(name, first.setdefault(id(thing), name)) for name, thing in named]
 
 
-def _describe_optimizer(optimizer: Any) -> Any:
-    kept = {k: v for k, v in vars(optimizer).items() if k not in _OPTIMIZER_INTERNALS and "hook" not in k}
-    if hasattr(kept.get("step"), "_wrapped_by_lr_sched"):
-        del kept["step"]
+def optimizer_attributes(optimizer: Any) -> dict[str, Any]:
+    """Return what an optimizer has besides its state, its groups and its hooks."""
+    own = {k: v for k, v in vars(optimizer).items() if k not in _OPTIMIZER_INTERNALS and "hook" not in k}
     if type(optimizer).__module__.startswith("torch.optim."):
         # PyTorch's own optimizers use only the groups once these are made; others may use the defaults.
-        kept.pop("defaults", None)
-    return class_token(type(optimizer)), kept, _hooks(optimizer)
+        own.pop("defaults", None)
+    return own
+
+
+def _describe_optimizer(optimizer: Any) -> Any:
+    own = vars(optimizer)
+    step = None if hasattr(own.get("step"), "_wrapped_by_lr_sched") else own.get("step")
+    return class_token(type(optimizer)), optimizer_attributes(optimizer), step, _FUSED in own, hook_parts(own)
 
 
 def _describe_scheduler(scheduler: Any) -> Any:

@@ -48,6 +48,10 @@ class TorchTrainer(FrameworkTrainer[BuiltTorchModel]):
     """
 
     framework = "torch"
+    _remedy = (
+        "is no parameter or buffer: use `register_buffer` (or `get_extra_state` and `set_extra_state`), so that it hops"
+        " with the checkpoint, set it in model_fn, or undo it before the unit ends"
+    )
 
     def warm_up(self) -> None:
         # A process's first optimizer loads PyTorch's compiler, which takes as long as half of `import torch`.
@@ -62,18 +66,14 @@ class TorchTrainer(FrameworkTrainer[BuiltTorchModel]):
         self.device = claim_torch_device(self.resources)
         self._batches = TensorBatches(self.columns, self.device, self.resources.data_memory)
 
-    def _build(self, params: Params, seed: int) -> tuple[BuiltTorchModel, Tree]:
-        outer = self._capture_generators()
-        try:
-            seed_host(seed)
-            torch.manual_seed(seed)
-            model = check_model(self.hooks.model_fn(params), own_loop=self.hooks.train_fn is not None)
-            if any(torch.nn.parameter.is_lazy(p) for p in model.module.parameters()):
-                with torch.no_grad():
-                    self._forward(model.module, {n: from_numpy(a) for n, a in self._sample(params).items()})
-            return BuiltTorchModel(model, self.device, self.resources.precision), self._capture_generators()
-        finally:
-            self._restore_generators(outer)
+    def _build(self, params: Params, seed: int) -> BuiltTorchModel:
+        seed_host(seed)
+        torch.manual_seed(seed)
+        model = check_model(self.hooks.model_fn(params), own_loop=self.hooks.train_fn is not None)
+        if any(torch.nn.parameter.is_lazy(p) for p in model.module.parameters()):
+            with torch.no_grad():
+                self._forward(model.module, {n: from_numpy(a) for n, a in self._sample(params).items()})
+        return BuiltTorchModel(model, self.device, self.resources.precision)
 
     def _sign(self, model: BuiltTorchModel) -> str:
         return compute_model_signature(model.model)
@@ -83,16 +83,6 @@ class TorchTrainer(FrameworkTrainer[BuiltTorchModel]):
 
     def _make_inspector(self) -> Inspector:
         return TorchInspector()
-
-    @property
-    def _remedy(self) -> str:
-        return (
-            "is no parameter or buffer: use `register_buffer` (or `get_extra_state` and `set_extra_state`), so that it"
-            " hops with the checkpoint, set it in model_fn, or undo it before the unit ends"
-        )
-
-    def _user_model(self, model: BuiltTorchModel) -> TorchModel:
-        return model.model
 
     # The steps of a unit
 
@@ -191,19 +181,12 @@ def take_step(model: BuiltTorchModel, loss: torch.Tensor) -> None:
     """Compute gradients, clip them, and take one step of the optimizer."""
     own, scaler = model.model, model.scaler
     own.optimizer.zero_grad()
-    if scaler is None:
-        torch.autograd.backward(loss)
-    else:
-        torch.autograd.backward(scaler.scale(loss))
+    torch.autograd.backward(scaler.scale(loss))
     if own.clip_norm is not None or own.clip_value is not None:
-        if scaler is not None:
-            scaler.unscale_(own.optimizer)
-        if own.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(model.parameters, own.clip_norm)
-        if own.clip_value is not None:
-            torch.nn.utils.clip_grad_value_(model.parameters, own.clip_value)
-    if scaler is None:
-        own.optimizer.step()
-    else:
-        scaler.step(own.optimizer)
-        scaler.update()
+        scaler.unscale_(own.optimizer)
+    if own.clip_norm is not None:
+        torch.nn.utils.clip_grad_norm_(model.parameters, own.clip_norm)
+    if own.clip_value is not None:
+        torch.nn.utils.clip_grad_value_(model.parameters, own.clip_value)
+    scaler.step(own.optimizer)
+    scaler.update()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cerebro_spark.errors import ConfigurationError
-from cerebro_spark.trainer.frameworks import choose_trainer, detect_framework
+from cerebro_spark.trainer.spec import choose_trainer, detect_framework
 from cerebro_spark.trainer.torch.model import TorchModel
 
 

@@ -102,6 +102,7 @@ UNLIKE: dict[str, Callable[[float], TorchModel]] = {
     "tensor hook": lambda v: made(tensor_hooked(v)),
     "custom optimizer": lambda v: made(optimizer=partial(Own, alpha=v)),
     "optimizer defaults": lambda v: made(optimizer=partial(FromDefaults, alpha=v)),
+    "fused optimizer": lambda v: made(optimizer=partial(torch.optim.Adagrad, lr=v, fused=v > 0.1)),
     "sequential lambda": lambda v: made(scheduler=sequential(v)),
     "chained lambda": lambda v: made(
         scheduler=lambda o: schedulers.ChainedScheduler([schedulers.LambdaLR(o, lambda _: v)])

@@ -21,7 +21,7 @@ import numpy as np
 from cerebro_spark.errors import CerebroError
 from cerebro_spark.trainer import Columns, ColumnSpec, Feed, Hooks, Resources
 from cerebro_spark.trainer.base import Trainer
-from cerebro_spark.trainer.frameworks import choose_trainer
+from cerebro_spark.trainer.spec import choose_trainer
 from cerebro_spark.types import Unit
 
 Rows = Callable[[int], dict[str, Any]]
