@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from cerebro_spark.checks import check_at_least
-from cerebro_spark.tune.algorithms.base import Algorithm, SpaceLike
-from cerebro_spark.tune.spaces.space import Space
-from cerebro_spark.types import Objective, Work
+from cerebro_spark.tune.algorithms.base import FixedEpochs, SpaceLike
+from cerebro_spark.tune.spaces.space import Point, Space
+from cerebro_spark.types import Objective
 
 
-class GridAlgorithm(Algorithm):
+class GridAlgorithm(FixedEpochs):
     """Train all configurations for `epochs` epochs; the last name of the space changes fastest.
 
     >>> from cerebro_spark.tune import hp
@@ -18,15 +17,8 @@ class GridAlgorithm(Algorithm):
     """
 
     def __init__(self, space: SpaceLike, objective: Objective, epochs: int, max_concurrent: int | None = None) -> None:
-        check_at_least("epochs", epochs, 1)
         space = space if isinstance(space, Space) else Space(space)
-        super().__init__(space, objective, space.size, seed=0, max_concurrent=max_concurrent)
-        self._epochs = epochs
-        self._asked = 0
+        super().__init__(space, objective, epochs, space.size, max_concurrent=max_concurrent)
 
-    def _asked_all(self) -> bool:
-        return self._asked == len(self._ids)
-
-    def _next(self) -> Work:
-        number, self._asked = self._asked, self._asked + 1
-        return Work(self._ids[number], self.space.params(self.space.numbered(number)), self._epochs)
+    def _point(self, number: int) -> Point:
+        return self.space.numbered(number)
