@@ -11,7 +11,7 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable
 from cerebro_spark.result import Result, load_result
 from cerebro_spark.result.frames import OutputNames
 from cerebro_spark.store.base import Store
-from cerebro_spark.tune.estimator_stage import OutputColumns, qualified
+from cerebro_spark.tune.estimator_stage import OutputColumns, qualified, with_metadata
 
 _COPY = "result"
 
@@ -52,7 +52,7 @@ class FittedSearch(Result, Model, OutputColumns, MLWritable, MLReadable[Any]):
 
     @classmethod
     def read(cls) -> MLReader[Any]:
-        return _ResultReader()
+        return _ResultReader(cls)
 
 
 def _again(kind: type[FittedSearch], store: Store, run_id: str, uid: str, given: Mapping[str, Any]) -> FittedSearch:
@@ -62,21 +62,14 @@ def _again(kind: type[FittedSearch], store: Store, run_id: str, uid: str, given:
     return result._set(**given)
 
 
-class _ResultWriter(MLWriter):
-    def __init__(self, result: FittedSearch) -> None:
-        super().__init__()
-        self._result = result
-
+class _ResultWriter(DefaultParamsWriter):
     def saveImpl(self, path: str) -> None:
-        DefaultParamsWriter.saveMetadata(self._result, path, self.sc)
-        self._result.save(f"{qualified(path, self.sc)}/{_COPY}")
+        super().saveImpl(path)
+        self.instance.save(f"{qualified(path, self.sc)}/{_COPY}")
 
 
-class _ResultReader(MLReader[Any]):
+class _ResultReader(DefaultParamsReader[Any]):
     def load(self, path: str) -> FittedSearch:
         metadata = DefaultParamsReader.loadMetadata(path, self.sc)
         plain = load_result(f"{qualified(path, self.sc)}/{_COPY}")
-        loaded = FittedSearch(plain._store, plain.run_id)
-        loaded._resetUid(metadata["uid"])
-        DefaultParamsReader.getAndSetParams(loaded, metadata)
-        return loaded
+        return with_metadata(FittedSearch(plain._store, plain.run_id), metadata)

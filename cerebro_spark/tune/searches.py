@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cerebro_spark.tune.algorithms.grid import GridAlgorithm
+from cerebro_spark.tune.algorithms.fixed import GridAlgorithm, RandomAlgorithm
 from cerebro_spark.tune.algorithms.halving import ASHAAlgorithm, HyperbandAlgorithm
 from cerebro_spark.tune.algorithms.pbt import PBTAlgorithm
-from cerebro_spark.tune.algorithms.random import RandomAlgorithm
 from cerebro_spark.tune.algorithms.tpe import TPEAlgorithm
 from cerebro_spark.tune.estimator import ModelSearch
 from cerebro_spark.tune.signatures import explained

@@ -41,7 +41,7 @@ class Stopping(Search):
         target: The value that ends the run in the same way, as soon as a trial reaches it. Defaults to None: none.
 
     >>> from cerebro_spark.tune import hp
-    >>> from cerebro_spark.tune.algorithms.grid import GridAlgorithm
+    >>> from cerebro_spark.tune.algorithms.fixed import GridAlgorithm
     >>> objective = Objective("val_loss", "min")
     >>> search = Stopping(GridAlgorithm({"lr": hp.choice([0.1, 0.2])}, objective, epochs=9), objective, target=0.5)
     >>> search.ask()

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from cerebro_spark.checks import check_at_least
-from cerebro_spark.errors import MissingDependency
-from cerebro_spark.tune.algorithms.base import FixedEpochs, SpaceLike
+from cerebro_spark.tune.algorithms.base import SpaceLike
+from cerebro_spark.tune.algorithms.fixed import FixedEpochs
+from cerebro_spark.tune.libraries import needed_by
 from cerebro_spark.tune.spaces.dimensions import Dimension, LogUniform, Normal, QLogUniform, Stepped, Uniform
 from cerebro_spark.tune.spaces.space import Point, Space
 from cerebro_spark.types import Objective, TrialId
@@ -93,13 +94,9 @@ def suggestion(space: Space, points: list[Point], losses: Mapping[int, float | N
 
 def load_hyperopt() -> Any:
     """Return Hyperopt, which is imported only where TPE is used. Raises MissingDependency if it cannot be imported."""
-    try:
+    with needed_by("TPESearch", "hyperopt", "hyperopt"):
         import hyperopt
         import hyperopt.tpe
-    except ImportError as error:
-        raise MissingDependency(
-            f"TPESearch needs hyperopt, which cannot be imported ({error}): pip install 'cerebro-spark[hyperopt]'"
-        ) from error
     return hyperopt
 
 

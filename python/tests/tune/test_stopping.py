@@ -12,7 +12,7 @@ from tune_searches import ALGORITHMS, LOSS, Player, wrapped
 
 from cerebro_spark.search import Done
 from cerebro_spark.tune import hp
-from cerebro_spark.tune.algorithms.grid import GridAlgorithm
+from cerebro_spark.tune.algorithms.fixed import GridAlgorithm
 from cerebro_spark.tune.algorithms.halving import HyperbandAlgorithm
 from cerebro_spark.tune.algorithms.pbt import PBTAlgorithm
 from cerebro_spark.tune.algorithms.stopping import Stopping
