@@ -38,14 +38,12 @@ def objective_for(metric: str, mode: str | None = None) -> Objective:
     """
     if not isinstance(metric, str) or not metric:
         raise ConfigurationError(f"`metric` is {metric!r}, but must be the name of a metric, such as 'val_loss'")
+    mode = inferred_mode(metric) if mode is None else mode
     if mode is None:
-        inferred = inferred_mode(metric)
-        if inferred is None:
-            raise ConfigurationError(
-                f"`mode` is not given, and whether more or less of {metric!r} is better cannot be told from its name:"
-                " say mode='max' or mode='min'"
-            )
-        return Objective(metric, inferred)
+        raise ConfigurationError(
+            f"`mode` is not given, and whether more or less of {metric!r} is better cannot be told from its name:"
+            " say mode='max' or mode='min'"
+        )
     if mode not in get_args(Mode):
         raise ConfigurationError(f"`mode` is {mode!r}, but must be 'min' or 'max'")
     return Objective(metric, cast(Mode, mode))

@@ -31,11 +31,10 @@ from cerebro_spark.types import Objective, Report, TrialId, Work
 
 @dataclass(slots=True)
 class TrialProgress:
-    """A trial that is being trained: up to which epoch it was asked for, how many it reported, and the best of them."""
+    """A trial that is being trained: how many epochs it reported, and the best of them."""
 
     trial: TrialId
     params: Mapping[str, Any]
-    asked: int
     reported: int = 0
     best: float = float("nan")
     best_epoch: int = 0
@@ -62,7 +61,7 @@ class LedSearch(Search):
         self.objective = objective
         self.epochs = epochs
         self._at_once = at_once
-        self._slice = 1 if sliced else epochs
+        self._sliced = sliced
         self._timeout = timeout
         self._began: float | None = None
         self._due: list[TrialProgress] = []
@@ -102,16 +101,14 @@ class LedSearch(Search):
     def ask(self) -> Work | Wait | Done:
         if self.enough():
             return Done()
-        if self._due:
-            progress = self._due.pop(0)
-            progress.asked = min(self.epochs, progress.asked + self._slice)
-            return Work(progress.trial, progress.params, progress.asked)
-        proposed = self.propose() if len(self.under_way) < self._at_once else None
-        if proposed is not None:
-            progress = TrialProgress(*proposed, asked=self._slice)
+        if not self._due and len(self.under_way) < self._at_once and (proposed := self.propose()) is not None:
+            progress = TrialProgress(*proposed)
             self.under_way[progress.trial] = progress
-            return Work(progress.trial, progress.params, progress.asked)
-        return Wait() if self.under_way else Done()
+            self._due.append(progress)
+        if not self._due:
+            return Wait() if self.under_way else Done()
+        progress = self._due.pop(0)
+        return Work(progress.trial, progress.params, progress.reported + 1 if self._sliced else self.epochs)
 
     def tell(self, report: Report) -> None:
         progress = self.under_way.get(report.trial)
@@ -128,7 +125,7 @@ class LedSearch(Search):
         goes_on = self.epoch(progress, report, value)
         # Epochs are counted, because they may be evaluated out of order.
         if goes_on and progress.reported < self.epochs:
-            if progress.reported == progress.asked:
+            if self._sliced:
                 self._due.append(progress)
             return
         del self.under_way[progress.trial]
