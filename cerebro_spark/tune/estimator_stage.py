@@ -13,7 +13,7 @@ import cloudpickle
 from pyspark.ml import Estimator
 from pyspark.ml.param import Param
 from pyspark.ml.param.shared import HasPredictionCol, HasProbabilityCol, HasRawPredictionCol
-from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
+from pyspark.ml.util import DefaultParamsReadable, DefaultParamsReader, DefaultParamsWriter, MLWritable, MLWriter
 
 from cerebro_spark.errors import ConfigurationError, EventLogError
 from cerebro_spark.recipe import check_functions
@@ -56,7 +56,7 @@ class OutputColumns(HasPredictionCol, HasProbabilityCol, HasRawPredictionCol):
         return self.copy(params)
 
 
-class SearchStage(Estimator[Any], OutputColumns, MLWritable, MLReadable[Any]):
+class SearchStage(Estimator[Any], OutputColumns, MLWritable, DefaultParamsReadable[Any]):
     """The parts of Spark ML that a search has beside `fit`."""
 
     def _handed_over(self, result: Any) -> Any:
@@ -68,7 +68,7 @@ class SearchStage(Estimator[Any], OutputColumns, MLWritable, MLReadable[Any]):
         return _SearchWriter(self)
 
     @classmethod
-    def read(cls) -> MLReader[Any]:
+    def read(cls) -> DefaultParamsReader[Any]:
         return _SearchReader(cls)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pyspark.ml import Model
-from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
+from pyspark.ml.util import DefaultParamsReadable, DefaultParamsReader, DefaultParamsWriter, MLWritable, MLWriter
 
 from cerebro_spark.result import Result, load_result
 from cerebro_spark.result.frames import OutputNames
@@ -16,7 +16,7 @@ from cerebro_spark.tune.estimator_stage import OutputColumns, qualified, with_me
 _COPY = "result"
 
 
-class FittedSearch(Result, Model, OutputColumns, MLWritable, MLReadable[Any]):
+class FittedSearch(Result, Model, OutputColumns, MLWritable, DefaultParamsReadable[Any]):
     """A Result that is a `pyspark.ml.Model`, so that it can be the last stage of a `PipelineModel`.
 
     The pipeline saves a whole copy of the result: it loads in another process, also when the run was deleted.
@@ -51,7 +51,7 @@ class FittedSearch(Result, Model, OutputColumns, MLWritable, MLReadable[Any]):
         return _ResultWriter(self)
 
     @classmethod
-    def read(cls) -> MLReader[Any]:
+    def read(cls) -> DefaultParamsReader[Any]:
         return _ResultReader(cls)
 
 
@@ -63,13 +63,15 @@ def _again(kind: type[FittedSearch], store: Store, run_id: str, uid: str, given:
 
 
 class _ResultWriter(DefaultParamsWriter):
+    instance: FittedSearch
+
     def saveImpl(self, path: str) -> None:
         super().saveImpl(path)
         self.instance.save(f"{qualified(path, self.sc)}/{_COPY}")
 
 
 class _ResultReader(DefaultParamsReader[Any]):
-    def load(self, path: str) -> FittedSearch:
+    def load(self, path: str) -> Any:
         metadata = DefaultParamsReader.loadMetadata(path, self.sc)
         plain = load_result(f"{qualified(path, self.sc)}/{_COPY}")
         return with_metadata(FittedSearch(plain._store, plain.run_id), metadata)
