@@ -118,10 +118,10 @@ def optimize(
     cerebro_spark.errors.ConfigurationError: the study would maximize 'val_loss', of which less is better: make it
     with direction='minimize', or say mode='max' if it is the other way round
     """
-    given = locals()  # the options are passed on by their names
     called = _checked_callbacks(callbacks)
     _check(study, n_trials, timeout, bool(called))
-    given["mode"] = _mode(study, metric, mode)
+    mode = _mode(study, metric, mode)
+    given = locals()  # the options are passed on by their names
     options = TrainingOptions(**{field.name: given[field.name] for field in fields(TrainingOptions)})
     training = LedTraining(model_fn, options, _ABSENT)
     at_once = training.backend.num_workers if max_concurrent is None else max_concurrent

@@ -171,8 +171,8 @@ class Normal(Dimension):
 class Stepped(Dimension):
     """Multiples of a step, from the first that is not below `low` to the last that is not above `high`.
 
-    Each is as likely as the others. Values are whole numbers if the step is one. Multiples are computed from the
-    decimal number as it was written, so that 3 times 0.1 is 0.3.
+    Values are whole numbers if the step is one. Multiples are computed from the decimal number as it was written, so
+    that 3 times 0.1 is 0.3.
     """
 
     low: Value
