@@ -7,14 +7,13 @@ LocalBackend.
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import warnings
-from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from cerebro_spark import runs
-from cerebro_spark.checks import check_at_least
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.result import Result
@@ -66,6 +65,8 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
         ConfigurationError: An argument is unknown, or can never be right. Nothing has been started then.
     """
 
+    _algorithm: ClassVar[type[Algorithm]]
+
     space: Mapping[str, Any] | Space
     max_concurrent: int | None = None
     time_budget: float | None = None
@@ -78,8 +79,6 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
         self._training()
         self.space = self.space if isinstance(self.space, Space) else Space(self.space)
         check_batch_sizes(self.space)
-        if self.max_concurrent is not None:
-            check_at_least("max_concurrent", self.max_concurrent, 1)
         if self.progress not in (None, True, False):
             raise ConfigurationError(f"`progress` is {self.progress!r}, but must be True, False or None")
         # The algorithm checks its own arguments when it is made.
@@ -89,10 +88,6 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
     def objective(self) -> Objective:
         """The metric that decides, with its direction."""
         return self._training().objective
-
-    @abstractmethod
-    def _algorithm(self, max_concurrent: int | None, workers: int) -> Algorithm:
-        """Return the pure algorithm behind this search."""
 
     # -- what users call
 
@@ -184,7 +179,12 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
         return Training(self.model_fn, self)
 
     def _stopping_algorithm(self, workers: int) -> Search:
-        algorithm = self._algorithm(self.max_concurrent, workers)
+        """Return the algorithm, made of the arguments that have the same names, with what stops it early."""
+        names = inspect.signature(self._algorithm).parameters
+        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name in names}
+        if self.max_concurrent is None and self._algorithm.default_concurrent is not None:
+            given["max_concurrent"] = 2 * workers
+        algorithm = self._algorithm(objective=self.objective, **given)
         if self.patience is self.time_budget is self.target is None:
             return algorithm
         return Stopping(algorithm, self.objective, self.patience, self.time_budget, self.target)

@@ -7,25 +7,21 @@ be trusted. Of a store only the address is saved, never its credentials; backend
 from __future__ import annotations
 
 import hashlib
-import logging
-from dataclasses import fields
 from typing import Any, TypeVar
 
 import cloudpickle
 from pyspark.ml import Estimator
 from pyspark.ml.param import Param
 from pyspark.ml.param.shared import HasPredictionCol, HasProbabilityCol, HasRawPredictionCol
-from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
+from pyspark.ml.util import DefaultParamsReadable, DefaultParamsReader, DefaultParamsWriter, MLWritable, MLWriter
 
 from cerebro_spark.errors import ConfigurationError, EventLogError
 from cerebro_spark.recipe import check_functions
 from cerebro_spark.store import moved, open_store
 from cerebro_spark.trainer.base import Hooks
-from cerebro_spark.tune.address import address_of
+from cerebro_spark.tune.saving import saved_arguments
 
-_log = logging.getLogger("cerebro_spark")
 _FOLDER, _ARGUMENTS, _DIGEST = "search", "arguments.pickle", "argumentsDigest"
-_NOT_SAVED = ("backend", "trackers")
 Self = TypeVar("Self", bound="OutputColumns")
 
 
@@ -39,18 +35,15 @@ class OutputColumns(HasPredictionCol, HasProbabilityCol, HasRawPredictionCol):
 
     def setPredictionCol(self: Self, value: str) -> Self:
         """Name the column of predictions."""
-        self._set(predictionCol=value)
-        return self
+        return self._set(predictionCol=value)
 
     def setProbabilityCol(self: Self, value: str) -> Self:
         """Name the column of a classifier's probabilities."""
-        self._set(probabilityCol=value)
-        return self
+        return self._set(probabilityCol=value)
 
     def setRawPredictionCol(self: Self, value: str) -> Self:
         """Name the column of a classifier's logits."""
-        self._set(rawPredictionCol=value)
-        return self
+        return self._set(rawPredictionCol=value)
 
     def _with_params(self: Self, params: Any) -> Self:
         """Return a copy with other values. Spark passes the params of all stages; those of others change nothing."""
@@ -63,7 +56,7 @@ class OutputColumns(HasPredictionCol, HasProbabilityCol, HasRawPredictionCol):
         return self.copy(params)
 
 
-class SearchStage(Estimator[Any], OutputColumns, MLWritable, MLReadable[Any]):
+class SearchStage(Estimator[Any], OutputColumns, MLWritable, DefaultParamsReadable[Any]):
     """The parts of Spark ML that a search has beside `fit`."""
 
     def _handed_over(self, result: Any) -> Any:
@@ -75,27 +68,19 @@ class SearchStage(Estimator[Any], OutputColumns, MLWritable, MLReadable[Any]):
         return _SearchWriter(self)
 
     @classmethod
-    def read(cls) -> MLReader[Any]:
+    def read(cls) -> DefaultParamsReader[Any]:
         return _SearchReader(cls)
 
 
-class _SearchWriter(MLWriter):
-    def __init__(self, search: Any) -> None:
-        super().__init__()
-        self._search = search
-
+class _SearchWriter(DefaultParamsWriter):
     def saveImpl(self, path: str) -> None:
-        data: bytes = cloudpickle.dumps(arguments_of(self._search))
+        data: bytes = cloudpickle.dumps(arguments_of(self.instance))
         about = {_DIGEST: hashlib.sha256(data).hexdigest()}
-        DefaultParamsWriter.saveMetadata(self._search, path, self.sc, extraMetadata=about)
+        DefaultParamsWriter.saveMetadata(self.instance, path, self.sc, extraMetadata=about)
         open_store(f"{qualified(path, self.sc)}/{_FOLDER}").write(_ARGUMENTS, data)
 
 
-class _SearchReader(MLReader[Any]):
-    def __init__(self, kind: type[Any]) -> None:
-        super().__init__()
-        self._kind = kind
-
+class _SearchReader(DefaultParamsReader[Any]):
     def load(self, path: str) -> Any:
         metadata = DefaultParamsReader.loadMetadata(path, self.sc)
         data = open_store(f"{qualified(path, self.sc)}/{_FOLDER}").read(_ARGUMENTS)
@@ -104,10 +89,14 @@ class _SearchReader(MLReader[Any]):
                 f"{_FOLDER}/{_ARGUMENTS} in {path} is not what was saved with this search: its digest differs from the"
                 " one in the metadata; save it again"
             )
-        search = _make_search(self._kind, data)
-        search._resetUid(metadata["uid"])
-        DefaultParamsReader.getAndSetParams(search, metadata)
-        return search
+        return with_metadata(_make_search(self.cls, data), metadata)
+
+
+def with_metadata(stage: Any, metadata: dict[str, Any]) -> Any:
+    """Return a stage that was loaded, with the uid and the params that it was saved with."""
+    stage._resetUid(metadata["uid"])
+    DefaultParamsReader.getAndSetParams(stage, metadata)
+    return stage
 
 
 def _make_search(kind: type[Any], data: bytes) -> Any:
@@ -123,7 +112,6 @@ def _make_search(kind: type[Any], data: bytes) -> Any:
 
 def arguments_of(search: Any) -> dict[str, Any]:
     """Return the arguments to make such a search again. Raises ConfigurationError if one of them cannot be saved."""
-    given = {field.name: getattr(search, field.name) for field in fields(search) if field.name not in _NOT_SAVED}
     check_functions(Hooks(search.model_fn, search.input_fn, search.train_fn, search.eval_fn))
     validation = search.validation
     if validation is not None and not isinstance(validation, bool | int | float | str):
@@ -131,9 +119,7 @@ def arguments_of(search: Any) -> dict[str, Any]:
             f"`validation` is a {type(validation).__name__}, which is data and not saved with a search: give a share"
             " such as 0.2, or the name of a boolean column"
         )
-    if search.trackers:
-        _log.warning("the search is saved without its trackers: give them again to one that is loaded")
-    return {**given, "store": address_of(search.store)}
+    return saved_arguments(search, type(search))
 
 
 def qualified(path: str, context: Any) -> str:

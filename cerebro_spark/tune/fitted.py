@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from pyspark.ml import Model
-from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
+from pyspark.ml.util import DefaultParamsReadable, DefaultParamsReader, DefaultParamsWriter, MLWritable, MLWriter
 
 from cerebro_spark.result import Result, load_result
 from cerebro_spark.result.frames import OutputNames
 from cerebro_spark.store.base import Store
-from cerebro_spark.tune.estimator_stage import OutputColumns, qualified
+from cerebro_spark.tune.estimator_stage import OutputColumns, qualified, with_metadata
 
 _COPY = "result"
 
 
-class FittedSearch(Result, Model, OutputColumns, MLWritable, MLReadable[Any]):
+class FittedSearch(Result, Model, OutputColumns, MLWritable, DefaultParamsReadable[Any]):
     """A Result that is a `pyspark.ml.Model`, so that it can be the last stage of a `PipelineModel`.
 
     The pipeline saves a whole copy of the result: it loads in another process, also when the run was deleted.
@@ -51,8 +51,8 @@ class FittedSearch(Result, Model, OutputColumns, MLWritable, MLReadable[Any]):
         return _ResultWriter(self)
 
     @classmethod
-    def read(cls) -> MLReader[Any]:
-        return _ResultReader()
+    def read(cls) -> DefaultParamsReader[Any]:
+        return _ResultReader(cls)
 
 
 def _again(kind: type[FittedSearch], store: Store, run_id: str, uid: str, given: Mapping[str, Any]) -> FittedSearch:
@@ -62,21 +62,16 @@ def _again(kind: type[FittedSearch], store: Store, run_id: str, uid: str, given:
     return result._set(**given)
 
 
-class _ResultWriter(MLWriter):
-    def __init__(self, result: FittedSearch) -> None:
-        super().__init__()
-        self._result = result
+class _ResultWriter(DefaultParamsWriter):
+    instance: FittedSearch
 
     def saveImpl(self, path: str) -> None:
-        DefaultParamsWriter.saveMetadata(self._result, path, self.sc)
-        self._result.save(f"{qualified(path, self.sc)}/{_COPY}")
+        super().saveImpl(path)
+        self.instance.save(f"{qualified(path, self.sc)}/{_COPY}")
 
 
-class _ResultReader(MLReader[Any]):
-    def load(self, path: str) -> FittedSearch:
+class _ResultReader(DefaultParamsReader[Any]):
+    def load(self, path: str) -> Any:
         metadata = DefaultParamsReader.loadMetadata(path, self.sc)
         plain = load_result(f"{qualified(path, self.sc)}/{_COPY}")
-        loaded = FittedSearch(plain._store, plain.run_id)
-        loaded._resetUid(metadata["uid"])
-        DefaultParamsReader.getAndSetParams(loaded, metadata)
-        return loaded
+        return with_metadata(FittedSearch(plain._store, plain.run_id), metadata)

@@ -23,11 +23,11 @@ from cerebro_spark.errors import CerebroError, ConfigurationError, PreflightFail
 from cerebro_spark.result import Result
 from cerebro_spark.store import moved
 from cerebro_spark.store.opening import open_store
-from cerebro_spark.tune.address import address_of
 from cerebro_spark.tune.arguments import check_backend
 from cerebro_spark.tune.options import ModelFn, TrainingOptions, copy_options
 from cerebro_spark.tune.plugins.hyperopt_search import NO_MODEL, FminSearch, Limits, checked_point, hyperopt, is_bare
 from cerebro_spark.tune.plugins.led import Absent, LedTraining
+from cerebro_spark.tune.saving import NOT_SAVED, address_of, saved_arguments
 from cerebro_spark.tune.signatures import explained
 from cerebro_spark.tune.spaces.bare import Bare
 from cerebro_spark.tune.training import open_result
@@ -125,11 +125,8 @@ class CerebroTrials(TrainingOptions, hyperopt.Trials):  # type: ignore[misc]
         super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
-        names = {field.name for field in fields(TrainingOptions)} - {"backend", "trackers"}
-        options = {name: getattr(self, name) for name in names} | {"store": address_of(self.store)}
-        if self.trackers:
-            _log.warning("CerebroTrials are pickled without their trackers")
-        others = {name: value for name, value in vars(self).items() if name not in {*names, "backend", "trackers"}}
+        options = saved_arguments(self, TrainingOptions)
+        others = {name: value for name, value in vars(self).items() if name not in {*options, *NOT_SAVED}}
         # Only cloudpickle can pickle functions of a notebook, or lambdas.
         return {**others, _OPTIONS: cloudpickle.dumps(options), "data": _without_store(self.data)}
 
@@ -199,20 +196,13 @@ class CerebroTrials(TrainingOptions, hyperopt.Trials):  # type: ignore[misc]
             return self._outcome(space, return_argmin)
         self.data = training.dataset(self.data)  # prepared once
         _warn_of_idle_workers(max_queue_len, min(training.backend.num_workers, limits.max_evals - len(self)))
+        algo = algo or hyperopt.tpe.suggest
+        rng = np.random.default_rng() if rstate is None else rstate
         custom = callable(show_progressbar)
         bars = show_progressbar if custom else hyperopt.progress.no_progress_callback
         with bars(initial=len(self), total=limits.max_evals) as bar:
             search = FminSearch(
-                self,
-                self._points,
-                domain,
-                algo or hyperopt.tpe.suggest,
-                np.random.default_rng() if rstate is None else rstate,
-                limits,
-                training.objective,
-                self.epochs,
-                max_queue_len,
-                bar,
+                self, self._points, domain, algo, rng, limits, training.objective, self.epochs, max_queue_len, bar
             )
             self._lead(training, search, None if verbose and show_progressbar and not custom else False)
         return self._outcome(space, return_argmin)
@@ -237,8 +227,7 @@ class CerebroTrials(TrainingOptions, hyperopt.Trials):  # type: ignore[misc]
             raise ConfigurationError(f"{error}. {_A_MODEL}") from error
         if not no_dict:
             return training
-        functions = {name: getattr(self, name) for name in _FUNCTIONS}
-        bare = {name: Bare(function) for name, function in functions.items() if function is not None}
+        bare = {name: Bare(function) for name in _FUNCTIONS if (function := getattr(self, name)) is not None}
         return LedTraining(Bare(fn), copy_options(self, **bare), _ABSENT)
 
     def _lead(self, training: LedTraining, search: FminSearch, progress: bool | None) -> None:

@@ -38,14 +38,12 @@ def objective_for(metric: str, mode: str | None = None) -> Objective:
     """
     if not isinstance(metric, str) or not metric:
         raise ConfigurationError(f"`metric` is {metric!r}, but must be the name of a metric, such as 'val_loss'")
+    mode = inferred_mode(metric) if mode is None else mode
     if mode is None:
-        inferred = _inferred(metric)
-        if inferred is None:
-            raise ConfigurationError(
-                f"`mode` is not given, and whether more or less of {metric!r} is better cannot be told from its name:"
-                " say mode='max' or mode='min'"
-            )
-        return Objective(metric, inferred)
+        raise ConfigurationError(
+            f"`mode` is not given, and whether more or less of {metric!r} is better cannot be told from its name:"
+            " say mode='max' or mode='min'"
+        )
     if mode not in get_args(Mode):
         raise ConfigurationError(f"`mode` is {mode!r}, but must be 'min' or 'max'")
     return Objective(metric, cast(Mode, mode))
@@ -66,8 +64,13 @@ def value_of(report: Report, objective: Objective) -> float:
     return value if math.isfinite(value) else float("nan")
 
 
-def _inferred(metric: str) -> Mode | None:
-    """Keras numbers metrics (`auc_1`) and names them by output (`left_auc`); this package, by split (`val_auc`)."""
+def inferred_mode(metric: str) -> Mode | None:
+    """Return the mode of a metric, by the last words of its name; None for a name that is not well known.
+
+    >>> inferred_mode("val_left_auc_1"), inferred_mode("profit")
+    ('max', None)
+    """
+    # Keras numbers metrics (`auc_1`) and names them by output (`left_auc`); this package, by split (`val_auc`).
     words = re.sub(r"_\d+$", "", metric.lower().removeprefix("val_")).split("_")
     if _REVERSING & set(words[:-1]):
         return None

@@ -8,34 +8,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from time import monotonic
+from dataclasses import fields
 from typing import Any
 
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.checks import check_at_least
-from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.input.inputs import ColumnNames
-from cerebro_spark.errors import ConfigurationError, MissingDependency
+from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.result import Result
 from cerebro_spark.store.base import Store
 from cerebro_spark.trainer.resources import Resources
 from cerebro_spark.trainer.spec import Framework
-from cerebro_spark.tune.objective import objective_for
+from cerebro_spark.tune.libraries import needed_by
+from cerebro_spark.tune.objective import inferred_mode, objective_for
 from cerebro_spark.tune.options import ModelFn, TrainingOptions
 from cerebro_spark.tune.plugins.led import Absent, LedSearch, LedTraining, TrialProgress
 from cerebro_spark.tune.signatures import completed_from, refusing_unknown
 from cerebro_spark.tune.trackers.base import Tracker
 from cerebro_spark.types import Objective, Report, TrialId
 
-try:
+with needed_by("cerebro_spark.tune.optuna", "optuna", "optuna"):
     import optuna
     from optuna.study import StudyDirection
     from optuna.trial import TrialState
-except ImportError as error:
-    raise MissingDependency(
-        f"cerebro_spark.tune.optuna needs optuna, which cannot be imported ({error}): pip install"
-        " 'cerebro-spark[optuna]'"
-    ) from error
 
 Define = Callable[[Any], Mapping[str, Any]]
 Callback = Callable[[optuna.Study, optuna.trial.FrozenTrial], None]
@@ -125,45 +120,19 @@ def optimize(
     """
     called = _checked_callbacks(callbacks)
     _check(study, n_trials, timeout, bool(called))
-    options = TrainingOptions(
-        store=store,
-        metric=metric,
-        mode=_mode(study, metric, mode),
-        backend=backend,
-        features=features,
-        label=label,
-        weight=weight,
-        validation=validation,
-        partitions=partitions,
-        allow_nan=allow_nan,
-        seed=seed,
-        input_fn=input_fn,
-        train_fn=train_fn,
-        eval_fn=eval_fn,
-        framework=framework,
-        resources=resources,
-        replicas=replicas,
-        max_kills=max_kills,
-        unit_timeout=unit_timeout,
-        kind=kind,
-        trackers=trackers,
-    )
+    mode = _mode(study, metric, mode)
+    given = locals()  # the options are passed on by their names
+    options = TrainingOptions(**{field.name: given[field.name] for field in fields(TrainingOptions)})
     training = LedTraining(model_fn, options, _ABSENT)
     at_once = training.backend.num_workers if max_concurrent is None else max_concurrent
     check_at_least("max_concurrent", at_once, 1)
     search = StudySearch(study, space, n_trials, timeout, training.objective, epochs, at_once, called)
-    return _lead(study, training, search, training.dataset(data), progress)
-
-
-def _lead(
-    study: optuna.Study, training: LedTraining, search: StudySearch, dataset: Dataset, progress: bool | None
-) -> Result:
+    dataset = training.dataset(data)
     with _in_its_loop(study):
         try:
-            training.lead(search, dataset, progress)
+            return training.lead(search, dataset, progress)
         finally:
             search.leave()
-    return training.result(search.run_id)
 
 
 class StudySearch(LedSearch):
@@ -180,9 +149,8 @@ class StudySearch(LedSearch):
         at_once: int,
         callbacks: Sequence[Callback] = (),
     ) -> None:
-        super().__init__(objective, epochs, at_once, sliced=True)
-        self._study, self._space, self._n_trials, self._timeout = study, space, n_trials, timeout
-        self._began: float | None = None
+        super().__init__(objective, epochs, at_once, sliced=True, timeout=timeout)
+        self._study, self._space, self._n_trials = study, space, n_trials
         self._begun = 0
         self._trials: dict[TrialId, optuna.Trial] = {}
         self._exhausted = False
@@ -203,11 +171,8 @@ class StudySearch(LedSearch):
         return None
 
     def _over(self) -> bool:
-        now = monotonic()
-        self._began = now if self._began is None else self._began
-        late = self._timeout is not None and now - self._began >= self._timeout
         stopped = self._exhausted or getattr(self._study, "_stop_flag", False)
-        return late or stopped or (self._n_trials is not None and self._begun >= self._n_trials)
+        return self.timed_out() or stopped or (self._n_trials is not None and self._begun >= self._n_trials)
 
     def _params(self, trial: optuna.Trial) -> Mapping[str, Any] | None:
         """Return the params of a trial; None if the user's function pruned it."""
@@ -238,9 +203,6 @@ class StudySearch(LedSearch):
         return True
 
     def finished(self, progress: TrialProgress) -> None:
-        if progress.best != progress.best:
-            self.failed(progress, f"{self.objective.metric} was no finite number in any of its epochs")
-            return
         self._tell(progress, TrialState.COMPLETE)
 
     def failed(self, progress: TrialProgress, error: str) -> None:
@@ -289,11 +251,9 @@ def _in_its_loop(study: optuna.Study) -> Iterator[None]:
 
 
 def _checked_callbacks(callbacks: Iterable[Callback] | None) -> tuple[Callback, ...]:
-    if callbacks is None:
-        return ()
-    if callable(callbacks) or not isinstance(callbacks, Iterable):
+    if callable(callbacks) or not isinstance(callbacks, Iterable | None):
         raise ConfigurationError(f"`callbacks` is {callbacks!r}, but must be a list of functions: write [callback]")
-    called = tuple(callbacks)
+    called = tuple(callbacks or ())
     for callback in called:
         if not callable(callback):
             raise ConfigurationError(
@@ -321,17 +281,11 @@ def _check(study: optuna.Study, n_trials: int | None, timeout: float | None, cal
 def _mode(study: optuna.Study, metric: str, mode: str | None) -> str:
     """Return the study's direction, unless it contradicts `mode`, or what is known of the metric."""
     direction, other = ("max", "min") if study.direction == StudyDirection.MAXIMIZE else ("min", "max")
-    if (mode or _known(metric)) != other:
+    objective_for(metric, mode or direction)  # refuses what is no metric or no mode
+    if (mode or inferred_mode(metric)) != other:
         return direction
     better = "less" if other == "min" else "more"
     raise ConfigurationError(
         f"the study would {direction}imize {metric!r}, of which {better} is better: make it with"
         f" direction='{other}imize', or say mode='{direction}' if it is the other way round"
     )
-
-
-def _known(metric: str) -> str | None:
-    try:
-        return objective_for(metric).mode
-    except ConfigurationError:
-        return None  # not a well-known metric: the study decides

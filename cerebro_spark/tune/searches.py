@@ -1,16 +1,17 @@
-"""The searches as users call them: a pure algorithm each, and its own arguments. They run nothing themselves."""
+"""The searches as users call them: a pure algorithm each, and its own arguments. They run nothing themselves.
+
+The fields of a search are the arguments of its algorithm, by the same names.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cerebro_spark.tune.algorithms.base import Algorithm
-from cerebro_spark.tune.algorithms.grid import GridAlgorithm
+from cerebro_spark.tune.algorithms.fixed import GridAlgorithm, RandomAlgorithm
 from cerebro_spark.tune.algorithms.halving import ASHAAlgorithm, HyperbandAlgorithm
 from cerebro_spark.tune.algorithms.pbt import PBTAlgorithm
-from cerebro_spark.tune.algorithms.random import RandomAlgorithm
-from cerebro_spark.tune.algorithms.tpe import TPEAlgorithm, check_hyperopt
+from cerebro_spark.tune.algorithms.tpe import TPEAlgorithm
 from cerebro_spark.tune.estimator import ModelSearch
 from cerebro_spark.tune.signatures import explained
 
@@ -37,10 +38,8 @@ class GridSearch(ModelSearch):
     'min'
     """
 
+    _algorithm = GridAlgorithm
     epochs: int
-
-    def _algorithm(self, max_concurrent: int | None, workers: int) -> Algorithm:
-        return GridAlgorithm(self.space, self.objective, self.epochs, max_concurrent)
 
 
 @explained()
@@ -65,11 +64,9 @@ class RandomSearch(ModelSearch):
     (20, 0)
     """
 
+    _algorithm = RandomAlgorithm
     num_trials: int
     epochs: int
-
-    def _algorithm(self, max_concurrent: int | None, workers: int) -> Algorithm:
-        return RandomAlgorithm(self.space, self.objective, self.epochs, self.num_trials, self.seed, max_concurrent)
 
 
 @explained()
@@ -96,13 +93,9 @@ class TPESearch(ModelSearch):
     'max'
     """
 
+    _algorithm = TPEAlgorithm
     num_trials: int
     epochs: int
-
-    def _algorithm(self, max_concurrent: int | None, workers: int) -> Algorithm:
-        check_hyperopt()
-        concurrent = max_concurrent or 2 * workers
-        return TPEAlgorithm(self.space, self.objective, self.epochs, self.num_trials, self.seed, concurrent)
 
 
 @explained()
@@ -126,11 +119,9 @@ class Hyperband(ModelSearch):
     3
     """
 
+    _algorithm = HyperbandAlgorithm
     max_epochs: int
     eta: int = 3
-
-    def _algorithm(self, max_concurrent: int | None, workers: int) -> Algorithm:
-        return HyperbandAlgorithm(self.space, self.objective, self.max_epochs, self.eta, self.seed, max_concurrent)
 
 
 @explained()
@@ -157,22 +148,11 @@ class ASHA(ModelSearch):
     (3, 1)
     """
 
+    _algorithm = ASHAAlgorithm
     num_trials: int
     max_epochs: int
     eta: int = 3
     min_epochs: int = 1
-
-    def _algorithm(self, max_concurrent: int | None, workers: int) -> Algorithm:
-        return ASHAAlgorithm(
-            self.space,
-            self.objective,
-            self.num_trials,
-            self.max_epochs,
-            self.eta,
-            self.min_epochs,
-            self.seed,
-            max_concurrent or 2 * workers,
-        )
 
 
 @explained()
@@ -201,21 +181,9 @@ class PBT(ModelSearch):
     0.25
     """
 
+    _algorithm = PBTAlgorithm
     population: int
     epochs: int
     perturb_every: int = 1
     quantile: float = 0.25
     perturb: Sequence[str] | None = None
-
-    def _algorithm(self, max_concurrent: int | None, workers: int) -> Algorithm:
-        return PBTAlgorithm(
-            self.space,
-            self.objective,
-            self.population,
-            self.epochs,
-            self.perturb_every,
-            self.quantile,
-            self.perturb,
-            self.seed,
-            max_concurrent,
-        )

@@ -36,23 +36,25 @@ class Algorithm(Search):
 
     A trial counts from the Work that asks for it until all its epochs were reported, it failed, or it was ended; one
     that waits for a promotion does not count. A subclass defines what comes next (`_next`), what follows when a trial
-    has done its work (`_rested`) or will do no more (`_left`), and its own state.
+    has done its work (`_rested`) or will do no more (`_left`), and its own state. `default_concurrent` is its
+    `max_concurrent` if none is given; None for no limit.
 
     Args:
         space: The space, or the dict to make one from.
         objective: What counts as better.
         trials: How many trials there will be.
         seed: The seed of all random choices.
-        max_concurrent: How many trials are trained at a time; None for no limit.
+        max_concurrent: How many trials are trained at a time; None for the default of the algorithm.
     """
 
+    default_concurrent: int | None = None
+
     def __init__(self, space: SpaceLike, objective: Objective, trials: int, seed: int, max_concurrent: int | None):
-        check_at_least("seed", seed, 0)
         if max_concurrent is not None:
             check_at_least("max_concurrent", max_concurrent, 1)
         self.space = space if isinstance(space, Space) else Space(space)
         self.objective = objective
-        self.max_concurrent = max_concurrent
+        self.max_concurrent = self.default_concurrent if max_concurrent is None else max_concurrent
         self._seed = seed
         self._ids = make_trial_ids(trials)
         self._numbers = {trial: number for number, trial in enumerate(self._ids)}
@@ -78,8 +80,7 @@ class Algorithm(Search):
         if report.failed:
             self._leave(report.trial, failed=True)
             return
-        value = value_of(report, self.objective)
-        self._note(report, value)
+        self._note(report, value_of(report, self.objective))
         awaited = self._awaited.get(report.trial, [])
         if report.epoch in awaited:
             awaited.remove(report.epoch)
@@ -102,9 +103,6 @@ class Algorithm(Search):
         """Return whether nothing more will be asked for, whatever is reported."""
         return False
 
-    def _noted(self, report: Report, value: float) -> None:
-        """Take note of an epoch that was reported."""
-
     def _rested(self, trial: TrialId) -> None:
         """Take note of a trial that has done all its work."""
 
@@ -121,27 +119,25 @@ class Algorithm(Search):
         """Return a random point for a trial; it depends on the seed and the number alone."""
         return self.space.sample(np.random.default_rng([self._seed, 0, number]))
 
+    def _loss(self, value: float) -> float:
+        """Return a value as a loss: less of it is better."""
+        return -value if self.objective.mode == "max" else value
+
     def _ranked(self, values: Mapping[TrialId, float]) -> list[TrialId]:
         """Return the trials that have a value, best first; of equal ones, the first drawn."""
-        sign = -1.0 if self.objective.mode == "max" else 1.0
         known = [trial for trial, value in values.items() if value == value]
-        return sorted(known, key=lambda trial: (sign * values[trial], self._numbers[trial]))
+        return sorted(known, key=lambda trial: (self._loss(values[trial]), self._numbers[trial]))
 
     def _note(self, report: Report, value: float) -> None:
+        """Take note of an epoch that was reported."""
         standing = self._standings.setdefault(report.trial, Standing())
         if report.epoch >= standing.epoch:
             standing.epoch, standing.value = report.epoch, value
         if self.objective.better(value, than=standing.best):
             standing.best = value
-        self._noted(report, value)
 
     def _leave(self, trial: TrialId, failed: bool) -> None:
         self._awaited.pop(trial, None)
         if failed or trial not in self._gone:
             self._gone.add(trial)
             self._left(trial, failed)
-
-
-def packed(value: float) -> float | None:
-    """Return a number as JSON can have it, which has no NaN."""
-    return value if value == value else None

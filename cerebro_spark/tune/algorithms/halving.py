@@ -6,13 +6,11 @@ Trials are compared at rungs, by their value at that epoch; epochs between rungs
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 
 from cerebro_spark.checks import check_at_least
 from cerebro_spark.tune.algorithms.base import Algorithm, SpaceLike
 from cerebro_spark.types import Objective, TrialId, Work
-
-# ASHA promotes by what has been reported: if all trials began at once, no report would be there to decide by.
-_DEFAULT_CONCURRENT = 16
 
 
 def rungs(max_epochs: int, eta: int, min_epochs: int = 1) -> list[int]:
@@ -26,10 +24,8 @@ def rungs(max_epochs: int, eta: int, min_epochs: int = 1) -> list[int]:
     check_at_least("max_epochs", max_epochs, min_epochs, why)
     check_at_least("eta", eta, 2, "with 1 no trial is ever dropped")
     found = [max_epochs]
-    divisor = eta
-    while max_epochs // divisor >= min_epochs:
-        found.insert(0, max_epochs // divisor)
-        divisor *= eta
+    while found[0] // eta >= min_epochs:
+        found.insert(0, found[0] // eta)
     return found
 
 
@@ -41,12 +37,9 @@ def brackets(max_epochs: int, eta: int) -> list[list[tuple[int, int]]]:
     """
     epochs = rungs(max_epochs, eta)
     boldest = len(epochs) - 1
-    table = []
-    for s in range(boldest, -1, -1):
-        # As in the paper's table. Its formula rounds up instead, and would start more trials than the table has.
-        trials = (boldest + 1) // (s + 1) * eta**s
-        table.append([(trials // eta**i, epochs[boldest - s + i]) for i in range(s + 1)])
-    return table
+    # As in the paper's table. Its formula rounds up instead, and would start more trials than the table has.
+    starts = [(s, (boldest + 1) // (s + 1) * eta**s) for s in range(boldest, -1, -1)]
+    return [[(trials // eta**i, epochs[boldest - s + i]) for i in range(s + 1)] for s, trials in starts]
 
 
 @dataclass(slots=True)
@@ -90,12 +83,9 @@ class HyperbandAlgorithm(Algorithm):
     ) -> None:
         self.table = brackets(max_epochs, eta)
         super().__init__(space, objective, sum(plan[0][0] for plan in self.table), seed, max_concurrent)
-        self._brackets: list[_Bracket] = []
-        first = 0
-        for plan in self.table:
-            trials = self._ids[first : first + plan[0][0]]
-            self._brackets.append(_Bracket(plan, trials, waiting=list(trials)))
-            first += len(trials)
+        ids = iter(self._ids)
+        starts = [(plan, list(islice(ids, plan[0][0]))) for plan in self.table]
+        self._brackets = [_Bracket(plan, trials, waiting=list(trials)) for plan, trials in starts]
         self._home = {trial: bracket for bracket in self._brackets for trial in bracket.trials}
 
     def _next(self) -> Work | None:
@@ -155,6 +145,9 @@ class ASHAAlgorithm(Algorithm):
     [1, 3, 9]
     """
 
+    # Trials are promoted by what has been reported: if all began at once, no report would be there to decide by.
+    default_concurrent = 16
+
     def __init__(
         self,
         space: SpaceLike,
@@ -168,27 +161,22 @@ class ASHAAlgorithm(Algorithm):
     ) -> None:
         check_at_least("num_trials", num_trials, 1)
         self.rungs = rungs(max_epochs, eta, min_epochs)
-        limit = _DEFAULT_CONCURRENT if max_concurrent is None else max_concurrent
-        super().__init__(space, objective, num_trials, seed, limit)
+        super().__init__(space, objective, num_trials, seed, max_concurrent)
         self._eta = eta
-        self._asked = 0
         self._values: list[dict[TrialId, float]] = [{} for _ in self.rungs]
         self._rung: dict[TrialId, int] = {}
 
     def _next(self) -> Work | None:
-        promoted = self._promoted()
-        if promoted is not None:
-            self._rung[promoted] += 1
-            return self._work(promoted)
-        if self._asked == len(self._ids):
+        trial = self._promoted() or self._new()
+        if trial is None:
             return None
-        trial, self._asked = self._ids[self._asked], self._asked + 1
-        self._rung[trial] = 0
-        return self._work(trial)
-
-    def _work(self, trial: TrialId) -> Work:
+        self._rung[trial] = self._rung.get(trial, -1) + 1
         params = self.space.params(self._draw(self._numbers[trial]))
         return Work(trial, params, self.rungs[self._rung[trial]])
+
+    def _new(self) -> TrialId | None:
+        begun = len(self._rung)
+        return self._ids[begun] if begun < len(self._ids) else None
 
     def _promoted(self) -> TrialId | None:
         """Return the best trial of the highest rung that has one to promote; `_rung` tells which have left it."""

@@ -5,9 +5,8 @@ It starts only from a checkpoint that is sure to be kept: the one of a member's 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -16,17 +15,6 @@ from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.tune.algorithms.base import Algorithm, SpaceLike
 from cerebro_spark.tune.spaces.space import Point
 from cerebro_spark.types import Checkpoint, Objective, Report, TrialId, Work
-
-
-@dataclass(frozen=True, slots=True)
-class Descent:
-    """A member dropped its own weights after `epoch` and continued from those of another one, with other params."""
-
-    trial: TrialId
-    epoch: int
-    parent: TrialId
-    parent_epoch: int
-    params: Mapping[str, Any]
 
 
 @dataclass(slots=True)
@@ -76,7 +64,6 @@ class PBTAlgorithm(Algorithm):
             )
         super().__init__(space, objective, population, seed, max_concurrent)
         self.perturbed = self._perturbable(perturb)
-        self.lineage: list[Descent] = []
         self._epochs, self._every, self._quantile = epochs, perturb_every, quantile
         self._members = {trial: _Member(self._draw(number)) for number, trial in enumerate(self._ids)}
         self._resting: list[TrialId] = list(self._ids)
@@ -138,14 +125,13 @@ class PBTAlgorithm(Algorithm):
         anew = {path: dimension.sample(rng) for path, dimension in self.space.dimensions.items()}
         member.point = self.space.fitted({**anew, **moved})
         assert source.checkpoint is not None
-        params = self.space.params(member.point)
-        self.lineage.append(Descent(trial, epoch, parent, source.checkpoint.epoch, params))
         return source.checkpoint
 
     def _rng(self, trial: TrialId, epoch: int, purpose: int) -> np.random.Generator:
         return np.random.default_rng([self._seed, 1, self._numbers[trial], epoch, purpose])
 
-    def _noted(self, report: Report, value: float) -> None:
+    def _note(self, report: Report, value: float) -> None:
+        super()._note(report, value)
         member = self._members.get(report.trial)
         if member is not None and report.checkpoint is not None:
             member.score, member.checkpoint = value, report.checkpoint

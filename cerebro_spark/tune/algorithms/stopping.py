@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cerebro_spark.checks import check_at_least, is_number
@@ -17,15 +17,6 @@ from cerebro_spark.search import Done, Search, Wait
 from cerebro_spark.tune.algorithms.base import Algorithm
 from cerebro_spark.tune.objective import value_of
 from cerebro_spark.types import Objective, Report, TrialId, Work
-
-
-@dataclass(slots=True)
-class _SlicedWork:
-    """The work that the search wants of a trial, and up to which epoch it has been given out."""
-
-    params: Mapping[str, Any]
-    until: int
-    asked: int
 
 
 @dataclass(slots=True)
@@ -38,7 +29,7 @@ class _TrialScore:
 
 
 class Stopping(Search):
-    """Ask what `search` asks, until there is a reason to stop. Without any limit, all work passes unchanged.
+    """Ask what `search` asks, one epoch at a time, until there is a reason to stop.
 
     Args:
         search: The algorithm.
@@ -48,11 +39,9 @@ class Stopping(Search):
         time_budget: The seconds of the run after which nothing is asked for; the epochs that have begun are finished.
             Defaults to None: no limit.
         target: The value that ends the run in the same way, as soon as a trial reaches it. Defaults to None: none.
-        ahead: How many epochs are given out beyond the one that is not reported yet. With 0, the default, no epoch is
-            trained for nothing; with 1, workers stay busy during evaluations where there are fewer trials than workers.
 
     >>> from cerebro_spark.tune import hp
-    >>> from cerebro_spark.tune.algorithms.grid import GridAlgorithm
+    >>> from cerebro_spark.tune.algorithms.fixed import GridAlgorithm
     >>> objective = Objective("val_loss", "min")
     >>> search = Stopping(GridAlgorithm({"lr": hp.choice([0.1, 0.2])}, objective, epochs=9), objective, target=0.5)
     >>> search.ask()
@@ -69,7 +58,6 @@ class Stopping(Search):
         patience: int | None = None,
         time_budget: float | None = None,
         target: float | None = None,
-        ahead: int = 0,
     ) -> None:
         if patience is not None:
             check_at_least("patience", patience, 1)
@@ -81,12 +69,10 @@ class Stopping(Search):
             raise ConfigurationError(
                 f"`target` is {target!r}, but must be a finite number: the value of the metric that is good enough"
             )
-        check_at_least("ahead", ahead, 0)
         self.search = search
         self._objective = objective
         self._patience, self._budget, self._target = patience, time_budget, target
-        self._slice = None if patience is time_budget is target is None else 1 + ahead
-        self._sliced_work: dict[TrialId, _SlicedWork] = {}
+        self._sliced_work: dict[TrialId, Work] = {}
         self._scores: dict[TrialId, _TrialScore] = {}
         self._due: list[TrialId] = []
         self.reason: str | None = None
@@ -95,73 +81,49 @@ class Stopping(Search):
         if self.reason is not None:
             return Done()
         if self._due:
-            trial = self._due.pop(0)
-            return self._next_slice(trial, self._sliced_work[trial])
+            return self._next_slice(self._sliced_work[self._due.pop(0)])
         answer = self.search.ask()
         if isinstance(answer, Work):
-            return self._taken(answer)
-        unfinished = self._slice is not None and self._sliced_work
-        return Wait() if isinstance(answer, Done) and unfinished else answer
+            return self._begin(answer)
+        return Wait() if self._sliced_work else answer
 
     def tell(self, report: Report) -> None:
         self.search.tell(report)
         value = float("nan") if report.failed else value_of(report, self._objective)
         self.reason = self.reason or self._reason(report, value)
-        if report.failed:
-            self._drop(report.trial)
-            return
-        score = self._noted(report, value)
-        if self._patience is None or score.stale < self._patience:
-            self._go_on(report.trial, score)
-        elif report.trial not in self._sliced_work or score.epochs >= self._sliced_work[report.trial].asked:
-            self._drop(report.trial)
-            self.search.end(report.trial)
+        if report.failed or not self._goes_on(report.trial, value):
+            self._sliced_work.pop(report.trial, None)
+            self._due = [trial for trial in self._due if trial != report.trial]
+        elif report.trial not in self._due:
+            self._due.append(report.trial)
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         """Read pickles of earlier versions too, which have other names for two attributes."""
         former = {"_orders": "_sliced_work", "_records": "_scores"}
         self.__dict__.update({former.get(name, name): value for name, value in state.items()})
 
-    # -- work and its slices
-
-    def _taken(self, work: Work) -> Work:
+    def _begin(self, work: Work) -> Work:
         score = self._scores.setdefault(work.trial, _TrialScore())
         if work.warm_start is not None:
             # These are other weights: values of the old ones say nothing about them.
             score.best, score.stale = float("nan"), 0
-        sliced = _SlicedWork(work.params, work.until_epoch, score.epochs)
-        self._sliced_work[work.trial] = sliced
-        return self._next_slice(work.trial, sliced, work)
+        self._sliced_work[work.trial] = replace(work, warm_start=None)
+        return self._next_slice(work)
 
-    def _next_slice(self, trial: TrialId, sliced: _SlicedWork, work: Work | None = None) -> Work:
-        epochs = self._scores[trial].epochs
-        sliced.asked = sliced.until if self._slice is None else min(sliced.until, epochs + self._slice)
-        return Work(trial, sliced.params, sliced.asked, work.warm_start if work else None)
+    def _next_slice(self, work: Work) -> Work:
+        return replace(work, until_epoch=self._scores[work.trial].epochs + 1)
 
-    def _go_on(self, trial: TrialId, score: _TrialScore) -> None:
-        sliced = self._sliced_work.get(trial)
-        if sliced is None:
-            return
-        if score.epochs >= sliced.until:
-            del self._sliced_work[trial]
-        elif sliced.asked < min(sliced.until, score.epochs + (self._slice or 0)) and trial not in self._due:
-            self._due.append(trial)
-
-    def _drop(self, trial: TrialId) -> None:
-        self._sliced_work.pop(trial, None)
-        if trial in self._due:
-            self._due.remove(trial)
-
-    # -- reasons to stop
-
-    def _noted(self, report: Report, value: float) -> _TrialScore:
-        score = self._scores.setdefault(report.trial, _TrialScore())
+    def _goes_on(self, trial: TrialId, value: float) -> bool:
+        """Take note of an epoch that reached `value`; return whether there is another slice of the trial's work."""
+        score = self._scores.setdefault(trial, _TrialScore())
         score.epochs += 1
+        score.stale += 1
         if self._objective.better(value, than=score.best):
             score.best, score.stale = value, 0
-        else:
-            score.stale += 1
-        return score
+        if self._patience is not None and score.stale >= self._patience:
+            self.search.end(trial)
+            return False
+        return trial in self._sliced_work and score.epochs < self._sliced_work[trial].until_epoch
 
     def _reason(self, report: Report, value: float) -> str | None:
         if self._target is not None and (value == self._target or self._objective.better(value, than=self._target)):

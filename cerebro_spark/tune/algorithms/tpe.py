@@ -6,29 +6,27 @@ no process-wide randomness is used.
 
 from __future__ import annotations
 
-import importlib.util
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from cerebro_spark.checks import check_at_least
-from cerebro_spark.errors import MissingDependency
-from cerebro_spark.tune.algorithms.base import Algorithm, SpaceLike, packed
+from cerebro_spark.tune.algorithms.base import SpaceLike
+from cerebro_spark.tune.algorithms.fixed import FixedEpochs
+from cerebro_spark.tune.libraries import needed_by
 from cerebro_spark.tune.spaces.dimensions import Dimension, LogUniform, Normal, QLogUniform, Stepped, Uniform
 from cerebro_spark.tune.spaces.space import Point, Space
-from cerebro_spark.types import Objective, TrialId, Work
+from cerebro_spark.types import Objective, TrialId
 
-# TPE learns from finished trials only, so few may be unfinished at a time.
-_DEFAULT_CONCURRENT = 4
 # Hyperopt's own number of random trials at the start; fewer where there are few trials in all.
 _MOST_STARTUP = 20
 # A little less than half a step, so that rounding never leaves the range.
 _NEARLY_HALF = 0.4999
 
 
-class TPEAlgorithm(Algorithm):
+class TPEAlgorithm(FixedEpochs):
     """Train `num_trials` configurations for `epochs` epochs each, every one proposed with what is known by then.
 
     A trial counts by its best epoch. The first `startup` trials to finish are drawn at random: a third, at most 20.
@@ -38,6 +36,9 @@ class TPEAlgorithm(Algorithm):
     >>> search.startup
     10
     """
+
+    # TPE learns from finished trials only, so few may be unfinished at a time.
+    default_concurrent = 4
 
     def __init__(
         self,
@@ -49,34 +50,26 @@ class TPEAlgorithm(Algorithm):
         max_concurrent: int | None = None,
         startup: int | None = None,
     ) -> None:
-        check_at_least("epochs", epochs, 1)
-        check_at_least("num_trials", num_trials, 1)
+        load_hyperopt()
         if startup is not None:
             check_at_least("startup", startup, 1, "the first trial has nothing to learn from")
-        limit = _DEFAULT_CONCURRENT if max_concurrent is None else max_concurrent
-        super().__init__(space, objective, num_trials, seed, limit)
+        super().__init__(space, objective, epochs, num_trials, seed, max_concurrent)
         self.startup = max(1, min(_MOST_STARTUP, num_trials // 3)) if startup is None else startup
-        self._epochs = epochs
         self._points: list[Point] = []
         self._losses: dict[int, float | None] = {}
 
-    def _asked_all(self) -> bool:
-        return len(self._points) == len(self._ids)
-
-    def _next(self) -> Work:
-        number = len(self._points)
-        self._points.append(self._proposed(number))
-        return Work(self._ids[number], self.space.params(self._points[number]), self._epochs)
-
-    def _proposed(self, number: int) -> Point:
+    def _point(self, number: int) -> Point:
         if len(self._losses) < self.startup or not self.space.dimensions:
-            return self._draw(number)
-        seed = int(np.random.SeedSequence([self._seed, 1, number]).generate_state(1)[0])
-        return self.space.fitted(suggestion(self.space, self._points, self._losses, seed))
+            point = self._draw(number)
+        else:
+            seed = int(np.random.SeedSequence([self._seed, 1, number]).generate_state(1)[0])
+            point = self.space.fitted(suggestion(self.space, self._points, self._losses, seed))
+        self._points.append(point)
+        return point
 
     def _rested(self, trial: TrialId) -> None:
-        sign = -1.0 if self.objective.mode == "max" else 1.0
-        self._losses[self._numbers[trial]] = packed(sign * self.standing(trial).best)
+        loss = self._loss(self.standing(trial).best)
+        self._losses[self._numbers[trial]] = loss if loss == loss else None
 
     def _left(self, trial: TrialId, failed: bool) -> None:
         number = self._numbers[trial]
@@ -88,53 +81,44 @@ class TPEAlgorithm(Algorithm):
 
 def suggestion(space: Space, points: list[Point], losses: Mapping[int, float | None], seed: int) -> dict[str, float]:
     """Return what Hyperopt would try next, by path. A trial without a loss, failed or unfinished, counts as worst."""
-    hyperopt = _hyperopt()
+    hyperopt = load_hyperopt()
     domain = hyperopt.Domain(None, space.translated(_leaf, hyperopt.hp.choice))
     trials = hyperopt.Trials()
-    documents = [_document(number, point, losses.get(number), space) for number, point in enumerate(points)]
-    trials.insert_trial_docs(documents)
+    documents = [point_document(number, point, space.dimensions) for number, point in enumerate(points)]
+    trials.insert_trial_docs([_finished(document, losses.get(document["tid"])) for document in documents])
     trials.refresh()
     new = hyperopt.tpe.suggest([len(points)], domain, trials, seed, n_startup_jobs=0, verbose=False)
     values: Mapping[str, list[Any]] = new[0]["misc"]["vals"]
     return {path: float(found[0]) for path, found in values.items() if len(found)}
 
 
-def check_hyperopt() -> None:
-    """Raise MissingDependency if Hyperopt is missing; it is imported only when the first trials are finished."""
-    if importlib.util.find_spec("hyperopt") is None:
-        raise _missing("is not installed")
-
-
-def _hyperopt() -> Any:
-    try:
+def load_hyperopt() -> Any:
+    """Return Hyperopt, which is imported only where TPE is used. Raises MissingDependency if it cannot be imported."""
+    with needed_by("TPESearch", "hyperopt", "hyperopt"):
         import hyperopt
         import hyperopt.tpe
-    except ImportError as error:
-        raise _missing(f"cannot be imported ({error})") from error
     return hyperopt
 
 
-def _missing(why: str) -> MissingDependency:
-    return MissingDependency(f"TPESearch needs hyperopt, which {why}: pip install 'cerebro-spark[hyperopt]'")
+def point_document(tid: int, point: Mapping[str, Any], labels: Iterable[str]) -> dict[str, Any]:
+    """Return a point as a new document of Hyperopt. It has all labels: the algorithms expect the unused ones too."""
+    from hyperopt.fmin import generate_trial
+
+    document: dict[str, Any] = generate_trial(tid, point)
+    for label in labels:
+        document["misc"]["idxs"].setdefault(label, [])
+        document["misc"]["vals"].setdefault(label, [])
+    return document
 
 
-def _document(number: int, point: Point, loss: float | None, space: Space) -> dict[str, Any]:
-    """Return a finished trial as a document of Hyperopt."""
+def _finished(document: dict[str, Any], loss: float | None) -> dict[str, Any]:
     result = {"status": "fail"} if loss is None else {"status": "ok", "loss": loss}
-    misc = {
-        "tid": number,
-        "cmd": None,
-        "workdir": None,
-        "idxs": {path: [number] if path in point else [] for path in space.dimensions},
-        "vals": {path: [point[path]] if path in point else [] for path in space.dimensions},
-    }
-    document = {"tid": number, "state": 2, "spec": None, "result": result, "misc": misc, "exp_key": None, "owner": None}
-    return {**document, "version": 0, "book_time": None, "refresh_time": None}
+    return {**document, "state": 2, "result": result}
 
 
 def _leaf(path: str, dimension: Dimension) -> Any:
     """Return a hyperparameter of Hyperopt. Whole numbers have an order, which its `randint` would ignore."""
-    hp = _hyperopt().hp
+    hp = load_hyperopt().hp
     if isinstance(dimension, Normal):
         return hp.normal(path, dimension.mu, dimension.sigma)
     if isinstance(dimension, Stepped):

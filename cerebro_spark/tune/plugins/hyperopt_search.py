@@ -9,25 +9,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any
 
 import numpy as np
 
-from cerebro_spark.errors import ConfigurationError, MissingDependency
+from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.tune.algorithms.tpe import point_document
+from cerebro_spark.tune.libraries import needed_by
 from cerebro_spark.tune.plugins.led import LedSearch, TrialProgress
 from cerebro_spark.tune.spaces.bare import NAME, bare, named
 from cerebro_spark.types import Objective, TrialId
 
-try:
+with needed_by("CerebroTrials", "hyperopt", "hyperopt"):
     import hyperopt as hyperopt
     from hyperopt import base, pyll
-    from hyperopt.fmin import generate_trial
     from hyperopt.utils import coarse_utcnow
-except ImportError as error:
-    raise MissingDependency(
-        f"CerebroTrials needs hyperopt, which cannot be imported ({error}): pip install 'cerebro-spark[hyperopt]'"
-    ) from error
 
 # How both trainers begin the message about a function that returned no model.
 NO_MODEL = "model_fn must return"
@@ -67,10 +63,9 @@ class FminSearch(LedSearch):
         at_once: int,
         bar: Any,
     ) -> None:
-        super().__init__(objective, epochs, at_once, sliced=limits.early)
+        super().__init__(objective, epochs, at_once, limits.early, limits.timeout)
         self._trials, self._points, self._domain = trials, points, domain
         self._algo, self._rstate, self._limits, self._bar = algo, rstate, limits, bar
-        self._began: float | None = None
         self._documents: dict[TrialId, dict[str, Any]] = {}
         self._pending: dict[int, dict[str, Any]] = {}
         self._ended: list[dict[str, Any]] = [doc for doc in trials.trials if doc["state"] == base.JOB_STATE_DONE]
@@ -80,9 +75,7 @@ class FminSearch(LedSearch):
     # -- from documents to trials
 
     def propose(self) -> tuple[TrialId, Mapping[str, Any]] | None:
-        if len(self._trials) >= self._limits.max_evals:
-            return None
-        document = self._new_document()
+        document = self._new_document() if len(self._trials) < self._limits.max_evals else None
         if document is None:
             return None
         trial = f"t{document['tid']:04d}"
@@ -97,7 +90,7 @@ class FminSearch(LedSearch):
         trials.refresh()
         if self._points:
             self._pending[tid] = self._points.pop(0)
-            made = [point_document(tid, self._pending[tid], self._domain)]
+            made = [point_document(tid, self._pending[tid], self._domain.params)]
         else:
             made = self._algo([tid], self._domain, trials, self._rstate.integers(2**31 - 1))
         if not made:
@@ -109,17 +102,11 @@ class FminSearch(LedSearch):
         return document
 
     def enough(self) -> bool:
-        now = monotonic()
-        if self._began is None:
-            self._began = now  # so that at least one trial is begun
-        return self._stopped or (self._limits.timeout is not None and now - self._began >= self._limits.timeout)
+        return self._stopped or self.timed_out()
 
     # -- from reports to documents
 
     def finished(self, progress: TrialProgress) -> None:
-        if progress.best != progress.best:
-            self.failed(progress, f"{self.objective.metric} was no finite number in any of its epochs")
-            return
         loss = progress.best if self.objective.mode == "min" else -progress.best
         about = {"metrics": dict(progress.metrics), "epoch": progress.best_epoch}
         self._done(progress, {"status": base.STATUS_OK, "loss": loss, **about})
@@ -137,19 +124,17 @@ class FminSearch(LedSearch):
         document = self._documents.pop(progress.trial)
         self._pending.pop(document["tid"], None)
         known = {"params": bare(progress.params), "trial": progress.trial, "run_id": self.run_id}
-        document["result"] = {**result, **known}
-        document["state"] = base.JOB_STATE_DONE
-        document["refresh_time"] = coarse_utcnow()
+        document.update(state=base.JOB_STATE_DONE, refresh_time=coarse_utcnow(), result={**result, **known})
         self._trials.refresh()
         self._ended.append(document)
-        self._stopped = self._stopped or self._may_stop()
         losses = [loss for loss in self._trials.losses() if loss is not None]
+        self._stopped = self._stopped or self._may_stop(losses)
         if losses:
             self._bar.postfix = f"best loss: {min(losses)}"
         self._bar.update(1)
 
-    def _may_stop(self) -> bool:
-        limits, losses = self._limits, [loss for loss in self._trials.losses() if loss is not None]
+    def _may_stop(self, losses: list[float]) -> bool:
+        limits = self._limits
         if limits.loss_threshold is not None and losses and min(losses) < limits.loss_threshold:
             return True
         if limits.early_stop_fn is None:
@@ -162,9 +147,8 @@ class FminSearch(LedSearch):
         self._points[:0] = self._pending.values()
         self._pending = {}
         for document in self._documents.values():
-            document["state"] = state
+            document.update(state=state, refresh_time=coarse_utcnow())
             document["misc"]["error"] = (str(state), why)
-            document["refresh_time"] = coarse_utcnow()
         self._documents = {}
         self._trials.refresh()
 
@@ -236,12 +220,3 @@ def checked_point(point: Mapping[str, Any], domain: Any) -> dict[str, Any]:
         )
     params_of(point, domain)
     return dict(point)
-
-
-def point_document(tid: int, point: Mapping[str, Any], domain: Any) -> dict[str, Any]:
-    """Return a point as a document. It has every label of the space: the algorithms expect the unused ones too."""
-    document: dict[str, Any] = generate_trial(tid, point)
-    for label in domain.params:
-        document["misc"]["idxs"].setdefault(label, [])
-        document["misc"]["vals"].setdefault(label, [])
-    return document

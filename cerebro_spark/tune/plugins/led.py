@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
 from cerebro_spark import runs
@@ -30,11 +31,10 @@ from cerebro_spark.types import Objective, Report, TrialId, Work
 
 @dataclass(slots=True)
 class TrialProgress:
-    """A trial that is being trained: up to which epoch it was asked for, how many it reported, and the best of them."""
+    """A trial that is being trained: how many epochs it reported, and the best of them."""
 
     trial: TrialId
     params: Mapping[str, Any]
-    asked: int
     reported: int = 0
     best: float = float("nan")
     best_epoch: int = 0
@@ -50,15 +50,20 @@ class LedSearch(Search):
         at_once: How many trials are trained at a time.
         sliced: Whether trials are asked for one epoch at a time, so that the leader can end them early: an epoch that
             has begun cannot be cancelled.
+        timeout: The seconds after which `timed_out` is true. Defaults to None: never.
     """
 
-    def __init__(self, objective: Objective, epochs: int, at_once: int, sliced: bool) -> None:
+    def __init__(
+        self, objective: Objective, epochs: int, at_once: int, sliced: bool, timeout: float | None = None
+    ) -> None:
         check_at_least("epochs", epochs, 1)
         check_at_least("at_once", at_once, 1)
         self.objective = objective
         self.epochs = epochs
         self._at_once = at_once
-        self._slice = 1 if sliced else epochs
+        self._sliced = sliced
+        self._timeout = timeout
+        self._began: float | None = None
         self._due: list[TrialProgress] = []
         self.run_id = ""
         self.under_way: dict[TrialId, TrialProgress] = {}
@@ -79,27 +84,31 @@ class LedSearch(Search):
 
     @abstractmethod
     def finished(self, progress: TrialProgress) -> None:
-        """Take note of a trial that was trained to its end."""
+        """Take note of a trial that was trained to its end, with a finite value in one of its epochs."""
 
     @abstractmethod
     def failed(self, progress: TrialProgress, error: str) -> None:
         """Take note of a trial that failed."""
+
+    def timed_out(self) -> bool:
+        """Return whether the timeout has passed, counted from the first call of this method."""
+        now = monotonic()
+        self._began = now if self._began is None else self._began
+        return self._timeout is not None and now - self._began >= self._timeout
 
     # -- the protocol
 
     def ask(self) -> Work | Wait | Done:
         if self.enough():
             return Done()
-        if self._due:
-            progress = self._due.pop(0)
-            progress.asked = min(self.epochs, progress.asked + self._slice)
-            return Work(progress.trial, progress.params, progress.asked)
-        proposed = self.propose() if len(self.under_way) < self._at_once else None
-        if proposed is not None:
-            progress = TrialProgress(*proposed, asked=self._slice)
+        if not self._due and len(self.under_way) < self._at_once and (proposed := self.propose()) is not None:
+            progress = TrialProgress(*proposed)
             self.under_way[progress.trial] = progress
-            return Work(progress.trial, progress.params, progress.asked)
-        return Wait() if self.under_way else Done()
+            self._due.append(progress)
+        if not self._due:
+            return Wait() if self.under_way else Done()
+        progress = self._due.pop(0)
+        return Work(progress.trial, progress.params, progress.reported + 1 if self._sliced else self.epochs)
 
     def tell(self, report: Report) -> None:
         progress = self.under_way.get(report.trial)
@@ -116,11 +125,13 @@ class LedSearch(Search):
         goes_on = self.epoch(progress, report, value)
         # Epochs are counted, because they may be evaluated out of order.
         if goes_on and progress.reported < self.epochs:
-            if progress.reported == progress.asked:
+            if self._sliced:
                 self._due.append(progress)
             return
         del self.under_way[progress.trial]
-        if goes_on:
+        if goes_on and progress.best != progress.best:
+            self.failed(progress, f"{self.objective.metric} was no finite number in any of its epochs")
+        elif goes_on:
             self.finished(progress)
 
 
@@ -179,7 +190,7 @@ class LedTraining:
             )
         self._training.check_data(data)
 
-    def lead(self, search: LedSearch, dataset: Dataset, progress: bool | None = None) -> None:
+    def lead(self, search: LedSearch, dataset: Dataset, progress: bool | None = None) -> Result:
         """Train what `search` asks for, until it has no more. `search.run_id` is set as soon as the run has begun."""
 
         def note(turn: Turn) -> None:
@@ -190,8 +201,6 @@ class LedTraining:
         recipe = self._training.recipe(self._absent, dataset, self.store, self.backend)
         with Tracking(self._trackers, self.objective) as tracking:
             runs.execute(recipe, self.store, self.backend, None, [note, tracking], progress, led_by=search)
-            tracking.finish(self.result(search.run_id))
-
-    def result(self, run_id: str) -> Result:
-        """Return the result of a run."""
-        return open_result(self.store, run_id)
+            result = open_result(self.store, search.run_id)
+            tracking.finish(result)
+        return result

@@ -32,9 +32,10 @@ class Dimension(ABC):
 
     fluid = True
 
-    @abstractmethod
     def problem(self) -> str | None:
         """Return the rule that is broken, and the fix; None if there is no problem."""
+        bad = next((name for name, value in vars(self).items() if not _is_finite(value)), None)
+        return None if bad is None else f"`{bad}` must be a finite number"
 
     @abstractmethod
     def sample(self, rng: np.random.Generator) -> Value:
@@ -116,7 +117,7 @@ class Uniform(Dimension):
     high: Value
 
     def problem(self) -> str | None:
-        return _bad_numbers(low=self.low, high=self.high) or _bad_order(self.low, self.high)
+        return super().problem() or _bad_order(self.low, self.high)
 
     def sample(self, rng: np.random.Generator) -> Value:
         return self.snap(float(rng.uniform(self.low, self.high)))
@@ -133,12 +134,11 @@ class Uniform(Dimension):
         return _others(value, [self.snap(step) for step in steps])
 
 
-@dataclass(frozen=True)
 class LogUniform(Uniform):
     """Any number between two, each order of magnitude as likely as the others."""
 
     def problem(self) -> str | None:
-        return _bad_numbers(low=self.low, high=self.high) or _bad_log(self.low) or _bad_order(self.low, self.high)
+        return _bad_log(self.low) or super().problem()
 
     def sample(self, rng: np.random.Generator) -> Value:
         return self.snap(math.exp(rng.uniform(math.log(self.low), math.log(self.high))))
@@ -152,9 +152,9 @@ class Normal(Dimension):
     sigma: Value
 
     def problem(self) -> str | None:
-        if bad := _bad_numbers(mu=self.mu, sigma=self.sigma):
+        if (bad := super().problem()) or self.sigma > 0:
             return bad
-        return None if self.sigma > 0 else "`sigma` must be above 0: for a fixed number, write the number itself"
+        return "`sigma` must be above 0: for a fixed number, write the number itself"
 
     def sample(self, rng: np.random.Generator) -> Value:
         return float(rng.normal(self.mu, self.sigma))
@@ -167,6 +167,7 @@ class Normal(Dimension):
         return [float(value - step), float(value + step)]
 
 
+@dataclass(frozen=True)
 class Stepped(Dimension):
     """Multiples of a step, from the first that is not below `low` to the last that is not above `high`.
 
@@ -174,22 +175,31 @@ class Stepped(Dimension):
     that 3 times 0.1 is 0.3.
     """
 
-    @property
-    @abstractmethod
-    def step(self) -> Value: ...
+    low: Value
+    high: Value
 
     @property
-    @abstractmethod
-    def first(self) -> int: ...
+    def step(self) -> Value:
+        """From one value to the next."""
+        return 1
 
     @property
-    @abstractmethod
-    def last(self) -> int: ...
+    def first(self) -> int:
+        """How many steps the smallest value has."""
+        return math.ceil(_exact(self.low) / _exact(self.step))
+
+    @property
+    def last(self) -> int:
+        """How many steps the largest value has."""
+        return math.floor(_exact(self.high) / _exact(self.step))
 
     @property
     def fluid(self) -> bool:  # type: ignore[override]
         """Whole numbers often shape a model."""
         return not isinstance(self.step, int)
+
+    def sample(self, rng: np.random.Generator) -> Value:
+        return self.level(int(rng.integers(self.levels())))
 
     def level(self, number: int) -> Value:
         return self._times(self.first + number)
@@ -219,72 +229,40 @@ class Stepped(Dimension):
 class QUniform(Stepped):
     """One of the multiples of `q` between two numbers, each as likely as the others."""
 
-    low: Value
-    high: Value
     q: Value
 
     @property
     def step(self) -> Value:
         return self.q
 
-    @property
-    def first(self) -> int:
-        return math.ceil(_exact(self.low) / _exact(self.q))
-
-    @property
-    def last(self) -> int:
-        return math.floor(_exact(self.high) / _exact(self.q))
-
     def problem(self) -> str | None:
-        if bad := _bad_numbers(low=self.low, high=self.high, q=self.q) or _bad_order(self.low, self.high):
+        if bad := super().problem() or _bad_order(self.low, self.high):
             return bad
         if self.q <= 0:
             return "`q` must be above 0: it is the step from one value to the next"
         return None if self.first <= self.last else f"there must be a multiple of q={self.q} between low and high"
 
-    def sample(self, rng: np.random.Generator) -> Value:
-        return self._times(int(rng.integers(self.first, self.last + 1)))
 
-
-@dataclass(frozen=True)
 class QLogUniform(QUniform):
     """One of the multiples of `q` between two numbers, each order of magnitude as likely as the others."""
 
     def problem(self) -> str | None:
-        return _bad_numbers(low=self.low) or _bad_log(self.low) or super().problem()
+        return _bad_log(self.low) or super().problem()
 
     def sample(self, rng: np.random.Generator) -> Value:
         return self.snap(math.exp(rng.uniform(math.log(self.low), math.log(self.high))))
 
 
-@dataclass(frozen=True)
 class RandInt(Stepped):
     """A whole number from `low` up to, but not including, `high`."""
 
-    low: int
-    high: int
-
-    @property
-    def step(self) -> Value:
-        return 1
-
-    @property
-    def first(self) -> int:
-        return self.low
-
     @property
     def last(self) -> int:
-        return self.high - 1
+        return int(self.high) - 1
 
     def problem(self) -> str | None:
-        for name in ("low", "high"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool):
-                return f"`{name}` must be a whole number"
-        return _bad_order(self.low, self.high)
-
-    def sample(self, rng: np.random.Generator) -> Value:
-        return int(rng.integers(self.low, self.high))
+        bad = next((name for name, value in vars(self).items() if not is_number(value, int)), None)
+        return _bad_order(self.low, self.high) if bad is None else f"`{bad}` must be a whole number"
 
 
 def _exact(value: float) -> Fraction:
@@ -299,16 +277,11 @@ def _is_finite(value: Any) -> bool:
     return is_number(value) and math.isfinite(value)
 
 
-def _bad_numbers(**values: Any) -> str | None:
-    bad = next((name for name, value in values.items() if not _is_finite(value)), None)
-    return None if bad is None else f"`{bad}` must be a finite number"
-
-
 def _bad_order(low: Value, high: Value) -> str | None:
     return None if low < high else "`low` must be below `high`: swap them, or write a fixed number as itself"
 
 
-def _bad_log(low: Value) -> str | None:
-    if low > 0:
+def _bad_log(low: Any) -> str | None:
+    if not _is_finite(low) or low > 0:
         return None
     return "`low` must be above 0, for there is no logarithm of it: bounds are the values themselves, not exponents"

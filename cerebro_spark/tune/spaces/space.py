@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import copy
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -73,9 +72,7 @@ class Space:
         Returns:
             The point.
         """
-        point: Point = {}
-        self._root.number(number, point)
-        return point
+        return self._root.number(number)
 
     def sample(self, rng: np.random.Generator) -> Point:
         """Draw a point at random, each hyperparameter from its own distribution.
@@ -86,9 +83,7 @@ class Space:
         Returns:
             The point.
         """
-        point: Point = {}
-        self._root.fill(point, lambda path, dimension: dimension.sample(rng))
-        return point
+        return self._root.fill(lambda path, dimension: dimension.sample(rng))
 
     def fitted(self, values: Mapping[str, float]) -> Point:
         """Return the allowed point that is nearest to given values.
@@ -99,9 +94,7 @@ class Space:
         Returns:
             The point.
         """
-        point: Point = {}
-        self._root.fill(point, lambda path, dimension: dimension.snap(values[path]))
-        return point
+        return self._root.fill(lambda path, dimension: dimension.snap(values[path]))
 
     def params(self, point: Mapping[str, Value]) -> dict[str, Any]:
         """Return what a user's function gets for a point.
@@ -112,9 +105,7 @@ class Space:
         Returns:
             Plain values by name; they are copies, which the function may change.
         """
-        params = self._root.params(point)
-        assert isinstance(params, dict)
-        return params
+        return self._root.params(point)
 
     def ends(self, name: str) -> list[Any]:
         """Return the smallest and largest values of a name, option by option; nothing if there is no such name.
@@ -145,38 +136,29 @@ class Space:
         return self._root.translated(leaf, branch)
 
 
-class _Node(ABC):
-    @abstractmethod
+class _Node(Protocol):
+    """A part of a space; each method does for the part what that of Space does for the whole."""
+
     def size(self) -> int: ...
-
-    @abstractmethod
-    def number(self, number: int, point: Point) -> None: ...
-
-    @abstractmethod
-    def fill(self, point: Point, draw: Draw) -> None: ...
-
-    @abstractmethod
+    def number(self, number: int) -> Point: ...
+    def fill(self, draw: Draw) -> Point: ...
     def params(self, point: Mapping[str, Value]) -> Any: ...
-
-    @abstractmethod
     def ends(self) -> list[Any]: ...
-
-    @abstractmethod
     def translated(self, leaf: Leaf, branch: Branch) -> Any: ...
 
 
-class _Constant(_Node):
+class _Constant:
     def __init__(self, value: Any) -> None:
         self._value = value
 
     def size(self) -> int:
         return 1
 
-    def number(self, number: int, point: Point) -> None:
-        """Do nothing: there is only one."""
+    def number(self, number: int) -> Point:
+        return {}
 
-    def fill(self, point: Point, draw: Draw) -> None:
-        """Do nothing: there is nothing to draw."""
+    def fill(self, draw: Draw) -> Point:
+        return {}
 
     def params(self, point: Mapping[str, Value]) -> Any:
         return copy.deepcopy(self._value)
@@ -188,18 +170,18 @@ class _Constant(_Node):
         return 0
 
 
-class _Leaf(_Node):
+class _Leaf:
     def __init__(self, path: str, dimension: Dimension) -> None:
         self._path, self._dimension = path, dimension
 
     def size(self) -> int:
         return self._dimension.levels() or 1
 
-    def number(self, number: int, point: Point) -> None:
-        point[self._path] = self._dimension.level(number)
+    def number(self, number: int) -> Point:
+        return {self._path: self._dimension.level(number)}
 
-    def fill(self, point: Point, draw: Draw) -> None:
-        point[self._path] = draw(self._path, self._dimension)
+    def fill(self, draw: Draw) -> Point:
+        return {self._path: draw(self._path, self._dimension)}
 
     def params(self, point: Mapping[str, Value]) -> Any:
         return point[self._path]
@@ -216,26 +198,23 @@ class _Leaf(_Node):
         return leaf(self._path, self._dimension)
 
 
-class _Branch(_Node):
+class _Branch:
     def __init__(self, path: str, choice: Choice, options: list[_Node]) -> None:
         self._path, self._choice, self._options = path, choice, options
 
     def size(self) -> int:
         return sum(option.size() for option in self._options)
 
-    def number(self, number: int, point: Point) -> None:
+    def number(self, number: int) -> Point:
         for index, option in enumerate(self._options):
             if number < option.size():
-                point[self._path] = index
-                option.number(number, point)
-                return
+                return {self._path: index, **option.number(number)}
             number -= option.size()
         raise IndexError(number)
 
-    def fill(self, point: Point, draw: Draw) -> None:
+    def fill(self, draw: Draw) -> Point:
         index = int(draw(self._path, self._choice))
-        point[self._path] = index
-        self._options[index].fill(point, draw)
+        return {self._path: index, **self._options[index].fill(draw)}
 
     def params(self, point: Mapping[str, Value]) -> Any:
         return self._options[int(point[self._path])].params(point)
@@ -247,7 +226,7 @@ class _Branch(_Node):
         return branch(self._path, [option.translated(leaf, branch) for option in self._options])
 
 
-class _Group(_Node):
+class _Group:
     """A list or tuple; `kind` makes one from its parts."""
 
     def __init__(self, parts: list[_Node], kind: type[Any]) -> None:
@@ -256,16 +235,17 @@ class _Group(_Node):
     def size(self) -> int:
         return math.prod(part.size() for part in self._parts)
 
-    def number(self, number: int, point: Point) -> None:
+    def number(self, number: int) -> Point:
+        point: Point = {}
         for part in reversed(self._parts):
             number, own = divmod(number, part.size())
-            part.number(own, point)
+            point |= part.number(own)
         if number:
             raise IndexError(number)
+        return point
 
-    def fill(self, point: Point, draw: Draw) -> None:
-        for part in self._parts:
-            part.fill(point, draw)
+    def fill(self, draw: Draw) -> Point:
+        return {path: value for part in self._parts for path, value in part.fill(draw).items()}
 
     def params(self, point: Mapping[str, Value]) -> Any:
         return self._kind(part.params(point) for part in self._parts)
@@ -284,7 +264,7 @@ class _Names(_Group):
         super().__init__(list(parts.values()), dict)
         self.parts = parts
 
-    def params(self, point: Mapping[str, Value]) -> Any:
+    def params(self, point: Mapping[str, Value]) -> dict[str, Any]:
         return {name: part.params(point) for name, part in self.parts.items()}
 
     def ends(self) -> list[Any]:

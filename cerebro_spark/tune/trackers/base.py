@@ -8,11 +8,12 @@ from importlib import import_module
 from types import TracebackType
 from typing import Any, Self
 
-from cerebro_spark.errors import ConfigurationError, MissingDependency
+from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.events import RunStarted
 from cerebro_spark.result import Result
 from cerebro_spark.run_view import RunView
 from cerebro_spark.timeline import Timeline
+from cerebro_spark.tune.libraries import needed_by
 from cerebro_spark.turns import Turn
 from cerebro_spark.types import Objective, Report, TrialId
 
@@ -131,24 +132,15 @@ class Tracking:
             try:
                 what(tracker)
             except Exception as error:
-                _log.warning(
-                    "%s failed and hears no more of this run: %s: %s",
-                    type(tracker).__name__,
-                    type(error).__name__,
-                    error,
-                )
+                names = type(tracker).__name__, type(error).__name__
+                _log.warning("%s failed and hears no more of this run: %s: %s", *names, error)
                 self._trackers.remove(tracker)
 
 
 def require(tracker: str, module: str) -> None:
     """Raise MissingDependency now, and not in the middle of a run, if a library is missing."""
-    try:
+    with needed_by(tracker, module.partition(".")[0], "trackers"):
         import_module(module)
-    except ImportError as error:
-        raise MissingDependency(
-            f"{tracker} needs {module.partition('.')[0]}, which cannot be imported ({error}):"
-            " pip install 'cerebro-spark[trackers]'"
-        ) from error
 
 
 def flat_params(params: Params, before: str = "") -> dict[str, bool | int | float | str]:

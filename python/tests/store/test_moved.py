@@ -34,7 +34,7 @@ def test_every_module_that_moved_is_there(old: str) -> None:
 
 
 def test_a_pickle_with_an_old_name_is_read() -> None:
-    from cerebro_spark.tune.algorithms.grid import GridAlgorithm
+    from cerebro_spark.tune.algorithms.fixed import GridAlgorithm
 
     assert moved.loads(b"ccerebro_spark.tune.grid\nGridAlgorithm\n.") is GridAlgorithm
 

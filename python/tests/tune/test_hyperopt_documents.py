@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro_spark.tune.plugins.hyperopt_search import checked_point, ended_trials, params_of, plain, point_document
+from cerebro_spark.tune.algorithms.tpe import point_document
+from cerebro_spark.tune.plugins.hyperopt_search import checked_point, ended_trials, params_of, plain
 
 
 @functools.cache
@@ -30,7 +31,7 @@ def test_a_point_is_the_document_that_hyperopt_would_write(lr: float, net: int, 
 
     domain = tree_domain()
     point = {"lr": lr, "net": net, **({"units": units} if net == 0 else {})}
-    document = point_document(tid, checked_point(point, domain), domain)
+    document = point_document(tid, checked_point(point, domain), domain.params)
     trials = hyperopt.Trials()
     trials.insert_trial_docs([document])
     trials.refresh()
@@ -57,7 +58,7 @@ def test_plain_values_stay_as_they_are(value: Any) -> None:
 
 def test_an_early_stop_fn_sees_the_order_of_ends_and_a_loss_for_each() -> None:
     domain = tree_domain()
-    documents = [point_document(tid, {"lr": 0.1, "net": 1}, domain) for tid in (0, 1)]
+    documents = [point_document(tid, {"lr": 0.1, "net": 1}, domain.params) for tid in (0, 1)]
     late, failed = documents
     failed.update(state=2, result={"status": "fail", "error": "it broke"})
     late.update(state=2, result={"status": "ok", "loss": 0.5})
@@ -71,7 +72,7 @@ def test_an_early_stop_fn_sees_the_order_of_ends_and_a_loss_for_each() -> None:
 def test_a_failure_at_first_does_not_hide_all_progress_after_it(percent: float) -> None:
     from hyperopt.early_stop import no_progress_loss
 
-    documents = [point_document(tid, {"lr": 0.1, "net": 1}, tree_domain()) for tid in range(7)]
+    documents = [point_document(tid, {"lr": 0.1, "net": 1}, tree_domain().params) for tid in range(7)]
     documents[0].update(state=2, result={"status": "fail", "error": "it broke"})
     for number, document in enumerate(documents[1:]):
         document.update(state=2, result={"status": "ok", "loss": 8.0 - number})

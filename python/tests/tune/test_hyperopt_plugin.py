@@ -284,7 +284,7 @@ def test_it_stops_at_a_loss_threshold_and_cancels_what_is_under_way(make: Callab
     assert set(states(trials)) <= {DONE, CANCEL}
 
 
-CLOCK = "cerebro_spark.tune.plugins.hyperopt_search.monotonic"
+CLOCK = "cerebro_spark.tune.plugins.led.monotonic"
 
 
 def test_it_stops_after_a_timeout(make: Callable[..., CerebroTrials], monkeypatch: pytest.MonkeyPatch) -> None:

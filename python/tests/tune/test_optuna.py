@@ -235,7 +235,7 @@ def test_failed_trials_and_losses_that_are_no_numbers_are_told_as_failed(go: Opt
 
 def test_after_a_timeout_what_is_under_way_comes_to_its_end(go: Optimize, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = LossyBackend(parabola)
-    monkeypatch.setattr("cerebro_spark.tune.optuna.monotonic", backend.now)
+    monkeypatch.setattr("cerebro_spark.tune.plugins.led.monotonic", backend.now)
     study = seeded()
     go(study, n_trials=None, timeout=20.0, backend=backend)
     assert len(study.trials) >= 4
@@ -288,6 +288,8 @@ def test_a_space_may_prune_and_its_errors_are_raised(go: Optimize) -> None:
         ({}, {"timeout": -1.0}, "`timeout` is -1"),
         ({}, {"metric": "val_auc"}, "would minimize 'val_auc', of which more is better"),
         ({"direction": "maximize"}, {"metric": "val_gain", "mode": "min"}, "would maximize 'val_gain'"),
+        ({}, {"mode": "maximum"}, "`mode` is 'maximum', but must be 'min' or 'max'"),
+        ({}, {"metric": None}, "`metric` is None, but must be the name of a metric"),
         ({}, {"target": 0.5}, "ThresholdPruner"),
         ({}, {"max_concurrent": 0}, "`max_concurrent` is 0"),
         ({}, {"callbacks": print}, "`callbacks` is .*print.*, but must be a list of functions"),

@@ -19,7 +19,7 @@ NAMES = sorted(ALGORITHMS)
 STOPS: list[dict[str, Any]] = [
     {},
     {"patience": 1},
-    {"patience": 2, "ahead": 1},
+    {"patience": 2},
     {"time_budget": 20.0},
     {"target": 0.2},
     {"patience": 2, "time_budget": 30.0, "target": 0.15},

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
+from sound_search import search as sound_search
 from tune_searches import ALGORITHMS, LOSS, Player, wrapped
 
-from cerebro_spark.search import Done, Wait
+from cerebro_spark.search import Done
 from cerebro_spark.tune import hp
-from cerebro_spark.tune.algorithms.grid import GridAlgorithm
+from cerebro_spark.tune.algorithms.fixed import GridAlgorithm
 from cerebro_spark.tune.algorithms.halving import HyperbandAlgorithm
 from cerebro_spark.tune.algorithms.pbt import PBTAlgorithm
 from cerebro_spark.tune.algorithms.stopping import Stopping
@@ -32,14 +34,6 @@ def test_patience_ends_a_trial_after_so_many_epochs_without_a_better_one() -> No
     journal = Player(grid(patience=2), value=by_curve).play()
     assert journal.epochs() == {"t0": 6, "t1": 4, "t2": 3, "t3": 6}
     assert Player(grid(patience=3), value=by_curve).play().epochs() == {"t0": 6, "t1": 6, "t2": 6, "t3": 6}
-
-
-def test_ahead_trains_at_most_one_epoch_in_vain() -> None:
-    search = grid(patience=2, ahead=1)
-    assert [search.ask().until_epoch for _ in range(4)] == [2, 2, 2, 2]  # type: ignore[union-attr]
-    assert search.ask() == Wait()
-    journal = Player(grid(patience=2, ahead=1), value=by_curve).play()
-    assert journal.epochs()["t0"] == journal.epochs()["t3"] == 6
 
 
 def test_after_the_budget_nothing_is_asked_for_and_epochs_under_way_end() -> None:
@@ -66,9 +60,9 @@ def test_the_target_ends_it_all_at_once(target: float) -> None:
     assert "reached 3" in str(search.reason)
 
 
-def test_without_a_reason_to_stop_orders_pass_whole() -> None:
-    search = grid()
-    assert [search.ask().until_epoch for _ in range(4)] == [6, 6, 6, 6]  # type: ignore[union-attr]
+def test_without_a_reason_to_stop_work_passes_whole(tmp_path: Path) -> None:
+    search = sound_search(tmp_path, space={"curve": hp.choice([0, 1, 2, 3])}, epochs=6)._stopping_algorithm(workers=1)
+    assert [search.ask().until_epoch for _ in range(4)] == [6, 6, 6, 6]
     assert search.ask() == Done()
 
 

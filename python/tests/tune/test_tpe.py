@@ -13,7 +13,7 @@ from tune_searches import ACCURACY, LOSS, SPACE, Player
 from cerebro_spark.search import Wait
 from cerebro_spark.tune import hp
 from cerebro_spark.tune.algorithms.base import Algorithm
-from cerebro_spark.tune.algorithms.random import RandomAlgorithm
+from cerebro_spark.tune.algorithms.fixed import RandomAlgorithm
 from cerebro_spark.tune.algorithms.tpe import TPEAlgorithm, suggestion
 from cerebro_spark.tune.spaces.space import Space
 from cerebro_spark.types import Report, Work

@@ -11,10 +11,9 @@ from typing import Any
 from cerebro_spark.search import Done, Search, Wait
 from cerebro_spark.tune import hp
 from cerebro_spark.tune.algorithms.base import Algorithm
-from cerebro_spark.tune.algorithms.grid import GridAlgorithm
+from cerebro_spark.tune.algorithms.fixed import GridAlgorithm, RandomAlgorithm
 from cerebro_spark.tune.algorithms.halving import ASHAAlgorithm, HyperbandAlgorithm
 from cerebro_spark.tune.algorithms.pbt import PBTAlgorithm
-from cerebro_spark.tune.algorithms.random import RandomAlgorithm
 from cerebro_spark.tune.algorithms.stopping import Stopping
 from cerebro_spark.tune.algorithms.tpe import TPEAlgorithm
 from cerebro_spark.types import Checkpoint, Objective, Report, Work

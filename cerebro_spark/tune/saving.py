@@ -1,12 +1,36 @@
-"""The address of a store, to be saved. It never contains credentials."""
+"""What is saved of the arguments of a search or of trials: no credentials, no backend, no trackers."""
 
 from __future__ import annotations
 
+import logging
 import os
+from dataclasses import fields
+from typing import Any
 from urllib.parse import urlsplit
 
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.store.base import Store
+from cerebro_spark.tune.options import TrainingOptions
+
+_log = logging.getLogger("cerebro_spark")
+# What belongs to the process that made them.
+NOT_SAVED = ("backend", "trackers")
+
+
+def saved_arguments(holder: TrainingOptions, kind: type[TrainingOptions]) -> dict[str, Any]:
+    """Return the arguments to make a search or trials again. Of the store they have the address alone.
+
+    Args:
+        holder: A search, or CerebroTrials.
+        kind: The class whose fields are saved.
+
+    Returns:
+        The values by name.
+    """
+    if holder.trackers:
+        _log.warning("%s is saved without its trackers: give them again once it is loaded", type(holder).__name__)
+    kept = [field.name for field in fields(kind) if field.name not in NOT_SAVED]
+    return {name: getattr(holder, name) for name in kept} | {"store": address_of(holder.store)}
 
 
 def address_of(store: Store | str | os.PathLike[str]) -> str:
