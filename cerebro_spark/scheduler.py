@@ -35,16 +35,16 @@ from cerebro_spark.events import (
     WorkerLost,
     WorkerRetiring,
 )
-from cerebro_spark.scheduling import inspection
 from cerebro_spark.scheduling.blame import BlameRules
 from cerebro_spark.scheduling.board import Bools
+from cerebro_spark.scheduling.inspection import audit
 from cerebro_spark.scheduling.records import WorkerRecord
 from cerebro_spark.scheduling.settings import check_settings
 from cerebro_spark.scheduling.state import make_state
 from cerebro_spark.scheduling.time_limits import TimeLimits
 from cerebro_spark.scheduling.trials import TrialRules
 from cerebro_spark.scheduling.workers import WorkerRules
-from cerebro_spark.types import Checkpoint, Metrics, Unit
+from cerebro_spark.types import Metrics, Unit
 
 
 class MopScheduler:
@@ -86,7 +86,7 @@ class MopScheduler:
             LossExplained: lambda event: self._trials.explain(lambda kill: kill.worker == event.worker),
             WorkerRetiring: lambda event: self._workers.retire(event.worker),
             GatheringBegan: lambda event: self.state.holdings.await_workers(event.workers),
-            GatheringEnded: self._gathering_ended,
+            GatheringEnded: lambda event: self.state.actions.extend(self.state.holdings.gather()),
             PartitionLoaded: lambda event: self._workers.record_load(event.worker, event.partition),
             PartitionLost: lambda event: self._blame.judge_load(event.worker, event.partition, event.reason),
             UnitFinished: self._unit_finished,
@@ -102,7 +102,7 @@ class MopScheduler:
         self._handlers[type(event)](event)
         self._blame.review()
         self._dispatch()
-        if not self.finished and self._is_over():
+        if not self.finished and state.search_ended and self.at_rest:
             self.finished = True
             state.actions.append(FinishRun())
         state.actions = self._limits.apply(state.actions)
@@ -135,15 +135,7 @@ class MopScheduler:
 
     def check_invariants(self) -> None:
         """Raise SchedulingError if parts of the state contradict each other; for tests, after every event."""
-        inspection.audit(self.state)
-
-    def snapshot(self) -> dict[str, Any]:
-        """The whole state as plain values: two schedulers with equal snapshots will always act alike."""
-        return {
-            "finished": self.finished,
-            "limits": self._limits.snapshot(),
-            **inspection.snapshot(self.state, self.view),
-        }
+        audit(self.state)
 
     # -- facts that are not about trials or workers alone
 
@@ -151,13 +143,12 @@ class MopScheduler:
         if event.settings != self.settings:
             raise SchedulingError(f"run {event.run} was started with other settings than this scheduler's")
 
-    def _gathering_ended(self, event: GatheringEnded) -> None:
-        self.state.actions += self.state.holdings.gather()
-
     def _unit_finished(self, event: UnitFinished) -> None:
         worker = self._assignee(event)
         if worker is None:
-            self._ignore(event.attempt, event.checkpoint)
+            # What a cancelled attempt wrote is deleted. What a finished attempt wrote, and reports twice, is needed.
+            if event.attempt in self.state.given_up and event.checkpoint is not None:
+                self.state.actions.append(DeleteCheckpoint(event.checkpoint))
             return
         self._workers.end_assignment(event.attempt, worker)
         trial = self.state.trials[event.unit.trial]
@@ -187,14 +178,6 @@ class MopScheduler:
         if assignment is None or assignment.worker != event.worker or assignment.unit != event.unit:
             return None
         return self.state.workers[event.worker]
-
-    def _ignore(self, attempt: int, checkpoint: Checkpoint | None) -> None:
-        """Delete what a cancelled attempt wrote. What a finished attempt wrote, and reports twice, is needed."""
-        if attempt in self.state.given_up and checkpoint is not None:
-            self.state.actions.append(DeleteCheckpoint(checkpoint))
-
-    def _is_over(self) -> bool:
-        return self.state.search_ended and self.at_rest
 
     @property
     def at_rest(self) -> bool:

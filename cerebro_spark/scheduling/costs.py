@@ -95,9 +95,9 @@ class CostModel:
         """Whether the trial's cost is known or was measured at least once."""
         return self._log_cost[trial] is not None
 
-    def worker_speeds(self, rows: list[int]) -> list[float]:
-        """Relative speeds, 1 for a worker that was never compared with others."""
-        return [float(1.0 / self.slowness[row]) for row in rows]
+    def speed(self, row: int) -> float:
+        """The relative speed of a worker, 1 for one that was never compared with others."""
+        return 1.0 / float(self.slowness[row])
 
     def speed_is_sure(self, row: int, measurements: int) -> bool:
         """Whether a worker's speed rests on that many measurements (or was given)."""
