@@ -88,6 +88,15 @@ def test_what_functions_need_is_found(code: str, needed: set[str]) -> None:
     assert set(collect_modules([make(code)]).sources) == needed
 
 
+@pytest.mark.usefixtures("beside")
+@pytest.mark.parametrize("line", ["import alone", "from alone import scale", "from family import right"])
+def test_the_imports_of_a_long_function_are_found(line: str) -> None:
+    """With more than 256 names and constants, Python prefixes its instructions."""
+    names = "".join(f"    name{n} = other{n}({n}.5)\n" for n in range(300))
+    found = collect_modules([make(f"def model_fn(p):\n{names}    {line}\n    return {line.split()[-1]}\n")])
+    assert line.split()[1] in found.sources
+
+
 def test_nothing_is_imported_to_find_it(beside: Path) -> None:
     (beside / "alone.py").write_text("raise RuntimeError('imported')\n")
     modules = collect_modules([make("def model_fn(p):\n    import alone\n    import family.right")])
