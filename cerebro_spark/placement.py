@@ -7,7 +7,7 @@ then what is held where it is: as few loads as that takes, and none if no worker
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -48,8 +48,8 @@ def place(
     held = _kept(partitions, profiles, copies, current or {})
     quota = share_out(copies * len(partitions), [profile.speed for profile in profiles], at_most=len(partitions))
     quotas = {profile.worker: share for profile, share in zip(profiles, quota, strict=True)}
-    quotas = _fill(partitions, profiles, copies, quotas, held)
-    _level(partitions, profiles, quotas, held)
+    nearness = _fill(partitions, profiles, copies, quotas, held)
+    _level(partitions, profiles, nearness.quotas(), nearness.count, held)
     return {partition.id: tuple(held[partition.id]) for partition in partitions}
 
 
@@ -92,8 +92,8 @@ def _fill(
     copies: int,
     quotas: Mapping[WorkerId, int],
     held: dict[PartitionId, list[WorkerId]],
-) -> dict[WorkerId, int]:
-    """Find holders for what lacks them, on a host with the blocks wherever shares allow; returns the shares it used."""
+) -> _Nearness:
+    """Find holders for what lacks them, on a host with the blocks wherever shares allow; return what is where now."""
     nearness = _Nearness(partitions, profiles, quotas, held)
     for wanted in range(1, copies + 1):
         lacking = [p.id for p in partitions if len(held[p.id]) < wanted]
@@ -101,7 +101,7 @@ def _fill(
             lacking = [partition for partition in lacking if not nearness.seek(partition)]
         for partition, worker in _deal(lacking, wanted, profiles, nearness.quotas(), nearness.count, held):
             nearness.put(partition, worker)
-    return nearness.quotas()
+    return nearness
 
 
 class _Nearness:
@@ -120,19 +120,16 @@ class _Nearness:
         held: dict[PartitionId, list[WorkerId]],
     ) -> None:
         self._held = held
-        at: dict[str, list[WorkerId]] = {}
+        at: dict[str, list[WorkerId]] = defaultdict(list)
+        by_speed: dict[float, list[WorkerId]] = defaultdict(list)
         for profile in profiles:
-            if profile.host:
-                at.setdefault(profile.host, []).append(profile.worker)
-        self._near = {p.id: [worker for host in p.hosts for worker in at.get(host, ())] for p in partitions}
-        self._peers: dict[WorkerId, list[WorkerId]] = {}
-        by_speed: dict[float, list[WorkerId]] = {}
-        for profile in profiles:
-            self._peers[profile.worker] = by_speed.setdefault(profile.speed, [])
+            at[profile.host].append(profile.worker)
             by_speed[profile.speed].append(profile.worker)
-        ranges = {peers[0]: [quotas[peer] for peer in peers] for peers in by_speed.values()}
-        self._least = {worker: min(ranges[peers[0]]) for worker, peers in self._peers.items()}
-        self._most = {worker: max(ranges[peers[0]]) for worker, peers in self._peers.items()}
+        self._near = {p.id: [worker for host in p.hosts if host for worker in at[host]] for p in partitions}
+        self._peers = {profile.worker: by_speed[profile.speed] for profile in profiles}
+        ranges = {speed: [quotas[peer] for peer in peers] for speed, peers in by_speed.items()}
+        self._least = {profile.worker: min(ranges[profile.speed]) for profile in profiles}
+        self._most = {profile.worker: max(ranges[profile.speed]) for profile in profiles}
         # By the first of a kind: how many of it may have one more than the others, and how many more may still get it.
         self._extras = {p[0]: sum(quotas[w] > self._least[w] for w in p) for p in by_speed.values()}
         self._extra = dict(self._extras)
@@ -257,13 +254,13 @@ def _level(
     partitions: Sequence[Partition],
     profiles: Sequence[WorkerProfile],
     quotas: Mapping[WorkerId, int],
+    count: dict[WorkerId, int],
     held: dict[PartitionId, list[WorkerId]],
 ) -> None:
     """Move single copies from workers above their share to workers below it, towards their blocks if possible."""
     speed = {profile.worker: profile.speed for profile in profiles}
     host = {profile.worker: profile.host for profile in profiles}
     hosts = {partition.id: partition.hosts for partition in partitions}
-    count = _counts(profiles, held)
 
     def gain(move: _Move) -> int:
         partition, source, target = move
@@ -319,11 +316,3 @@ def _near_chain(
 
 def _movable(holders: Sequence[WorkerId], source: WorkerId, target: WorkerId) -> bool:
     return source in holders and target not in holders
-
-
-def _counts(profiles: Sequence[WorkerProfile], held: Mapping[PartitionId, Sequence[WorkerId]]) -> dict[WorkerId, int]:
-    count = {profile.worker: 0 for profile in profiles}
-    for holders in held.values():
-        for worker in holders:
-            count[worker] += 1
-    return count
