@@ -197,22 +197,17 @@ class MopScheduler:
         self._start_evaluations()
         changed = state.look_at_all or state.fresh_workers or state.fresh_trials
         if changed and state.board.idle.any() and state.board.holders.any():
-            self.view.now = state.now
-            changes = Changes(state.fresh_workers, state.fresh_trials, state.look_at_all)
-            for choice in self._policy(self.view, changes, state.board.idle):
-                self._start_training(choice.trial, choice.worker, choice.column)
+            self._start_chosen(Changes(state.fresh_workers, state.fresh_trials, state.look_at_all), state.board.idle)
         state.fresh_workers, state.fresh_trials, state.look_at_all = [], [], False
-        if self.settings.queue_ahead:
-            self._queue_ahead()
+        # Busy workers are told their next unit, so that they fetch its checkpoint while they train.
+        if self.settings.queue_ahead and state.board.free.any() and (room := self._with_room()).any():
+            self._start_chosen(Changes(everything=True), room)
 
-    def _queue_ahead(self) -> None:
-        """Tell busy workers their next unit, so that they fetch its checkpoint while they train."""
-        room = self._with_room()
-        if not room.any() or not self.state.board.free.any():
-            return
+    def _start_chosen(self, changes: Changes, eligible: Bools) -> None:
+        """Start the units that the policy chooses for these workers."""
         self.view.now = self.state.now
-        for choice in self._policy(self.view, Changes(everything=True), room):
-            self._start_training(choice.trial, choice.worker, choice.column)
+        for choice in self._policy(self.view, changes, eligible):
+            self._start_training(*choice)
 
     def _with_room(self) -> Bools:
         """By row of the board: the busy workers that may be told of one more unit."""
@@ -221,7 +216,7 @@ class MopScheduler:
             room[worker.row] = 1 <= len(worker.queue) <= self.settings.queue_ahead
         return room
 
-    def _start_training(self, trial_row: int, worker_row: int, column: int) -> None:
+    def _start_training(self, worker_row: int, trial_row: int, column: int) -> None:
         trial = self.state.trials[self.state.board.trial_ids[trial_row]]
         worker = self.state.workers[self.state.board.worker_ids[worker_row]]
         self.state.board.start(worker_row, trial_row, column, self.state.now)

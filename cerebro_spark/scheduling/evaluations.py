@@ -120,10 +120,10 @@ class Evaluations:
 
     def compute_values(self, evaluation: Evaluation) -> dict[str, float]:
         """All metrics of an epoch, added up in the order of partitions so that the sums are always the same."""
-        trained = evaluation.trained_values
-        if trained is None:
-            trained = Metrics.merge(evaluation.trained[p] for p in sorted(evaluation.trained)).values()
-        measured = evaluation.measured_values
-        if measured is None:
-            measured = Metrics.merge(evaluation.measured[p] for p in sorted(evaluation.measured)).values()
+        trained = _add_up(evaluation.trained) if evaluation.trained_values is None else evaluation.trained_values
+        measured = _add_up(evaluation.measured) if evaluation.measured_values is None else evaluation.measured_values
         return {**trained, **{f"val_{name}": value for name, value in measured.items()}}
+
+
+def _add_up(parts: Mapping[PartitionId, Metrics]) -> Mapping[str, float]:
+    return Metrics.merge(parts[partition] for partition in sorted(parts)).values()
