@@ -133,7 +133,8 @@ def _parts(value: Any) -> Iterable[Any]:
         names = {name for code in _codes(value.__code__) for name in code.co_names}
         used = [value.__globals__.get(name) for name in names]
         used += [part for module in used for part in _submodules(module, names)]
-        cells = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
+        # A cell without contents equals no cell but another such one.
+        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != types.CellType()]
         defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
         return [*used, *cells, *defaults, *vars(value).values()]
     if isinstance(value, type):
@@ -166,14 +167,6 @@ def _submodules(module: Any, names: set[str]) -> list[types.ModuleType]:
 def _is_written_here(module: str | None) -> bool:
     """Whether a function or class is the user's: of a script, a notebook, or a module of the user's own."""
     return module in (None, "__main__") or module not in sys.modules or _is_own(str(module))
-
-
-def _is_filled(cell: types.CellType) -> bool:
-    try:
-        _ = cell.cell_contents
-    except ValueError:
-        return False
-    return True
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -78,6 +78,7 @@ def make(code: str, name: str = "model_fn") -> Any:
         ("import alone\ndef model_fn(p, f=alone.scale): return f(p)", {"alone"}),
         ("import alone\nclass Model:\n    def __call__(self, p): return alone\nmodel_fn = Model()", {"alone"}),
         ("def model_fn(p):\n    import broken", {"broken"}),
+        ("def outer():\n    if not outer:\n        x = 1\n    return lambda p: x\nmodel_fn = outer()", set()),
         ("import numpy\nimport json\ndef model_fn(p): return numpy, json", set()),
         ("import numpy as np\ndef model_fn(p): return np.zeros(3)", set()),
         ("def model_fn(p):\n    import torch, not_there_at_all\n    return torch", set()),
