@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cerebro_spark.types import Partition, PartitionId, WorkerId
 
 Holders = dict[PartitionId, tuple[WorkerId, ...]]
-_Move = tuple[PartitionId, WorkerId, WorkerId]  # what, from which worker, to which
+_Step = tuple[WorkerId, PartitionId]  # to which worker, and what
+_Move = tuple[PartitionId, WorkerId, WorkerId]  # what, from which worker, to which; "" for nothing and for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,26 +156,21 @@ class _Nearness:
 
     def seek(self, partition: PartitionId) -> bool:
         """Give the partition to a worker near its blocks, if room can be made there: along the shortest path."""
-        came: dict[WorkerId, tuple[WorkerId | None, PartitionId | None]] = {}
-        queue: deque[WorkerId] = deque()
+        starts = [(worker, partition) for worker in self._others_near(partition)]
+        chain = _shortest_chain(starts, self._steps_from, self._has_room)
+        for moved, source, worker in reversed(chain):
+            if moved:
+                self.put(moved, worker)
+                if source:
+                    self._take(moved, source)
+        return bool(chain)
 
-        def reach(workers: Iterable[WorkerId], source: WorkerId | None, moved: PartitionId | None) -> None:
-            for worker in workers:
-                if worker not in came:
-                    came[worker] = (source, moved)
-                    queue.append(worker)
-
-        reach(self._others_near(partition), None, partition)
-        while queue:
-            worker = queue.popleft()
-            if self._has_room(worker):
-                self._shift(worker, came)
-                return True
-            for held in self._on[worker]:
-                reach(self._others_near(held), worker, held)
-            # Room can also come from one of its kind that gives up having one more, and gets nothing for it.
-            reach(self._rivals(worker), worker, None)
-        return False
+    def _steps_from(self, worker: WorkerId) -> Iterator[_Step]:
+        """What could leave a worker without room, and to where."""
+        for held in self._on[worker]:
+            yield from ((other, held) for other in self._others_near(held))
+        # Room can also come from one of its kind that gives up having one more, and gets nothing for it.
+        yield from ((rival, "") for rival in self._rivals(worker))
 
     def put(self, partition: PartitionId, worker: WorkerId) -> None:
         self._held[partition].append(worker)
@@ -190,17 +186,6 @@ class _Nearness:
         self._on[worker].remove(partition)
         self.count[worker] -= 1
         self._extra[self._peers[worker][0]] += self.count[worker] == self._least[worker]
-
-    def _shift(self, end: WorkerId, came: Mapping[WorkerId, tuple[WorkerId | None, PartitionId | None]]) -> None:
-        """Move every partition on the path that ends here by one worker."""
-        worker: WorkerId | None = end
-        while worker is not None:
-            source, moved = came[worker]
-            if moved is not None:
-                self.put(moved, worker)
-                if source is not None:
-                    self._take(moved, source)
-            worker = source
 
     def _others_near(self, partition: PartitionId) -> list[WorkerId]:
         """Workers near the blocks that do not hold the partition, those with most room first."""
@@ -266,6 +251,11 @@ def _level(
         partition, source, target = move
         return (host[target] in hosts[partition]) - (host[source] in hosts[partition])
 
+    def near_steps(source: WorkerId) -> Iterator[_Step]:
+        for partition, holders in held.items():
+            near = (worker for worker in host if host[worker] in hosts[partition])
+            yield from ((target, partition) for target in near if _movable(holders, source, target))
+
     while True:
         above = sorted((w for w in count if count[w] > quotas[w]), key=lambda w: -count[w] / speed[w])
         below = sorted((w for w in count if count[w] < quotas[w]), key=lambda w: count[w] / speed[w])
@@ -279,38 +269,37 @@ def _level(
         best = max(moves, key=gain, default=None) if any(hosts.values()) else next(moves, None)
         if best is None:
             return
-        chain = [best] if gain(best) >= 0 else _near_chain(above, below, held, hosts, host) or [best]
+        # Where a single move would go away from the blocks, workers in between may hand one on for the one they get.
+        chain = [] if gain(best) >= 0 else _shortest_chain([(w, "") for w in above], near_steps, below.__contains__)
+        chain = chain[1:] or [best]
         for partition, source, target in chain:
             held[partition][held[partition].index(source)] = target
         count[chain[-1][2]] += 1
         count[chain[0][1]] -= 1
 
 
-def _near_chain(
-    above: Sequence[WorkerId],
-    below: Collection[WorkerId],
-    held: Mapping[PartitionId, Sequence[WorkerId]],
-    hosts: Mapping[PartitionId, Sequence[str]],
-    host: Mapping[WorkerId, str],
+def _shortest_chain(
+    starts: Iterable[_Step], steps_from: Callable[[WorkerId], Iterable[_Step]], is_end: Callable[[WorkerId], bool]
 ) -> list[_Move]:
-    """The fewest moves that take one copy from a worker above its share to one below it, each to a host with its
-    blocks: workers in between hand one on for the one they get. Empty if there is no such way.
-    """
-    came: dict[WorkerId, _Move | None] = dict.fromkeys(above)
-    queue = deque(above)
+    """The fewest moves, beginning with one of `starts`, that end at such a worker: breadth first. Empty if none do."""
+    came: dict[WorkerId, _Move] = {}
+    queue: deque[WorkerId] = deque()
+
+    def reach(steps: Iterable[_Step], source: WorkerId) -> None:
+        for worker, moved in steps:
+            if worker not in came:
+                came[worker] = (moved, source, worker)
+                queue.append(worker)
+
+    reach(starts, "")
     while queue:
-        source = queue.popleft()
-        if source in below:
-            chain: list[_Move] = []
-            while (move := came[source]) is not None:
-                chain.insert(0, move)
-                source = move[1]
+        worker = queue.popleft()
+        if is_end(worker):
+            chain = [came[worker]]
+            while chain[0][1]:
+                chain.insert(0, came[chain[0][1]])
             return chain
-        for partition, holders in held.items():
-            for target in host:
-                if target not in came and host[target] in hosts[partition] and _movable(holders, source, target):
-                    came[target] = (partition, source, target)
-                    queue.append(target)
+        reach(steps_from(worker), worker)
     return []
 
 
