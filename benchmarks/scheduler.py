@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.exact import make_plan_policy, solve
 from cerebro_spark.dispatch import POLICIES
-from cerebro_spark.dispatch.exact import make_plan_policy, solve
 from cerebro_spark.simulation import Scenario, draw_workload, simulate
 
 SEEDS = range(5)

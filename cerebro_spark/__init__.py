@@ -15,30 +15,22 @@ from cerebro_spark._version import __version__
 # Nothing is logged unless the program asks for it; `logging.basicConfig()` is enough.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
-_HOMES = {
-    "ASHA": "cerebro_spark.tune.searches",
-    "CSVTracker": "cerebro_spark.tune.trackers",
-    "Dataset": "cerebro_spark.data.dataset",
-    "GridSearch": "cerebro_spark.tune.searches",
-    "Hyperband": "cerebro_spark.tune.searches",
-    "LocalBackend": "cerebro_spark.backend.local",
-    "MLflowTracker": "cerebro_spark.tune.trackers",
-    "PBT": "cerebro_spark.tune.searches",
-    "RandomSearch": "cerebro_spark.tune.searches",
-    "Resources": "cerebro_spark.trainer.resources",
-    "Result": "cerebro_spark.result",
-    "SimulatedBackend": "cerebro_spark.backend.simulated",
-    "SparkBackend": "cerebro_spark.backend.spark",
-    "TPESearch": "cerebro_spark.tune.searches",
-    "TensorBoardTracker": "cerebro_spark.tune.trackers",
-    "TorchModel": "cerebro_spark.trainer.torch.model",
-    "load_result": "cerebro_spark.result",
-    "open_dataset": "cerebro_spark.data.foreign",
-    "open_store": "cerebro_spark.store.opening",
-    "prepare": "cerebro_spark.data.prepare",
-    "replay": "cerebro_spark.tune.past_runs",
-    "resume": "cerebro_spark.tune.past_runs",
+_NAMES = {
+    "backend.local": ("LocalBackend",),
+    "backend.simulated": ("SimulatedBackend",),
+    "backend.spark": ("SparkBackend",),
+    "data.dataset": ("Dataset",),
+    "data.foreign": ("open_dataset",),
+    "data.prepare": ("prepare",),
+    "result": ("Result", "load_result"),
+    "store.opening": ("open_store",),
+    "trainer.resources": ("Resources",),
+    "trainer.torch.model": ("TorchModel",),
+    "tune.past_runs": ("replay", "resume"),
+    "tune.searches": ("ASHA", "GridSearch", "Hyperband", "PBT", "RandomSearch", "TPESearch"),
+    "tune.trackers": ("CSVTracker", "MLflowTracker", "TensorBoardTracker"),
 }
+_HOMES = {name: f"cerebro_spark.{home}" for home, names in _NAMES.items() for name in names}
 _MODULES = {"hp": "cerebro_spark.tune.hp"}
 
 __all__ = ["__version__", *_HOMES, *_MODULES]

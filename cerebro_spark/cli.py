@@ -7,15 +7,18 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from cerebro_spark._version import __version__
 from cerebro_spark.dispatch import POLICIES
 from cerebro_spark.errors import CerebroError, ConfigurationError
+from cerebro_spark.gantt import check_writable, draw
 from cerebro_spark.simulation import Outcome, Scenario, simulate
 
 MEGABYTE = 1_000_000
+_Run = Callable[[argparse.Namespace], int | None]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,9 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0, 1 if `doctor` found something to fix, or 2 for an error, which is printed.
     """
     options = _parser().parse_args(arguments)
-    command: Callable[[argparse.Namespace], int | None] = options.command
     try:
-        return command(options) or 0
+        return options.command(options) or 0
     except BrokenPipeError:
         return 1
     except (CerebroError, OSError) as error:
@@ -42,133 +44,23 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="cerebro-spark", description="Model Hopper Parallelism on Spark.")
     parser.add_argument("--version", action="version", version=f"cerebro-spark {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_demo(commands)
-    _add_doctor(commands)
-    _add_simulate(commands)
-    _add_runs(commands)
-    _add_show(commands)
-    _add_clean(commands)
+    for name, (run, summary, description, arguments) in _COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=description)
+        command.set_defaults(command=run)
+        for argument, settings in arguments.items():
+            command.add_argument(argument, **settings)
     return parser
 
 
-def _add_simulate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "simulate",
-        help="run the scheduler on an imaginary cluster",
-        description="Run the real scheduler on an imaginary cluster in virtual time, and compare with the lower bound.",
-    )
-    number: dict[str, Any] = {"type": int, "metavar": "N"}
-    parser.add_argument("--trials", **number, default=16, help="number of trials (default: %(default)s)")
-    parser.add_argument("--workers", **number, default=8, help="number of workers (default: %(default)s)")
-    parser.add_argument(
-        "--partitions", **number, default=None, help="number of training partitions (default: as many as workers)"
-    )
-    parser.add_argument("--epochs", **number, default=5, help="epochs of every trial (default: %(default)s)")
-    parser.add_argument(
-        "--replicas", **number, default=1, help="workers that hold each partition (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--validation", **number, default=0, help="validation partitions, evaluated every epoch (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--policy", default="hopper", metavar="NAME", help=f"one of {', '.join(POLICIES)} (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--heterogeneous",
-        action="store_true",
-        help="vary trial costs and worker speeds as in Figure 6 of the Cerebro paper",
-    )
-    parser.add_argument(
-        "--cost", type=float, default=1.0, metavar="S", help="mean seconds of a unit (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--jitter",
-        type=float,
-        default=0.0,
-        metavar="X",
-        help="vary unit times by up to this share (default: %(default)s)",
-    )
-    parser.add_argument("--known-costs", action="store_true", help="tell the scheduler the costs and speeds in advance")
-    parser.add_argument(
-        "--failure-rate",
-        type=float,
-        default=0.0,
-        metavar="X",
-        help="probability that a worker dies during a unit (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--model-mb", type=float, default=100.0, metavar="MB", help="size of a checkpoint in MB (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--bandwidth-mb",
-        type=float,
-        default=float("inf"),
-        metavar="MB",
-        help="bandwidth for checkpoints in MB/s (default: %(default)s)",
-    )
-    parser.add_argument("--seeds", **number, default=1, help="run with the seeds 0 to N-1 (default: %(default)s)")
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object with a list of values, one for each seed"
-    )
-    parser.add_argument("--gantt", metavar="FILE.png", help="draw a Gantt chart of the run with seed 0")
-    parser.set_defaults(command=_simulate)
+def _value(metavar: str, text: str, default: Any = None) -> dict[str, Any]:
+    """Settings of an argument that takes a value; a default gives the value its type."""
+    if default is None:
+        return {"metavar": metavar, "help": text}
+    return {"metavar": metavar, "help": f"{text} (default: %(default)s)", "default": default, "type": type(default)}
 
 
-def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "demo",
-        help="show how trials hop",
-        description="Compare the policies on an imaginary cluster, and draw the runs.",
-    )
-    parser.add_argument("--out", default="out", metavar="FOLDER", help="folder for the pictures (default: %(default)s)")
-    parser.set_defaults(command=_demo)
-
-
-def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "doctor",
-        help="check this installation, a store and a cluster",
-        description="Check Java, Python, versions, a store and a cluster. The exit code is 1 if there is a FIX.",
-    )
-    parser.add_argument("--master", metavar="URL", help="check this Spark cluster too: local[2], spark://..., yarn")
-    parser.add_argument(
-        "--store", metavar="URL", help="check that this store is writable: a folder, hdfs://..., s3://..."
-    )
-    parser.add_argument(
-        "--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark; may be repeated"
-    )
-    parser.set_defaults(command=_doctor)
-
-
-def _add_runs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("runs", help="list the runs in a store", description="List the runs in a store.")
-    parser.add_argument("store", metavar="STORE", help="a folder, hdfs://..., s3://...")
-    parser.set_defaults(command=_runs)
-
-
-def _add_show(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("show", help="show the trials of a run", description="Show the trials of a run.")
-    parser.add_argument("store", metavar="STORE", help="a folder, hdfs://..., s3://...")
-    parser.add_argument("run", metavar="RUN", help="the id of the run, as `cerebro-spark runs STORE` lists it")
-    parser.add_argument("--plot", metavar="FILE.png", help="draw learning curves, params and a Gantt chart")
-    parser.set_defaults(command=_show)
-
-
-def _add_clean(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "clean",
-        help="delete unused files of the cache and of a store",
-        description="Delete unused files of this host's cache, and unfinished writes of dead processes in a store.",
-    )
-    parser.add_argument("--store", metavar="URL", help="clean this store too: a folder, hdfs://..., s3://...")
-    parser.add_argument(
-        "--older-than",
-        type=float,
-        metavar="DAYS",
-        help="age in days from which on an unfinished write in the store is dead (default: 1; 7 for data sets)",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="list the files with their bytes, and delete nothing")
-    parser.set_defaults(command=_clean)
+def _flag(text: str) -> dict[str, Any]:
+    return {"action": "store_true", "help": text}
 
 
 def _clean(options: argparse.Namespace) -> None:
@@ -212,8 +104,6 @@ def _show(options: argparse.Namespace) -> None:
     from cerebro_spark.store.opening import open_store
 
     if options.plot:
-        from cerebro_spark.gantt import check_writable
-
         check_writable(options.plot)
     view = read_view(open_store(options.store), options.run)
     print(display.as_text(view))
@@ -231,25 +121,13 @@ def _simulate(options: argparse.Namespace) -> None:
         raise ConfigurationError(f"`bandwidth-mb` is {options.bandwidth_mb}, but must be above 0")
     if not 0 <= options.model_mb < float("inf"):
         raise ConfigurationError(f"`model-mb` is {options.model_mb}, but must be a number of megabytes, 0 or more")
+    known = {field.name for field in fields(Scenario)}
     scenario = Scenario(
-        trials=options.trials,
-        workers=options.workers,
-        partitions=options.partitions,
-        epochs=options.epochs,
-        replicas=options.replicas,
-        validation=options.validation,
-        policy=options.policy,
-        heterogeneous=options.heterogeneous,
-        cost=options.cost,
-        jitter=options.jitter,
-        known_costs=options.known_costs,
-        failure_rate=options.failure_rate,
+        **{name: value for name, value in vars(options).items() if name in known},
         model_bytes=int(options.model_mb * MEGABYTE),
         bandwidth=options.bandwidth_mb * MEGABYTE,
     )
     if options.gantt:
-        from cerebro_spark.gantt import check_writable
-
         check_writable(options.gantt)
     outcomes = [simulate(scenario, seed, keep_units=bool(options.gantt) and seed == 0) for seed in range(options.seeds)]
     print(json.dumps(_as_json(outcomes)) if options.json else _as_table(scenario, outcomes))
@@ -279,8 +157,6 @@ def _demo(options: argparse.Namespace) -> None:
 
 
 def _draw(scenario: Scenario, outcome: Outcome, path: str | Path) -> None:
-    from cerebro_spark.gantt import draw
-
     shape = f"{scenario.trials} trials on {scenario.workers} workers, {scenario.epochs} epochs"
     draw(outcome.timeline, path, f"{shape}, {scenario.policy}: {outcome.ratio:.3f} x the lower bound")
 
@@ -308,6 +184,72 @@ def _as_table(scenario: Scenario, outcomes: Sequence[Outcome]) -> str:
     ]
     return "\n".join(lines)
 
+
+_STORE = _value("STORE", "a folder, hdfs://..., s3://...")
+_SIMULATE = {
+    "--trials": _value("N", "number of trials", 16),
+    "--workers": _value("N", "number of workers", 8),
+    "--partitions": {**_value("N", "number of training partitions (default: as many as workers)"), "type": int},
+    "--epochs": _value("N", "epochs of every trial", 5),
+    "--replicas": _value("N", "workers that hold each partition", 1),
+    "--validation": _value("N", "validation partitions, evaluated every epoch", 0),
+    "--policy": _value("NAME", f"one of {', '.join(POLICIES)}", "hopper"),
+    "--heterogeneous": _flag("vary trial costs and worker speeds as in Figure 6 of the Cerebro paper"),
+    "--cost": _value("S", "mean seconds of a unit", 1.0),
+    "--jitter": _value("X", "vary unit times by up to this share", 0.0),
+    "--known-costs": _flag("tell the scheduler the costs and speeds in advance"),
+    "--failure-rate": _value("X", "probability that a worker dies during a unit", 0.0),
+    "--model-mb": _value("MB", "size of a checkpoint in MB", 100.0),
+    "--bandwidth-mb": _value("MB", "bandwidth for checkpoints in MB/s", float("inf")),
+    "--seeds": _value("N", "run with the seeds 0 to N-1", 1),
+    "--json": _flag("print one JSON object with a list of values, one for each seed"),
+    "--gantt": _value("FILE.png", "draw a Gantt chart of the run with seed 0"),
+}
+_DOCTOR = {
+    "--master": _value("URL", "check this Spark cluster too: local[2], spark://..., yarn"),
+    "--store": _value("URL", "check that this store is writable: a folder, hdfs://..., s3://..."),
+    "--conf": {**_value("NAME=VALUE", "a setting of Spark; may be repeated"), "action": "append", "default": []},
+}
+_SHOW = {
+    "store": _STORE,
+    "run": _value("RUN", "the id of the run, as `cerebro-spark runs STORE` lists it"),
+    "--plot": _value("FILE.png", "draw learning curves, params and a Gantt chart"),
+}
+_AGE = "age in days from which on an unfinished write in the store is dead (default: 1; 7 for data sets)"
+_CLEAN = {
+    "--store": _value("URL", "clean this store too: a folder, hdfs://..., s3://..."),
+    "--older-than": {**_value("DAYS", _AGE), "type": float},
+    "--dry-run": _flag("list the files with their bytes, and delete nothing"),
+}
+# By name: what it runs, its line in the list of commands, its description, its arguments.
+_COMMANDS: dict[str, tuple[_Run, str, str, dict[str, dict[str, Any]]]] = {
+    "demo": (
+        _demo,
+        "show how trials hop",
+        "Compare the policies on an imaginary cluster, and draw the runs.",
+        {"--out": _value("FOLDER", "folder for the pictures", "out")},
+    ),
+    "doctor": (
+        _doctor,
+        "check this installation, a store and a cluster",
+        "Check Java, Python, versions, a store and a cluster. The exit code is 1 if there is a FIX.",
+        _DOCTOR,
+    ),
+    "simulate": (
+        _simulate,
+        "run the scheduler on an imaginary cluster",
+        "Run the real scheduler on an imaginary cluster in virtual time, and compare with the lower bound.",
+        _SIMULATE,
+    ),
+    "runs": (_runs, "list the runs in a store", "List the runs in a store.", {"store": _STORE}),
+    "show": (_show, "show the trials of a run", "Show the trials of a run.", _SHOW),
+    "clean": (
+        _clean,
+        "delete unused files of the cache and of a store",
+        "Delete unused files of this host's cache, and unfinished writes of dead processes in a store.",
+        _CLEAN,
+    ),
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -12,6 +12,9 @@ from cerebro_spark.timeline import Timeline
 
 _MOST_NAMES = 20
 _MOST_LABELS = 240
+_LABEL = {"ha": "center", "va": "center", "fontsize": 6.5, "color": "white", "clip_on": True}
+_ABSENCE = {"facecolor": "#f4f4f4", "edgecolor": "#b9b9b9", "hatch": "////", "linewidth": 0.4, "zorder": 2}
+_DEATH = {"marker": "X", "color": "#d62728", "markersize": 9, "markeredgecolor": "white", "zorder": 4}
 
 
 def draw(timeline: Timeline, path: str | os.PathLike[str], title: str) -> None:
@@ -77,25 +80,14 @@ def _draw_bars(axes: Any, timeline: Timeline, lanes: dict[str, int], trials: dic
         axes.broken_barh(spans, (lane - 0.38, 0.76), facecolors=colours, edgecolor="white", linewidth=edge)
         if len(timeline.units) <= _MOST_LABELS:
             for bar in bars:
-                style = {"ha": "center", "va": "center", "fontsize": 6.5, "color": "white", "clip_on": True}
-                axes.text((bar.start + bar.end) / 2, lane, bar.trial, **style)
+                axes.text((bar.start + bar.end) / 2, lane, bar.trial, **_LABEL)
 
 
 def _draw_absences(axes: Any, timeline: Timeline, lanes: dict[str, int]) -> None:
     for worker, start, end in timeline.absences:
         until = timeline.end if end is None else min(end, timeline.end)
-        axes.broken_barh(
-            [(start, until - start)],
-            (lanes[worker] - 0.38, 0.76),
-            facecolor="#f4f4f4",
-            edgecolor="#b9b9b9",
-            hatch="////",
-            linewidth=0.4,
-            zorder=2,
-        )
-        axes.plot(
-            [start], [lanes[worker]], marker="X", color="#d62728", markersize=9, markeredgecolor="white", zorder=4
-        )
+        axes.broken_barh([(start, until - start)], (lanes[worker] - 0.38, 0.76), **_ABSENCE)
+        axes.plot([start], [lanes[worker]], **_DEATH)
 
 
 def colour(index: int) -> tuple[float, float, float]:

@@ -7,6 +7,7 @@ driver that waits for one counts seconds by its own monotonic clock.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import threading
@@ -50,7 +51,7 @@ class Hold:
         self._data = json.dumps({"by": by, "since": since}).encode()
         self._token = uuid.uuid4().hex
         self._every = EVERY if every is None else every
-        self._count = 0
+        self._numbers = itertools.count()
         self._written: list[str] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="beat", daemon=True)
@@ -74,8 +75,7 @@ class Hold:
 
     def _beat(self) -> None:
         """Write the new beat, then delete the old one: in between there are two, and never none."""
-        name = paths.beat(self._run, self._token, self._count)
-        self._count += 1
+        name = paths.beat(self._run, self._token, next(self._numbers))
         self._written.append(name)
         try:
             self._store.write(name, self._data)
@@ -127,7 +127,10 @@ def wait_until_free(
         looked = clock()
         found = set(store.list(paths.beats(run)))
         if found - known:
-            raise _held(run, _holder(store, max(found - known)))
+            raise EventLogError(
+                f"another driver goes on with run {run}: {_holder(store, max(found - known))}, and was seen alive just"
+                " now. Stop that one first, or take the run away from it with take_over=True"
+            )
         if not found:
             return
         if looked - began >= seconds:
@@ -144,10 +147,3 @@ def _holder(store: Store, name: str) -> str:
         return f"{said['by']}, who holds it since {said['since']}"
     except (NotFoundInStore, ValueError, LookupError, TypeError):
         return "a driver without a name"
-
-
-def _held(run: str, holder: str) -> EventLogError:
-    return EventLogError(
-        f"another driver goes on with run {run}: {holder}, and was seen alive just now. Stop that one first, or take"
-        " the run away from it with take_over=True"
-    )

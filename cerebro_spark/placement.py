@@ -7,14 +7,15 @@ then what is held where it is: as few loads as that takes, and none if no worker
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cerebro_spark.types import Partition, PartitionId, WorkerId
 
 Holders = dict[PartitionId, tuple[WorkerId, ...]]
-_Move = tuple[PartitionId, WorkerId, WorkerId]  # what, from which worker, to which
+_Step = tuple[WorkerId, PartitionId]  # to which worker, and what
+_Move = tuple[PartitionId, WorkerId, WorkerId]  # what, from which worker, to which; "" for nothing and for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,8 @@ def place(
     held = _kept(partitions, profiles, copies, current or {})
     quota = share_out(copies * len(partitions), [profile.speed for profile in profiles], at_most=len(partitions))
     quotas = {profile.worker: share for profile, share in zip(profiles, quota, strict=True)}
-    quotas = _fill(partitions, profiles, copies, quotas, held)
-    _level(partitions, profiles, quotas, held)
+    nearness = _fill(partitions, profiles, copies, quotas, held)
+    _level(partitions, profiles, nearness.quotas(), nearness.count, held)
     return {partition.id: tuple(held[partition.id]) for partition in partitions}
 
 
@@ -92,8 +93,8 @@ def _fill(
     copies: int,
     quotas: Mapping[WorkerId, int],
     held: dict[PartitionId, list[WorkerId]],
-) -> dict[WorkerId, int]:
-    """Find holders for what lacks them, on a host with the blocks wherever shares allow; returns the shares it used."""
+) -> _Nearness:
+    """Find holders for what lacks them, on a host with the blocks wherever shares allow; return what is where now."""
     nearness = _Nearness(partitions, profiles, quotas, held)
     for wanted in range(1, copies + 1):
         lacking = [p.id for p in partitions if len(held[p.id]) < wanted]
@@ -101,7 +102,7 @@ def _fill(
             lacking = [partition for partition in lacking if not nearness.seek(partition)]
         for partition, worker in _deal(lacking, wanted, profiles, nearness.quotas(), nearness.count, held):
             nearness.put(partition, worker)
-    return nearness.quotas()
+    return nearness
 
 
 class _Nearness:
@@ -120,19 +121,16 @@ class _Nearness:
         held: dict[PartitionId, list[WorkerId]],
     ) -> None:
         self._held = held
-        at: dict[str, list[WorkerId]] = {}
+        at: dict[str, list[WorkerId]] = defaultdict(list)
+        by_speed: dict[float, list[WorkerId]] = defaultdict(list)
         for profile in profiles:
-            if profile.host:
-                at.setdefault(profile.host, []).append(profile.worker)
-        self._near = {p.id: [worker for host in p.hosts for worker in at.get(host, ())] for p in partitions}
-        self._peers: dict[WorkerId, list[WorkerId]] = {}
-        by_speed: dict[float, list[WorkerId]] = {}
-        for profile in profiles:
-            self._peers[profile.worker] = by_speed.setdefault(profile.speed, [])
+            at[profile.host].append(profile.worker)
             by_speed[profile.speed].append(profile.worker)
-        ranges = {peers[0]: [quotas[peer] for peer in peers] for peers in by_speed.values()}
-        self._least = {worker: min(ranges[peers[0]]) for worker, peers in self._peers.items()}
-        self._most = {worker: max(ranges[peers[0]]) for worker, peers in self._peers.items()}
+        self._near = {p.id: [worker for host in p.hosts if host for worker in at[host]] for p in partitions}
+        self._peers = {profile.worker: by_speed[profile.speed] for profile in profiles}
+        ranges = {speed: [quotas[peer] for peer in peers] for speed, peers in by_speed.items()}
+        self._least = {profile.worker: min(ranges[profile.speed]) for profile in profiles}
+        self._most = {profile.worker: max(ranges[profile.speed]) for profile in profiles}
         # By the first of a kind: how many of it may have one more than the others, and how many more may still get it.
         self._extras = {p[0]: sum(quotas[w] > self._least[w] for w in p) for p in by_speed.values()}
         self._extra = dict(self._extras)
@@ -158,26 +156,21 @@ class _Nearness:
 
     def seek(self, partition: PartitionId) -> bool:
         """Give the partition to a worker near its blocks, if room can be made there: along the shortest path."""
-        came: dict[WorkerId, tuple[WorkerId | None, PartitionId | None]] = {}
-        queue: deque[WorkerId] = deque()
+        starts = [(worker, partition) for worker in self._others_near(partition)]
+        chain = _shortest_chain(starts, self._steps_from, self._has_room)
+        for moved, source, worker in reversed(chain):
+            if moved:
+                self.put(moved, worker)
+                if source:
+                    self._take(moved, source)
+        return bool(chain)
 
-        def reach(workers: Iterable[WorkerId], source: WorkerId | None, moved: PartitionId | None) -> None:
-            for worker in workers:
-                if worker not in came:
-                    came[worker] = (source, moved)
-                    queue.append(worker)
-
-        reach(self._others_near(partition), None, partition)
-        while queue:
-            worker = queue.popleft()
-            if self._has_room(worker):
-                self._shift(worker, came)
-                return True
-            for held in self._on[worker]:
-                reach(self._others_near(held), worker, held)
-            # Room can also come from one of its kind that gives up having one more, and gets nothing for it.
-            reach(self._rivals(worker), worker, None)
-        return False
+    def _steps_from(self, worker: WorkerId) -> Iterator[_Step]:
+        """What could leave a worker without room, and to where."""
+        for held in self._on[worker]:
+            yield from ((other, held) for other in self._others_near(held))
+        # Room can also come from one of its kind that gives up having one more, and gets nothing for it.
+        yield from ((rival, "") for rival in self._rivals(worker))
 
     def put(self, partition: PartitionId, worker: WorkerId) -> None:
         self._held[partition].append(worker)
@@ -193,17 +186,6 @@ class _Nearness:
         self._on[worker].remove(partition)
         self.count[worker] -= 1
         self._extra[self._peers[worker][0]] += self.count[worker] == self._least[worker]
-
-    def _shift(self, end: WorkerId, came: Mapping[WorkerId, tuple[WorkerId | None, PartitionId | None]]) -> None:
-        """Move every partition on the path that ends here by one worker."""
-        worker: WorkerId | None = end
-        while worker is not None:
-            source, moved = came[worker]
-            if moved is not None:
-                self.put(moved, worker)
-                if source is not None:
-                    self._take(moved, source)
-            worker = source
 
     def _others_near(self, partition: PartitionId) -> list[WorkerId]:
         """Workers near the blocks that do not hold the partition, those with most room first."""
@@ -257,17 +239,22 @@ def _level(
     partitions: Sequence[Partition],
     profiles: Sequence[WorkerProfile],
     quotas: Mapping[WorkerId, int],
+    count: dict[WorkerId, int],
     held: dict[PartitionId, list[WorkerId]],
 ) -> None:
     """Move single copies from workers above their share to workers below it, towards their blocks if possible."""
     speed = {profile.worker: profile.speed for profile in profiles}
     host = {profile.worker: profile.host for profile in profiles}
     hosts = {partition.id: partition.hosts for partition in partitions}
-    count = _counts(profiles, held)
 
     def gain(move: _Move) -> int:
         partition, source, target = move
         return (host[target] in hosts[partition]) - (host[source] in hosts[partition])
+
+    def near_steps(source: WorkerId) -> Iterator[_Step]:
+        for partition, holders in held.items():
+            near = (worker for worker in host if host[worker] in hosts[partition])
+            yield from ((target, partition) for target in near if _movable(holders, source, target))
 
     while True:
         above = sorted((w for w in count if count[w] > quotas[w]), key=lambda w: -count[w] / speed[w])
@@ -282,48 +269,39 @@ def _level(
         best = max(moves, key=gain, default=None) if any(hosts.values()) else next(moves, None)
         if best is None:
             return
-        chain = [best] if gain(best) >= 0 else _near_chain(above, below, held, hosts, host) or [best]
+        # Where a single move would go away from the blocks, workers in between may hand one on for the one they get.
+        chain = [] if gain(best) >= 0 else _shortest_chain([(w, "") for w in above], near_steps, below.__contains__)
+        chain = chain[1:] or [best]
         for partition, source, target in chain:
             held[partition][held[partition].index(source)] = target
         count[chain[-1][2]] += 1
         count[chain[0][1]] -= 1
 
 
-def _near_chain(
-    above: Sequence[WorkerId],
-    below: Collection[WorkerId],
-    held: Mapping[PartitionId, Sequence[WorkerId]],
-    hosts: Mapping[PartitionId, Sequence[str]],
-    host: Mapping[WorkerId, str],
+def _shortest_chain(
+    starts: Iterable[_Step], steps_from: Callable[[WorkerId], Iterable[_Step]], is_end: Callable[[WorkerId], bool]
 ) -> list[_Move]:
-    """The fewest moves that take one copy from a worker above its share to one below it, each to a host with its
-    blocks: workers in between hand one on for the one they get. Empty if there is no such way.
-    """
-    came: dict[WorkerId, _Move | None] = dict.fromkeys(above)
-    queue = deque(above)
+    """The fewest moves, beginning with one of `starts`, that end at such a worker: breadth first. Empty if none do."""
+    came: dict[WorkerId, _Move] = {}
+    queue: deque[WorkerId] = deque()
+
+    def reach(steps: Iterable[_Step], source: WorkerId) -> None:
+        for worker, moved in steps:
+            if worker not in came:
+                came[worker] = (moved, source, worker)
+                queue.append(worker)
+
+    reach(starts, "")
     while queue:
-        source = queue.popleft()
-        if source in below:
-            chain: list[_Move] = []
-            while (move := came[source]) is not None:
-                chain.insert(0, move)
-                source = move[1]
+        worker = queue.popleft()
+        if is_end(worker):
+            chain = [came[worker]]
+            while chain[0][1]:
+                chain.insert(0, came[chain[0][1]])
             return chain
-        for partition, holders in held.items():
-            for target in host:
-                if target not in came and host[target] in hosts[partition] and _movable(holders, source, target):
-                    came[target] = (partition, source, target)
-                    queue.append(target)
+        reach(steps_from(worker), worker)
     return []
 
 
 def _movable(holders: Sequence[WorkerId], source: WorkerId, target: WorkerId) -> bool:
     return source in holders and target not in holders
-
-
-def _counts(profiles: Sequence[WorkerProfile], held: Mapping[PartitionId, Sequence[WorkerId]]) -> dict[WorkerId, int]:
-    count = {profile.worker: 0 for profile in profiles}
-    for holders in held.values():
-        for worker in holders:
-            count[worker] += 1
-    return count

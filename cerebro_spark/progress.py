@@ -39,37 +39,34 @@ def describe(view: RunView) -> str:
     return " | ".join(parts)
 
 
-class Notices:
-    """Says in the log what happens: at level WARNING what went wrong, with worker, host and trial; at INFO the rest."""
+def _say(event: Event, reports: Sequence[Report], view: RunView, before: Sequence[Unit]) -> None:
+    """Say in the log what happened: at level WARNING what went wrong, with worker, host and trial; at INFO the rest.
 
-    def __call__(self, event: Event, reports: Sequence[Report], view: RunView, before: Sequence[Unit]) -> None:
-        """Say what is worth saying of one event.
-
-        Args:
-            event: The event.
-            reports: What the search was told because of it.
-            view: The run with it.
-            before: What the worker of the event had to do until then.
-        """
-        who = _called(event, view)
-        if isinstance(event, RunStarted):
-            _log.info("run %s begins", event.run)
-        elif isinstance(event, WorkerJoined):
-            _log.info("worker %s is up", who)
-        elif isinstance(event, WorkerLost):
-            doing = f" while it had {', '.join(map(str, before))}" if before else ""
-            level = logging.WARNING if event.blames_unit else logging.INFO  # with its driver every worker is lost
-            _log.log(level, "worker %s is lost%s: %s", who, doing, event.reason)
-        elif isinstance(event, UnitFailed):
-            _log.warning("trial %s: %s failed on worker %s: %s", event.unit.trial, event.unit, who, event.error)
-        elif isinstance(event, PartitionLost):
-            _log.warning("partition %s could not be loaded by worker %s: %s", event.partition, who, event.reason)
-        for report in reports:
-            if report.failed:
-                params = dict(view.trials[report.trial].params)
-                _log.warning("trial %s failed with %s: %s", report.trial, params, report.error)
-            else:
-                _log.info("trial %s, epoch %d: %s", report.trial, report.epoch, dict(report.metrics))
+    Args:
+        event: The event.
+        reports: What the search was told because of it.
+        view: The run with it.
+        before: What the worker of the event had to do until then.
+    """
+    who = _called(event, view)
+    if isinstance(event, RunStarted):
+        _log.info("run %s begins", event.run)
+    elif isinstance(event, WorkerJoined):
+        _log.info("worker %s is up", who)
+    elif isinstance(event, WorkerLost):
+        doing = f" while it had {', '.join(map(str, before))}" if before else ""
+        level = logging.WARNING if event.blames_unit else logging.INFO  # with its driver every worker is lost
+        _log.log(level, "worker %s is lost%s: %s", who, doing, event.reason)
+    elif isinstance(event, UnitFailed):
+        _log.warning("trial %s: %s failed on worker %s: %s", event.unit.trial, event.unit, who, event.error)
+    elif isinstance(event, PartitionLost):
+        _log.warning("partition %s could not be loaded by worker %s: %s", event.partition, who, event.reason)
+    for report in reports:
+        if report.failed:
+            params = dict(view.trials[report.trial].params)
+            _log.warning("trial %s failed with %s: %s", report.trial, params, report.error)
+        else:
+            _log.info("trial %s, epoch %d: %s", report.trial, report.epoch, dict(report.metrics))
 
 
 def _called(event: Event, view: RunView) -> str:
@@ -92,7 +89,6 @@ class Progress:
         self.view = RunView(timeline=Timeline(keep_units=False))
         for turn in earlier:
             self.view.apply(turn)
-        self._notices = Notices()
         self._file = file
         self._bar = self._new_bar() if (_can_be_seen(file) if show is None else show) else None
 
@@ -109,14 +105,7 @@ class Progress:
         worker = self.view.workers.get(getattr(event, "worker", ""))
         before = [assigned.unit for assigned in worker.queue] if worker is not None else []
         self.view.apply(step)
-        self._notices(event, step.reports, self.view, before)
-
-    def close(self) -> None:
-        """Leave the bar as it is."""
-        if self._bar is not None:
-            self._draw(refresh=True)
-            self._bar.close()
-            self._bar = None
+        _say(event, step.reports, self.view, before)
 
     def __enter__(self) -> Progress:
         return self
@@ -124,10 +113,14 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        """Leave the bar as it is."""
+        if self._bar is not None:
+            self._draw(refresh=True)
+            self._bar.close()
+            self._bar = None
 
     def _new_bar(self) -> Any:
-        make = _bar_kind() if self._file is None else _text_bar()
+        make = _bar_kind(self._file)
         counts = self.view.counts()
         options = {"unit": " units", "dynamic_ncols": True, "file": self._file, "initial": counts.units}
         return make(total=counts.all_units or None, desc=self.view.run or "starting", **options)
@@ -154,16 +147,12 @@ def in_notebook() -> bool:
     return shell is not None and "IPKernelApp" in getattr(shell, "config", {})
 
 
-def _bar_kind() -> Callable[..., Any]:
+def _bar_kind(file: TextIO | None) -> Callable[..., Any]:
     """A widget in notebooks that have widgets, else text; `tqdm.auto` would warn where there are none."""
-    if in_notebook() and find_spec("ipywidgets") is not None:
+    if file is None and in_notebook() and find_spec("ipywidgets") is not None:
         from tqdm.notebook import tqdm as widget
 
         return widget
-    return _text_bar()
-
-
-def _text_bar() -> Callable[..., Any]:
     from tqdm import tqdm
 
     return tqdm

@@ -59,13 +59,7 @@ class Recipe:
     def job(self, run: str, store: Store) -> Job:
         """Return what workers need of the run; its checkpoints go to `store`."""
         return Job(
-            run,
-            store,
-            self.dataset,
-            self.trainer,
-            self.cache,
-            self.objective.metric,
-            unit_timeout=self.unit_timeout,
+            run, store, self.dataset, self.trainer, self.cache, self.objective.metric, unit_timeout=self.unit_timeout
         )
 
     def settings(self, workers: int) -> Settings:

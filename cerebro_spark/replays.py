@@ -7,8 +7,8 @@ does, and the scheduler follows it (see `scheduling/script.py`).
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -121,7 +121,8 @@ class _ScriptBuilder:
     def __init__(self, start: RunStarted) -> None:
         self._start = start
         self._scheduler = MopScheduler(start.settings)
-        self._orders: dict[int, tuple[RunUnit, int]] = {}
+        self._works_of: dict[int, int] = {}
+        """By attempt, how many Works of its trial had taken effect when the unit was ordered."""
         self._histories: dict[TrialId, _TrialHistory] = {}
         self._works: list[RequestedWork] = []
         self._reports: list[Report] = []
@@ -141,7 +142,7 @@ class _ScriptBuilder:
         trials = self._scheduler.state.trials
         for action in self._scheduler.handle(event):
             if isinstance(action, RunUnit):
-                self._orders[action.attempt] = action, trials[action.unit.trial].works
+                self._works_of[action.attempt] = trials[action.unit.trial].works
             elif isinstance(action, TellSearch) and not action.report.failed:
                 self._reported(action.report)
 
@@ -153,17 +154,16 @@ class _ScriptBuilder:
             self._works.append(RequestedWork(work, len(self._reports)))
 
     def _finished(self, event: UnitFinished) -> None:
-        order, works = self._orders[event.attempt]
         unit = event.unit
         if unit.kind == "eval":
             self._evaluated.setdefault((unit.trial, unit.epoch), {})[unit.partition] = event
             return
         history = self._histories[unit.trial]
-        if order.rebased:
+        if self._scheduler.state.assignments[event.attempt].rebased:
             history.rebased.append(len(history.visits))
         history.visits.append(unit.partition)
-        history.under.append(works)
-        self._digests[unit] = event.checkpoint.digest if event.checkpoint else ""
+        history.under.append(self._works_of[event.attempt])
+        self._digests[unit] = _digest(event)
 
     def _reported(self, report: Report) -> None:
         self._reports.append(report)
@@ -195,10 +195,10 @@ class _ScriptBuilder:
             next(iter(self._threads), 0),
         )
 
-    def _sources(self) -> Counter[Epoch]:
-        """How often each epoch was started from."""
+    def _sources(self) -> list[Epoch]:
+        """The epochs that Works started from, in their order."""
         known = {r.checkpoint.name: (r.trial, r.epoch) for r in self._reports if r.checkpoint}
-        sources: Counter[Epoch] = Counter()
+        sources = []
         for work, _ in self._works:
             if work.warm_start is not None:
                 if work.warm_start.name not in known:
@@ -206,21 +206,18 @@ class _ScriptBuilder:
                         f"run {self._start.run} cannot be replayed: trial {work.trial} started from"
                         f" {work.warm_start.name}, which is not the end of an epoch that was reported"
                     )
-                sources[known[work.warm_start.name]] += 1
+                sources.append(known[work.warm_start.name])
         return sources
 
-    def _trial_script(self, trial: TrialId, history: _TrialHistory, sources: Counter[Epoch]) -> TrialScript:
+    def _trial_script(self, trial: TrialId, history: _TrialHistory, sources: Sequence[Epoch]) -> TrialScript:
         record = self._scheduler.state.trials[trial]
-        turns = (
-            next((i for i, n in enumerate(history.under) if n > k), len(history.visits)) for k in range(history.works)
-        )
         return TrialScript(
             trial,
             tuple(history.visits),
-            tuple(turns),
+            tuple(bisect_right(history.under, work) for work in range(history.works)),
             tuple(history.rebased),
             tuple(sorted(history.reports, key=lambda measured: measured.epoch)),
-            tuple(sorted(epoch for (name, epoch), n in sources.items() if name == trial for _ in range(n))),
+            tuple(sorted(epoch for name, epoch in sources if name == trial)),
             stopped=record.status in ("stopped", "training"),
             error=record.error if record.status == "failed" else None,
         )
@@ -251,16 +248,14 @@ class ReplaySearch(Search):
         if self._reached < heard:
             return Wait()
         self._asked += 1
-        return dataclasses.replace(work, warm_start=self._own(work.warm_start)) if work.warm_start else work
-
-    def _own(self, theirs: Checkpoint) -> Checkpoint | None:
-        return self._heard[theirs.trial, theirs.epoch]
+        theirs = work.warm_start
+        return dataclasses.replace(work, warm_start=self._heard[theirs.trial, theirs.epoch]) if theirs else work
 
     def tell(self, report: Report) -> None:
         if report.failed:
             self._check_failure(report)
             return
-        self._heard[report.trial, report.epoch] = report.checkpoint
+        self._heard[_epoch(report)] = report.checkpoint
         reports = self._script.reports
         while self._reached < len(reports) and _epoch(reports[self._reached]) in self._heard:
             self._reached += 1
@@ -288,15 +283,12 @@ class ReplayChecker:
 
     def __call__(self, turn: Turn) -> None:
         for event in turn.events:
-            self._check(event)
-
-    def _check(self, event: Event) -> None:
-        if isinstance(event, UnitFinished):
-            self._compare(event)
-        elif isinstance(event, WorkerJoined):
-            self._check_threads(event)
-        elif isinstance(event, TrialStopped):
-            raise ReplayDiverged(f"trial {event.trial} was stopped by hand: a replay must be left alone")
+            if isinstance(event, UnitFinished):
+                self._compare(event)
+            elif isinstance(event, WorkerJoined):
+                self._check_threads(event)
+            elif isinstance(event, TrialStopped):
+                raise ReplayDiverged(f"trial {event.trial} was stopped by hand: a replay must be left alone")
 
     def finish(self) -> None:
         """Raise ReplayDiverged if a unit of the script was not trained again, or not evaluated again."""
@@ -309,7 +301,7 @@ class ReplayChecker:
 
     def _compare(self, event: UnitFinished) -> None:
         if event.unit.kind == "train":
-            self._compare_weights(event.unit, event.checkpoint.digest if event.checkpoint else "")
+            self._compare_weights(event.unit, _digest(event))
         else:
             self._compare_values(event.unit, _shown(event))
         self._compared.add(event.unit)
@@ -351,6 +343,10 @@ def _order(units: Mapping[PartitionId, UnitFinished]) -> tuple[PartitionId, ...]
     if "carried" in merging:
         return tuple(units)
     return (*sorted([*units][:-1]), [*units][-1]) if "states" in merging else ()
+
+
+def _digest(event: UnitFinished) -> str:
+    return event.checkpoint.digest if event.checkpoint else ""
 
 
 def _epoch(report: Report) -> Epoch:

@@ -95,7 +95,7 @@ def execute(
     drive.resumable = led_by is None
     try:
         with Hold(place, name, log.writer):
-            drive(lambda engine: engine.run(), recipes.digest(data), observers, progress)
+            drive(recipes.digest(data), observers, progress)
     except BaseException as error:
         if not drive.begun:
             _forget(place, name, error)
@@ -151,7 +151,7 @@ def resume(
         copy = recipes.unpack(*recipes.pack(recipe))
         copy = with_threads(copy, threads or recipe.trainer.resources.threads or _threads(events_of(turns)))
         drive = _Drive(place, run, copy, backend, start.settings, store_patience, log, turns)
-        drive(lambda engine: engine.resume(), start.recipe, observers, progress)
+        drive(start.recipe, observers, progress)
     return recipe
 
 
@@ -232,7 +232,9 @@ def with_threads(recipe: Recipe, threads: int | None) -> Recipe:
 
 
 class _Drive:
-    """One driver's part of a run: all that surrounds the engine."""
+    """One driver's part of a run, which begins now or goes on after `earlier` turns: all that surrounds the engine."""
+
+    _engine: Engine
 
     def __init__(
         self,
@@ -254,25 +256,22 @@ class _Drive:
         self._earlier = earlier
         self._script = recipe.search.script if isinstance(recipe.search, ReplaySearch) else None
         self._log = log
-        self._sweeper = CheckpointSweep(RetryingStore(store, seconds=min(patience, _PATIENCE_TO_SWEEP)), run)
-        self._carried = MetricStateFiles(RetryingStore(store, seconds=min(patience, _PATIENCE_TO_SWEEP)), run)
-        self._engine: Engine | None = None
-        self._inherited = bool(earlier)
-        self.begun = bool(earlier)
+        superfluous = RetryingStore(store, seconds=min(patience, _PATIENCE_TO_SWEEP))
+        self._sweeper, self._carried = CheckpointSweep(superfluous, run), MetricStateFiles(superfluous, run)
+        self._inherited = self.begun = bool(earlier)
         self.resumable = True
 
-    def __call__(
-        self, go: Callable[[Engine], None], recipe: str, observers: Sequence[Observer], progress: bool | None
-    ) -> None:
+    def __call__(self, recipe: str, observers: Sequence[Observer], progress: bool | None) -> None:
+        """Run to the end. `recipe` is the digest of the recipe."""
         self._backend.bind(self._job())
-        checker = self._checker()
-        log = self._log
+        checker, log = self._checker(), self._log
         try:
             with closing(log), self._sweeper, self._carried, Progress(progress, self._earlier) as watching:
                 all_observers: list[Observer] = [self._note, watching, *([checker] if checker else []), *observers]
                 search, settings = self._recipe.search, self._scripted()
                 self._engine = Engine(search, settings, self._backend, log, self._run, all_observers, recipe=recipe)
-                go(self._engine)
+                go = self._engine.resume if self._earlier else self._engine.run
+                go()
                 self._sweep()
                 self._carried.clear(inherited=bool(self._earlier))
         except BaseException as error:
@@ -308,7 +307,6 @@ class _Drive:
         this is when those are deleted that earlier drivers left behind.
         """
         self.begun = True
-        assert self._engine is not None
         for event in turn.events:
             self._carried.note(event, self._engine.scheduler.state.trials)
         if self._inherited:
@@ -316,7 +314,6 @@ class _Drive:
             self._sweep(self._log.is_mine)
 
     def _sweep(self, owned: Callable[[], bool] = lambda: True) -> None:
-        assert self._engine is not None
         self._sweeper.sweep(self._engine.scheduler.state.retention.kept(), owned)
 
     def _say_how_to_go_on(self, error: BaseException) -> None:
@@ -332,13 +329,9 @@ def _with_data(recipe: Recipe, events: Sequence[Event], run: str, store: Store, 
     try:
         return recipes.with_data(recipe, run, store, None if data_store is None else open_store(data_store))
     except StoreError:
-        if data_store is None and _is_over(events):
+        if data_store is None and events and view_of([Turn(events)]).finished:
             return recipe
         raise
-
-
-def _is_over(events: Sequence[Event]) -> bool:
-    return bool(events) and view_of([Turn(events)]).finished
 
 
 def check_free(store: Store, run: str) -> None:

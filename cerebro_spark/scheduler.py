@@ -35,16 +35,16 @@ from cerebro_spark.events import (
     WorkerLost,
     WorkerRetiring,
 )
-from cerebro_spark.scheduling import inspection
 from cerebro_spark.scheduling.blame import BlameRules
 from cerebro_spark.scheduling.board import Bools
+from cerebro_spark.scheduling.inspection import audit
 from cerebro_spark.scheduling.records import WorkerRecord
 from cerebro_spark.scheduling.settings import check_settings
 from cerebro_spark.scheduling.state import make_state
 from cerebro_spark.scheduling.time_limits import TimeLimits
 from cerebro_spark.scheduling.trials import TrialRules
 from cerebro_spark.scheduling.workers import WorkerRules
-from cerebro_spark.types import Checkpoint, Metrics, Unit
+from cerebro_spark.types import Metrics, Unit
 
 
 class MopScheduler:
@@ -86,7 +86,7 @@ class MopScheduler:
             LossExplained: lambda event: self._trials.explain(lambda kill: kill.worker == event.worker),
             WorkerRetiring: lambda event: self._workers.retire(event.worker),
             GatheringBegan: lambda event: self.state.holdings.await_workers(event.workers),
-            GatheringEnded: self._gathering_ended,
+            GatheringEnded: lambda event: self.state.actions.extend(self.state.holdings.gather()),
             PartitionLoaded: lambda event: self._workers.record_load(event.worker, event.partition),
             PartitionLost: lambda event: self._blame.judge_load(event.worker, event.partition, event.reason),
             UnitFinished: self._unit_finished,
@@ -102,7 +102,7 @@ class MopScheduler:
         self._handlers[type(event)](event)
         self._blame.review()
         self._dispatch()
-        if not self.finished and self._is_over():
+        if not self.finished and state.search_ended and self.at_rest:
             self.finished = True
             state.actions.append(FinishRun())
         state.actions = self._limits.apply(state.actions)
@@ -135,15 +135,7 @@ class MopScheduler:
 
     def check_invariants(self) -> None:
         """Raise SchedulingError if parts of the state contradict each other; for tests, after every event."""
-        inspection.audit(self.state)
-
-    def snapshot(self) -> dict[str, Any]:
-        """The whole state as plain values: two schedulers with equal snapshots will always act alike."""
-        return {
-            "finished": self.finished,
-            "limits": self._limits.snapshot(),
-            **inspection.snapshot(self.state, self.view),
-        }
+        audit(self.state)
 
     # -- facts that are not about trials or workers alone
 
@@ -151,13 +143,12 @@ class MopScheduler:
         if event.settings != self.settings:
             raise SchedulingError(f"run {event.run} was started with other settings than this scheduler's")
 
-    def _gathering_ended(self, event: GatheringEnded) -> None:
-        self.state.actions += self.state.holdings.gather()
-
     def _unit_finished(self, event: UnitFinished) -> None:
         worker = self._assignee(event)
         if worker is None:
-            self._ignore(event.attempt, event.checkpoint)
+            # What a cancelled attempt wrote is deleted. What a finished attempt wrote, and reports twice, is needed.
+            if event.attempt in self.state.given_up and event.checkpoint is not None:
+                self.state.actions.append(DeleteCheckpoint(event.checkpoint))
             return
         self._workers.end_assignment(event.attempt, worker)
         trial = self.state.trials[event.unit.trial]
@@ -188,14 +179,6 @@ class MopScheduler:
             return None
         return self.state.workers[event.worker]
 
-    def _ignore(self, attempt: int, checkpoint: Checkpoint | None) -> None:
-        """Delete what a cancelled attempt wrote. What a finished attempt wrote, and reports twice, is needed."""
-        if attempt in self.state.given_up and checkpoint is not None:
-            self.state.actions.append(DeleteCheckpoint(checkpoint))
-
-    def _is_over(self) -> bool:
-        return self.state.search_ended and self.at_rest
-
     @property
     def at_rest(self) -> bool:
         """Whether nothing is under way, and nothing waits for a worker: the search would hear of nothing more."""
@@ -214,22 +197,19 @@ class MopScheduler:
         self._start_evaluations()
         changed = state.look_at_all or state.fresh_workers or state.fresh_trials
         if changed and np.count_nonzero(state.board.idle) and np.count_nonzero(state.board.holders):
-            self.view.now = state.now
-            changes = Changes(state.fresh_workers, state.fresh_trials, state.look_at_all)
-            for choice in self._policy(self.view, changes, state.board.idle):
-                self._start_training(choice.trial, choice.worker, choice.column)
+            self._start_chosen(Changes(state.fresh_workers, state.fresh_trials, state.look_at_all), state.board.idle)
         state.fresh_workers, state.fresh_trials, state.look_at_all = [], [], False
-        if self.settings.queue_ahead:
-            self._queue_ahead()
+        # Busy workers are told their next unit, so that they fetch its checkpoint while they train.
+        if self.settings.queue_ahead and np.count_nonzero(state.board.free):
+            room = self._with_room()
+            if np.count_nonzero(room):
+                self._start_chosen(Changes(everything=True), room)
 
-    def _queue_ahead(self) -> None:
-        """Tell busy workers their next unit, so that they fetch its checkpoint while they train."""
-        room = self._with_room()
-        if not np.count_nonzero(room) or not np.count_nonzero(self.state.board.free):
-            return
+    def _start_chosen(self, changes: Changes, eligible: Bools) -> None:
+        """Start the units that the policy chooses for these workers."""
         self.view.now = self.state.now
-        for choice in self._policy(self.view, Changes(everything=True), room):
-            self._start_training(choice.trial, choice.worker, choice.column)
+        for choice in self._policy(self.view, changes, eligible):
+            self._start_training(*choice)
 
     def _with_room(self) -> Bools:
         """By row of the board: the busy workers that may be told of one more unit."""
@@ -238,7 +218,7 @@ class MopScheduler:
             room[worker.row] = 1 <= len(worker.queue) <= self.settings.queue_ahead
         return room
 
-    def _start_training(self, trial_row: int, worker_row: int, column: int) -> None:
+    def _start_training(self, worker_row: int, trial_row: int, column: int) -> None:
         trial = self.state.trials[self.state.board.trial_ids[trial_row]]
         worker = self.state.workers[self.state.board.worker_ids[worker_row]]
         self.state.board.start(worker_row, trial_row, column, self.state.now)

@@ -183,32 +183,19 @@ def compute_lower_bound(
     while they live.
     """
     train = _unit_work(scenario, costs, seed, "train")
-    evaluation = _unit_work(scenario, costs, seed, "eval")
+    total = float(train.sum() + _unit_work(scenario, costs, seed, "eval").sum())
+    longest = float(train.sum(axis=(1, 2)).max()) / max(speeds)
     if scenario.replicas > 1 or timeline.absences:
-        longest = float(train.sum(axis=(1, 2)).max()) / max(speeds)
-        return max(longest, _time_for(float(train.sum() + evaluation.sum()), speeds, timeline))
-    if scenario.columns == scenario.workers:
-        slow = 1.0 / np.asarray(_speeds_by_column(scenario, speeds))
-        longest = float((train * slow).sum(axis=(1, 2)).max())
-    else:
-        longest = float(train.sum(axis=(1, 2)).max()) / max(speeds)
-    return max(longest, _busiest(scenario, train, evaluation, speeds))
-
-
-def _busiest(
-    scenario: Scenario,
-    train: np.ndarray[tuple[int, int, int], Any],
-    evaluation: np.ndarray[tuple[int, int, int], Any],
-    speeds: Sequence[float],
-) -> float:
-    """The seconds of the busiest worker: exactly, where each has one partition; else with the lightest ones."""
-    total = (float(train.sum()) + float(evaluation.sum())) / sum(speeds)
-    if scenario.columns == scenario.workers:
-        own = train.sum(axis=(0, 1)) / np.asarray(_speeds_by_column(scenario, speeds))
-        return max(total, float(own.max()))
-    counts = share_out(scenario.columns, speeds)
-    lightest = np.concatenate([[0.0], np.cumsum(np.sort(train.sum(axis=(0, 1))))])
-    return max(total, *(float(lightest[count]) / speed for count, speed in zip(counts, speeds, strict=True)))
+        return max(longest, _time_for(total, speeds, timeline))
+    if scenario.columns == scenario.workers:  # it is known which worker trains what
+        own = np.asarray(_speeds_by_column(scenario, speeds))
+        longest = float((train * (1.0 / own)).sum(axis=(1, 2)).max())
+        busiest = float((train.sum(axis=(0, 1)) / own).max())
+    else:  # at best each has the lightest partitions
+        lightest = np.concatenate([[0.0], np.cumsum(np.sort(train.sum(axis=(0, 1))))])
+        shares = zip(share_out(scenario.columns, speeds), speeds, strict=True)
+        busiest = max(float(lightest[count]) / speed for count, speed in shares)
+    return max(total / sum(speeds), longest, busiest)
 
 
 def check_scenario(scenario: Scenario) -> None:

@@ -101,8 +101,7 @@ class Timeline:
     def _joined(self, event: WorkerJoined) -> None:
         self.joined.setdefault(event.worker, event.at)
         self.hosts[event.worker] = event.host
-        for index in range(len(self.absences) - 1, -1, -1):
-            absence = self.absences[index]
+        for index, absence in reversed([*enumerate(self.absences)]):
             if absence.worker == event.worker and absence.end is None:
                 self.absences[index] = absence._replace(end=event.at)
                 return

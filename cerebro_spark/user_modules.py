@@ -130,10 +130,11 @@ def _named_by(value: Any, seen: set[int]) -> Iterator[str]:
 def _parts(value: Any) -> Iterable[Any]:
     """What a value of the user's holds on to. Objects of libraries are not looked into."""
     if isinstance(value, types.FunctionType):
-        names = set(_names_in(value.__code__))
+        names = {name for code in _codes(value.__code__) for name in code.co_names}
         used = [value.__globals__.get(name) for name in names]
         used += [part for module in used for part in _submodules(module, names)]
-        cells = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
+        # A cell without contents equals no cell but another such one.
+        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != types.CellType()]
         defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
         return [*used, *cells, *defaults, *vars(value).values()]
     if isinstance(value, type):
@@ -168,34 +169,23 @@ def _is_written_here(module: str | None) -> bool:
     return module in (None, "__main__") or module not in sys.modules or _is_own(str(module))
 
 
-def _is_filled(cell: types.CellType) -> bool:
-    try:
-        _ = cell.cell_contents
-    except ValueError:
-        return False
-    return True
-
-
-def _names_in(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code of a function, and of all that is defined in it."""
+    yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _names_in(constant)
+            yield from _codes(constant)
 
 
 def _imported_by_code(code: types.CodeType, package: str) -> Iterator[str]:
     """Modules that a function imports when it runs. Whether a name of a `from` import is one is seen later."""
     import dis
 
-    before: list[Any] = [None, None]
-    for instruction in dis.get_instructions(code):
-        if instruction.opname == "IMPORT_NAME":
-            level, names = before
-            yield from _full_names(str(instruction.argval or ""), names or (), int(level or 0), package)
-        before = [before[1], instruction.argval]
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _imported_by_code(constant, package)
+    for part in _codes(code):
+        steps = [step for step in dis.get_instructions(part) if step.opname != "EXTENDED_ARG"]
+        for level, names, step in zip(steps, steps[1:], steps[2:], strict=False):
+            if step.opname == "IMPORT_NAME":
+                yield from _full_names(str(step.argval or ""), names.argval or (), int(level.argval or 0), package)
 
 
 # -- which modules a module imports

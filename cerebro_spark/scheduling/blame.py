@@ -36,7 +36,8 @@ class BlameRules:
         if trial.status == "failed":
             return
         most = self._state.settings.max_failures
-        strikes = self._trials.record_failure(trial, event.unit, worker.id)
+        strikes = trial.setbacks_of(event.unit).failures
+        strikes.append(worker.id)
         worker.failures = [*(part for part in worker.failures if self._goes_on(part)), _part(event.unit)]
         if len(strikes) >= most and self._also_elsewhere(worker, strikes):
             times = f"{len(strikes)} times in a row"

@@ -43,24 +43,16 @@ class CostModel:
         self._seen_slow: list[float] = []
 
     def add_trial(self, row: int, cost: float | None = None) -> None:
-        """Add a trial in this row; `cost` is its seconds for a unit of size 1 on a worker of slowness 1, if known."""
-        while row >= self.cost.size:
-            self.cost = np.concatenate([self.cost, np.ones(self.cost.size)])
-        while row >= len(self._log_cost):
-            self._log_cost.append(None)
-            self._seen_cost.append(0.0)
-        if cost is not None:
-            self._log_cost[row] = math.log(cost)
-            self._seen_cost[row] = _SURE
-            self.cost[row] = cost
-        else:
-            self.cost[row] = self._guess
+        """Add a trial in the next row; `cost` is its seconds for a unit of size 1 at slowness 1, if known."""
+        self.cost = _with_room(self.cost, row)
+        self.cost[row] = self._guess if cost is None else cost
+        self._log_cost.append(None if cost is None else math.log(cost))
+        self._seen_cost.append(0.0 if cost is None else _SURE)
 
     def add_worker(self, row: int, speed: float | None = None) -> None:
-        """Estimate the worker in this row anew, from its `speed` if that is known, else as an average one."""
-        while row >= self.slowness.size:
-            self.slowness = np.concatenate([self.slowness, np.ones(self.slowness.size)])
-        while row >= len(self._log_slow):
+        """Estimate the worker in this row, or the next, anew: from its `speed` if known, else as an average one."""
+        self.slowness = _with_room(self.slowness, row)
+        if row == len(self._log_slow):
             self._log_slow.append(0.0)
             self._seen_slow.append(0.0)
         self._log_slow[row] = 0.0 if speed is None else -math.log(speed)
@@ -95,9 +87,9 @@ class CostModel:
         """Whether the trial's cost is known or was measured at least once."""
         return self._log_cost[trial] is not None
 
-    def worker_speeds(self, rows: list[int]) -> list[float]:
-        """Relative speeds, 1 for a worker that was never compared with others."""
-        return [float(1.0 / self.slowness[row]) for row in rows]
+    def speed(self, row: int) -> float:
+        """The relative speed of a worker, 1 for one that was never compared with others."""
+        return 1.0 / float(self.slowness[row])
 
     def speed_is_sure(self, row: int, measurements: int) -> bool:
         """Whether a worker's speed rests on that many measurements (or was given)."""
@@ -117,3 +109,8 @@ class CostModel:
             known = [log for log in self._log_cost if log is not None]
             self._guess = math.exp(float(np.quantile(known, _UNMEASURED_QUANTILE))) * (1 + 1e-9)
             self.cost[unmeasured] = self._guess
+
+
+def _with_room(array: Floats, row: int) -> Floats:
+    """Return the array, twice as long if it lacks this row."""
+    return array if row < array.size else np.concatenate([array, np.ones(array.size)])

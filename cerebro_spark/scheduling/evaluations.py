@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from cerebro_spark.events import UnitFinished
 from cerebro_spark.scheduling.board import Bools
-from cerebro_spark.scheduling.records import Evaluation, Merging, WorkerRecord
+from cerebro_spark.scheduling.records import Evaluation, Merging, TrialRecord, WorkerRecord
 from cerebro_spark.types import Checkpoint, Metrics, PartitionId, TrialId
 
 
@@ -36,20 +35,17 @@ class Evaluations:
 
     def begin(
         self,
-        epoch: int,
+        trial: TrialRecord,
         checkpoint: Checkpoint,
-        params: Mapping[str, Any],
-        trained: dict[PartitionId, Metrics],
-        trained_values: Mapping[str, float] | None,
-        order: tuple[PartitionId, ...] = (),
+        values: Mapping[str, float] | None,
+        order: tuple[PartitionId, ...],
     ) -> Evaluation:
-        """An epoch was trained; this is what must be measured of it, in this order if there is one."""
-        todo = list(order or self._partitions)
-        return Evaluation(epoch, checkpoint, todo, params, order, trained=trained, trained_values=trained_values)
-
-    def queue(self, trial: TrialId, evaluation: Evaluation) -> None:
-        for partition in evaluation.todo:
-            self._waiting[partition][trial, evaluation.epoch] = evaluation
+        """The trial has trained its epoch: queue what must be measured of it, in this order if there is one."""
+        todo, params, trained = list(order or self._partitions), trial.running_params, trial.trained
+        begun = Evaluation(trial.epoch, checkpoint, todo, params, order, trained=trained, trained_values=values)
+        for partition in todo:
+            self._waiting[partition][trial.id, trial.epoch] = begun
+        return begun
 
     def cancel(self, trial: TrialId, evaluation: Evaluation) -> None:
         for partition in evaluation.todo:
@@ -124,14 +120,10 @@ class Evaluations:
 
     def compute_values(self, evaluation: Evaluation) -> dict[str, float]:
         """All metrics of an epoch, added up in the order of partitions so that the sums are always the same."""
-        trained = evaluation.trained_values
-        if trained is None:
-            trained = Metrics.merge(evaluation.trained[p] for p in sorted(evaluation.trained)).values()
-        measured = evaluation.measured_values
-        if measured is None:
-            measured = Metrics.merge(evaluation.measured[p] for p in sorted(evaluation.measured)).values()
+        trained = _add_up(evaluation.trained) if evaluation.trained_values is None else evaluation.trained_values
+        measured = _add_up(evaluation.measured) if evaluation.measured_values is None else evaluation.measured_values
         return {**trained, **{f"val_{name}": value for name, value in measured.items()}}
 
-    def snapshot(self) -> dict[str, Any]:
-        """What waits, for comparing two schedulers."""
-        return {"merging": dict(self._merging), **{p: list(waiting) for p, waiting in self._waiting.items()}}
+
+def _add_up(parts: Mapping[PartitionId, Metrics]) -> Mapping[str, float]:
+    return Metrics.merge(parts[partition] for partition in sorted(parts)).values()

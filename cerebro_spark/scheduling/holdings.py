@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
-from typing import Any
 
 from cerebro_spark.events import Action, DropPartition, LoadPartition, Settings
 from cerebro_spark.placement import Holders, WorkerProfile, place
@@ -36,12 +36,12 @@ class Holdings:
         self._failed_loads: dict[PartitionId, list[WorkerId]] = {}
         self._speeds: dict[WorkerId, float] = {}
         # How many workers hold each partition, so that a surplus is seen without a look at every worker.
-        self._copies: dict[PartitionId, int] = {}
+        self._copies: Counter[PartitionId] = Counter()
         self.target: Holders = {}
 
     def add_worker(self, worker: WorkerRecord, holds: Iterable[PartitionId]) -> list[Action]:
         for partition in holds:
-            self._take(worker, partition)
+            self._set_held(worker, partition, True)
         if not self._gathered and len(self.available()) < self._expected:
             return []
         return self.gather()
@@ -58,12 +58,12 @@ class Holdings:
 
     def record_load(self, worker: WorkerRecord, partition: PartitionId) -> list[Action]:
         self._failed_loads.pop(partition, None)
-        self._take(worker, partition)
+        self._set_held(worker, partition, True)
         return self._drop_surplus(partition)
 
     def record_failed_load(self, worker: WorkerRecord, partition: PartitionId) -> list[WorkerId]:
         """A worker could not load a partition or lost it; return the workers that did so in a row."""
-        self._release(worker, partition)
+        self._set_held(worker, partition, False)
         failures = self._failed_loads.setdefault(partition, [])
         failures.append(worker.id)
         return failures
@@ -76,7 +76,7 @@ class Holdings:
     def release_all(self, worker: WorkerRecord) -> None:
         """The worker holds nothing any more."""
         for partition in list(worker.holds | worker.loading):
-            self._release(worker, partition)
+            self._set_held(worker, partition, False)
 
     def settle(self) -> list[Action]:
         """Place all partitions anew, and order the loads and drops that this takes."""
@@ -97,25 +97,16 @@ class Holdings:
             return []
         if not all(self._board.costs.speed_is_sure(worker.row, _MEASUREMENTS) for worker in seated):
             return []
-        speeds = self._board.costs.worker_speeds([worker.row for worker in seated])
-        changed = [
-            max(speed, old) / min(speed, old)
-            for worker, speed in zip(seated, speeds, strict=True)
-            for old in (self._speeds.get(worker.id, 1.0),)
-        ]
-        if max(changed, default=1.0) < _NOTICEABLE:
+        speeds = {worker.id: self._board.costs.speed(worker.row) for worker in seated}
+        pairs = [(speed, self._speeds.get(name, 1.0)) for name, speed in speeds.items()]
+        if all(max(pair) / min(pair) < _NOTICEABLE for pair in pairs):
             return []
-        self._speeds = {worker.id: speed for worker, speed in zip(seated, speeds, strict=True)}
+        self._speeds = speeds
         return self.settle()
 
     def available(self) -> list[WorkerRecord]:
         """Return the workers that can be given partitions and units."""
         return [worker for worker in self._workers.values() if worker.live and not worker.retiring]
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return the target and how many workers are waited for, to compare two schedulers."""
-        waiting = None if self._gathered else self._expected
-        return {"target": self.target, "waiting": waiting, "failed_loads": {**self._failed_loads}}
 
     def _current(self) -> dict[PartitionId, list[WorkerId]]:
         current: dict[PartitionId, list[WorkerId]] = {}
@@ -137,29 +128,19 @@ class Holdings:
     def _drop_surplus(self, partition: PartitionId) -> list[Action]:
         """Drop the copies of a partition beyond its target holders, once these all hold it."""
         holders = self.target.get(partition, ())
-        actions: list[Action] = []
-        if self._copies.get(partition, 0) <= len(holders) or not all(
-            partition in self._workers[n].holds for n in holders
-        ):
-            return actions
-        for worker in self.available():
-            if partition in worker.holds and worker.id not in holders:
-                self._release(worker, partition)
-                actions.append(DropPartition(worker.id, partition))
-        return actions
+        if self._copies[partition] <= len(holders):
+            return []
+        if not all(partition in self._workers[name].holds for name in holders):
+            return []
+        surplus = [w for w in self.available() if partition in w.holds and w.id not in holders]
+        for worker in surplus:
+            self._set_held(worker, partition, False)
+        return [DropPartition(worker.id, partition) for worker in surplus]
 
-    def _take(self, worker: WorkerRecord, partition: PartitionId) -> None:
+    def _set_held(self, worker: WorkerRecord, partition: PartitionId, held: bool) -> None:
         worker.loading.discard(partition)
-        if partition not in worker.holds:
-            worker.holds.add(partition)
-            self._copies[partition] = self._copies.get(partition, 0) + 1
+        if held != (partition in worker.holds):
+            worker.holds ^= {partition}
+            self._copies[partition] += 1 if held else -1
             if partition in self._columns:
-                self._board.hold(worker.row, self._columns[partition], True)
-
-    def _release(self, worker: WorkerRecord, partition: PartitionId) -> None:
-        worker.loading.discard(partition)
-        if partition in worker.holds:
-            worker.holds.discard(partition)
-            self._copies[partition] -= 1
-            if partition in self._columns:
-                self._board.hold(worker.row, self._columns[partition], False)
+                self._board.hold(worker.row, self._columns[partition], held)

@@ -1,18 +1,12 @@
-"""Looks at the state of a scheduler: whether it is consistent, and what it is. It never changes anything."""
+"""Checks whether the state of a scheduler is consistent. It never changes anything."""
 
 from __future__ import annotations
-
-import dataclasses
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cerebro_spark.errors import SchedulingError
 from cerebro_spark.scheduling.records import TrialRecord, WorkerRecord
 from cerebro_spark.scheduling.state import State
-
-if TYPE_CHECKING:
-    from cerebro_spark.dispatch.base import PolicyView
 
 
 def audit(state: State) -> None:
@@ -65,42 +59,3 @@ def _audit_worker(state: State, worker: WorkerRecord) -> None:
 def _demand(holds: bool, rule: str) -> None:
     if not holds:
         raise SchedulingError(f"an invariant is broken: {rule}")
-
-
-def snapshot(state: State, view: PolicyView) -> dict[str, Any]:
-    """Everything that later actions depend on, as plain values that compare with `==` (NaN written out)."""
-    return {
-        "now": state.now,
-        "attempts": state.attempts,
-        "given_up": sorted(state.given_up),
-        "let_go": dict(state.let_go),
-        "deaths": dataclasses.asdict(state.deaths),
-        "search_ended": state.search_ended,
-        "trials": {name: _plain(dataclasses.asdict(trial)) for name, trial in state.trials.items()},
-        "workers": {name: _plain(dataclasses.asdict(worker)) for name, worker in state.workers.items()},
-        "assignments": {attempt: repr(a) for attempt, a in state.assignments.items()},
-        "kept": {c.name: reasons for c, reasons in state.retention.kept().items()},
-        "waiting": state.evaluations.snapshot(),
-        "holdings": _plain(state.holdings.snapshot()),
-        "board": _arrays(state.board),
-        "costs": _arrays(state.board.costs),
-        "random": _plain(view.rng.bit_generator.state),
-    }
-
-
-def _arrays(owner: object) -> dict[str, Any]:
-    own = {k: v for k, v in vars(owner).items() if not isinstance(v, np.ndarray) or v.flags.writeable}
-    listed = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in own.items()}
-    return {k: _plain(v) for k, v in listed.items() if isinstance(v, (int, float, list, set))}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and value != value:
-        return "nan"
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (set, frozenset)):
-        return sorted(value)
-    if isinstance(value, (list, tuple)) or type(value).__name__ == "deque":
-        return [_plain(item) for item in value]
-    return value

@@ -28,6 +28,17 @@ class Kill:
 
 
 @dataclass(slots=True)
+class Setbacks:
+    """What went wrong in a row: `kills` are the deaths of workers in a unit, `failures` the workers on which it failed.
+
+    Failures for which the trial itself is at fault do not count: it ends with the first of them.
+    """
+
+    kills: list[Kill] = field(default_factory=list)
+    failures: list[WorkerId] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class Evaluation:
     """A trained epoch that is being evaluated: which partitions are left, and what was measured so far.
 
@@ -44,8 +55,7 @@ class Evaluation:
     measured: dict[PartitionId, Metrics] = field(default_factory=dict)
     trained_values: Mapping[str, float] | None = None
     measured_values: Mapping[str, float] | None = None
-    failures: dict[PartitionId, list[WorkerId]] = field(default_factory=dict)
-    kills: dict[PartitionId, list[Kill]] = field(default_factory=dict)
+    setbacks: dict[PartitionId, Setbacks] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -53,10 +63,10 @@ class TrialRecord:
     """A trial: `epoch` is the one that it trains, or would train next; it was asked for `until`.
 
     `row` is its row on the board, which says whether it runs a unit and which units of the epoch are open. `trained`
-    has the metrics of the epoch's finished units. `failures` are the workers on which its training units failed in a
-    row without its own fault, `kills` the deaths of its workers in training units in a row, `finished` counts its units
-    that succeeded. `works` counts the Works that have taken effect; those `waiting` wait for their turn in a script.
-    `running_params` are those of its running or last unit; `rebased` says that its latest checkpoint has others.
+    has the metrics of the epoch's finished units. `setbacks` are those of its training units; each evaluation has its
+    own. `finished` counts its units that succeeded. `works` counts the Works that have taken effect; those `waiting`
+    wait for their turn in a script. `running_params` are those of its running or last unit; `rebased` says that its
+    latest checkpoint has others.
     """
 
     id: TrialId
@@ -71,9 +81,8 @@ class TrialRecord:
     best_value: float = float("nan")
     works: int = 0
     waiting: list[Work] = field(default_factory=list)
-    kills: list[Kill] = field(default_factory=list)
     finished: int = 0
-    failures: list[WorkerId] = field(default_factory=list)
+    setbacks: Setbacks = field(default_factory=Setbacks)
     merging: Merging = "plain"
     rebased: bool = False
     running_params: Mapping[str, Any] = field(default_factory=dict)
@@ -85,6 +94,16 @@ class TrialRecord:
     def step(self) -> int:
         """The number of units of the current epoch that are done."""
         return len(self.trained)
+
+    def setbacks_of(self, unit: Unit) -> Setbacks:
+        """Return what went wrong with this unit; with any training unit, if it is one."""
+        if unit.kind == "train":
+            return self.setbacks
+        return self.evaluations[unit.epoch].setbacks.setdefault(unit.partition, Setbacks())
+
+    def all_setbacks(self) -> list[Setbacks]:
+        """Return what went wrong with training units, and with each evaluation unit."""
+        return [self.setbacks, *(each for e in self.evaluations.values() for each in e.setbacks.values())]
 
 
 @dataclass(slots=True)
@@ -111,15 +130,6 @@ class WorkerRecord:
     failed_loads: int = 0
     at_fault: bool = False
     doubters: set[Part] = field(default_factory=set)
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """A unit given to a worker, known by its attempt number."""
-
-    unit: Unit
-    worker: WorkerId
-    parent: Checkpoint | None
 
 
 def merge_failures(failures: Sequence[WorkerId], worker: WorkerId, neighbours: Collection[WorkerId]) -> list[WorkerId]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cerebro_spark.events import Action, DeleteCheckpoint, Settings
+from cerebro_spark.events import Action, DeleteCheckpoint, RunUnit, Settings
 from cerebro_spark.scheduling.board import Board
 from cerebro_spark.scheduling.costs import CostModel
 from cerebro_spark.scheduling.deaths import Deaths
 from cerebro_spark.scheduling.evaluations import Evaluations
 from cerebro_spark.scheduling.holdings import Holdings
-from cerebro_spark.scheduling.records import Assignment, TrialRecord, WorkerRecord
+from cerebro_spark.scheduling.records import TrialRecord, WorkerRecord
 from cerebro_spark.scheduling.retention import Retention
 from cerebro_spark.types import Checkpoint, PartitionId, TrialId, WorkerId
 
@@ -19,9 +19,10 @@ from cerebro_spark.types import Checkpoint, PartitionId, TrialId, WorkerId
 class State:
     """The whole state. `actions` collects what is ordered while one event is handled.
 
+    `assignments` are the units that workers have to run, by attempt number; `given_up` are the cancelled attempts.
     `fresh_workers` and `fresh_trials` are the rows that became available since the policy was last asked, and
-    `look_at_all` says that more than that has changed. `given_up` are the cancelled attempts. `let_go` counts, by host,
-    the workers that were dismissed for their failures.
+    `look_at_all` says that more than that has changed. `let_go` counts, by host, the workers that were dismissed for
+    their failures.
     """
 
     settings: Settings
@@ -31,7 +32,7 @@ class State:
     evaluations: Evaluations
     trials: dict[TrialId, TrialRecord]
     workers: dict[WorkerId, WorkerRecord]
-    assignments: dict[int, Assignment] = field(default_factory=dict)
+    assignments: dict[int, RunUnit] = field(default_factory=dict)
     retention: Retention = field(default_factory=Retention)
     now: float = 0.0
     attempts: int = 0

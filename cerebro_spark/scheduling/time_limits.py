@@ -7,7 +7,6 @@ known. Before anything was measured there is none; orders given until then get t
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from cerebro_spark.events import (
     Action,
@@ -110,11 +109,3 @@ class TimeLimits:
         if not costs.measured(trial) or not costs.speed_is_sure(worker, 1):
             return _UNKNOWN * self._longest
         return _USUAL * costs.seconds(trial, worker, state.columns[unit.partition])
-
-    def snapshot(self) -> dict[str, Any]:
-        return {
-            "longest": (self._longest, self._longest_load),
-            "evaluated": dict(self._evaluated),
-            "ordered": dict(self._ordered),
-            "unlimited": (sorted(self._units), sorted(self._loads)),
-        }

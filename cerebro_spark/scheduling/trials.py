@@ -8,9 +8,9 @@ from typing import Any
 
 from cerebro_spark.codec import to_plain
 from cerebro_spark.errors import SchedulingError
-from cerebro_spark.events import FailRun, TellSearch, UnitFailed, UnitFinished, WorkAdded
+from cerebro_spark.events import FailRun, RunUnit, TellSearch, UnitFailed, UnitFinished, WorkAdded
 from cerebro_spark.scheduling.evaluations import infer_merging
-from cerebro_spark.scheduling.records import Assignment, Evaluation, Kill, TrialRecord, WorkerRecord, merge_failures
+from cerebro_spark.scheduling.records import Evaluation, Kill, TrialRecord, WorkerRecord, merge_failures
 from cerebro_spark.scheduling.script import ScriptRules
 from cerebro_spark.scheduling.state import State
 from cerebro_spark.types import Checkpoint, Report, TrialId, Unit, Work, WorkerId
@@ -95,8 +95,7 @@ class TrialRules:
         if event.checkpoint is None:
             raise SchedulingError(f"training unit {event.unit} finished without a checkpoint")
         state.board.finish(trial.row)
-        self._went_well(trial, trial.kills)
-        trial.kills, trial.failures = [], []
+        self._went_well(trial, event.unit)
         trial.rebased = trial.params != trial.running_params
         trial.trained[event.unit.partition] = event.metrics
         trial.merging = infer_merging(event.metrics)
@@ -118,7 +117,7 @@ class TrialRules:
         evaluation = trial.evaluations.get(event.unit.epoch)
         if evaluation is None:
             return
-        self._went_well(trial, evaluation.kills.pop(event.unit.partition, []))
+        self._went_well(trial, event.unit)
         if self._state.evaluations.record(trial.id, evaluation, event):
             self._report(trial, evaluation)
             if self._state.settings.script:
@@ -147,9 +146,8 @@ class TrialRules:
         if order is None:
             return None
         state.retention.hold(checkpoint)
-        begun = state.evaluations.begin(trial.epoch, checkpoint, trial.running_params, trial.trained, values, order)
+        begun = state.evaluations.begin(trial, checkpoint, values, order)
         trial.evaluations[trial.epoch] = begun
-        state.evaluations.queue(trial.id, begun)
         return begun
 
     def _report(self, trial: TrialRecord, evaluation: Evaluation) -> None:
@@ -185,13 +183,13 @@ class TrialRules:
         else:
             self.fail(trial, event.error)
 
-    def record_kill(self, assignment: Assignment, worker: WorkerRecord, reason: str) -> None:
+    def record_kill(self, assignment: RunUnit, worker: WorkerRecord, reason: str) -> None:
         """A worker died while it ran this unit: the trial fails if that happened more often than chance explains."""
         trial = self._state.trials[assignment.unit.trial]
         if trial.status == "failed":
             return
         state = self._state
-        kills = self._kills(trial, assignment.unit)
+        kills = trial.setbacks_of(assignment.unit).kills
         kills.append(Kill(worker.id, worker.host or worker.id, state.now))
         there = {other.host or other.id for other in state.holdings.available()}
         if state.deaths.is_cause(state.settings, kills, there, self._open_cases(trial)):
@@ -201,46 +199,29 @@ class TrialRules:
     def explain(self, deaths: Callable[[Kill], bool]) -> None:
         """Mark the deaths of which this is true as caused by something else than the unit."""
         for trial in self._state.trials.values():
-            of_evaluations = (kills for evaluation in trial.evaluations.values() for kills in evaluation.kills.values())
-            for kill in chain(trial.kills, *of_evaluations):
+            for kill in chain.from_iterable(setbacks.kills for setbacks in trial.all_setbacks()):
                 kill.explained = kill.explained or deaths(kill)
-
-    def record_failure(self, trial: TrialRecord, unit: Unit, worker: WorkerId) -> list[WorkerId]:
-        """A unit failed on this worker; return the workers on which it did so in a row."""
-        failures = trial.failures
-        if unit.kind == "eval":
-            failures = trial.evaluations[unit.epoch].failures.setdefault(unit.partition, [])
-        failures.append(worker)
-        return failures
 
     def forgive(self, trial: TrialRecord, worker: WorkerId, neighbours: Collection[WorkerId]) -> None:
         """Let the trial's failures on these neighbours count as one, of this worker."""
-        trial.failures = merge_failures(trial.failures, worker, neighbours)
-        for evaluation in trial.evaluations.values():
-            for partition, failures in evaluation.failures.items():
-                evaluation.failures[partition] = merge_failures(failures, worker, neighbours)
+        for setbacks in trial.all_setbacks():
+            setbacks.failures = merge_failures(setbacks.failures, worker, neighbours)
 
     def absolve(self, worker: WorkerId) -> None:
         """Forget what failed on this worker, which was at fault: it must not count against trials later."""
-        for trial in self._state.trials.values():
-            trial.failures = [name for name in trial.failures if name != worker]
-            for evaluation in trial.evaluations.values():
-                for partition, failures in evaluation.failures.items():
-                    evaluation.failures[partition] = [name for name in failures if name != worker]
+        for setbacks in chain.from_iterable(trial.all_setbacks() for trial in self._state.trials.values()):
+            setbacks.failures = [name for name in setbacks.failures if name != worker]
 
     def _open_cases(self, trial: TrialRecord) -> int:
         """Count the other trials that lost one worker, and of which is not known yet whether they were the cause."""
         others = (other for other in self._state.trials.values() if other is not trial and other.status != "failed")
-        return sum(len(other.kills) == 1 and not other.kills[0].explained for other in others)
+        return sum([kill.explained for kill in other.setbacks.kills] == [False] for other in others)
 
-    def _went_well(self, trial: TrialRecord, kills: list[Kill]) -> None:
+    def _went_well(self, trial: TrialRecord, unit: Unit) -> None:
         trial.finished += 1
-        self._state.deaths.record_success(kills)
-
-    def _kills(self, trial: TrialRecord, unit: Unit) -> list[Kill]:
-        if unit.kind == "train":
-            return trial.kills
-        return trial.evaluations[unit.epoch].kills.setdefault(unit.partition, [])
+        setbacks = trial.setbacks_of(unit)
+        self._state.deaths.record_success(setbacks.kills)
+        setbacks.kills, setbacks.failures = [], []
 
     def fail(self, trial: TrialRecord, error: str) -> None:
         """Let the trial fail, and tell the search."""

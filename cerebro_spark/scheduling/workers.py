@@ -7,7 +7,7 @@ from typing import Any
 
 from cerebro_spark.events import DropPartition, RetireWorker, RunUnit, WorkerJoined, WorkerLost
 from cerebro_spark.scheduling.deaths import died_with_host, has_host_failed
-from cerebro_spark.scheduling.records import Assignment, WorkerRecord
+from cerebro_spark.scheduling.records import WorkerRecord
 from cerebro_spark.scheduling.state import State
 from cerebro_spark.scheduling.trials import TrialRules
 from cerebro_spark.types import Checkpoint, Metrics, PartitionId, Unit, WorkerId
@@ -172,12 +172,13 @@ class WorkerRules:
         """Give a unit to a worker, under the number with which its result must come back."""
         state = self._state
         state.attempts += 1
-        state.assignments[state.attempts] = Assignment(unit, worker.id, parent)
+        order = RunUnit(worker.id, unit, state.attempts, params, parent, step, carry, final, rebased)
+        state.assignments[state.attempts] = order
         state.retention.hold(parent)
         worker.queue.append(state.attempts)
-        state.actions.append(RunUnit(worker.id, unit, state.attempts, params, parent, step, carry, final, rebased))
+        state.actions.append(order)
 
-    def end_assignment(self, attempt: int, worker: WorkerRecord) -> Assignment:
+    def end_assignment(self, attempt: int, worker: WorkerRecord) -> RunUnit:
         """An assignment is over, with success or without."""
         state = self._state
         worker.queue.remove(attempt)
@@ -188,7 +189,7 @@ class WorkerRules:
         state.delete(state.retention.release(assignment.parent))
         return assignment
 
-    def cancel_assignment(self, attempt: int, worker: WorkerRecord) -> Assignment:
+    def cancel_assignment(self, attempt: int, worker: WorkerRecord) -> RunUnit:
         """Cancel an assignment: its unit is open again, from the checkpoint with which it started."""
         state = self._state
         assignment = self.end_assignment(attempt, worker)

@@ -18,6 +18,7 @@ from engine_runs import (
     engine,
     workers,
 )
+from snapshots import snapshot
 
 from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker
 from cerebro_spark.engine import Engine
@@ -54,7 +55,7 @@ def test_the_log_rebuilds_the_scheduler_exactly(tmp_path: Path) -> None:
     again = MopScheduler(SETTINGS)
     for event in EventLog(LocalStore(tmp_path), "log").read():
         again.handle(event)
-    assert again.snapshot() == made.scheduler.snapshot()
+    assert snapshot(again) == snapshot(made.scheduler)
 
 
 def end_of(made: Engine) -> dict[str, Any]:
@@ -96,14 +97,14 @@ def test_cut_at_every_event_the_rest_of_the_log_leads_to_the_same_end(tmp_path: 
     made = engine(LocalStore(tmp_path), Promoting())
     made.run()
     events = list(EventLog(LocalStore(tmp_path), "log").read())
-    end = made.scheduler.snapshot()
+    end = snapshot(made.scheduler)
     for cut in range(0, len(events), 7):
         store = LocalStore(tmp_path / f"cut{cut}")
         EventLog(store, "log").append(Turn(events[:cut]))
         half = MopScheduler(SETTINGS)
         for event in [*EventLog(store, "log").read(), *events[cut:]]:
             half.handle(event)
-        assert half.snapshot() == end
+        assert snapshot(half) == end
 
 
 def test_another_search_cannot_resume_the_run(tmp_path: Path) -> None:
@@ -205,7 +206,7 @@ def test_a_resumed_run_waits_for_its_workers_before_it_loads_anything(
     again = MopScheduler(settings)
     for event in log.read():
         again.handle(event)
-    assert again.snapshot() == made.scheduler.snapshot()
+    assert snapshot(again) == snapshot(made.scheduler)
 
 
 def test_a_resumed_run_begins_without_those_who_never_come(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from engine_runs import (
     watch,
     workers,
 )
+from snapshots import snapshot
 
 from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World
 from cerebro_spark.engine import Engine
@@ -61,7 +62,7 @@ def test_a_worker_that_fails_at_everything_is_set_aside_and_no_trial_suffers(
     again = MopScheduler(settings)
     for event in EventLog(LocalStore(tmp_path), "log").read():
         again.handle(event)
-    assert again.snapshot() == made.scheduler.snapshot()
+    assert snapshot(again) == snapshot(made.scheduler)
 
 
 @pytest.mark.parametrize("hosts", ["abc", "aaa"])
@@ -86,7 +87,7 @@ def test_a_worker_that_was_let_go_is_replaced_after_a_while(tmp_path: Path, mend
     again = MopScheduler(settings)
     for event in events:
         again.handle(event)
-    assert again.snapshot() == made.scheduler.snapshot()
+    assert snapshot(again) == snapshot(made.scheduler)
 
 
 def test_a_worker_that_breaks_down_in_the_middle_is_set_aside(tmp_path: Path) -> None:

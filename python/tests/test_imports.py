@@ -53,7 +53,7 @@ HOMES = {
     "hdfs_native": {"store.hdfs"},
     "fsspec": {"store.fsspec"},
     "s3fs": {"store.fsspec"},
-    "ortools": {"dispatch.exact"},
+    "ortools": set(),
     "matplotlib": {"gantt", "result"},
     "mlflow": {"tune.trackers"},
     "tensorboard": {"tune.trackers"},

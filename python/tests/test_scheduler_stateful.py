@@ -10,6 +10,7 @@ from auditor import Auditor
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from snapshots import snapshot
 
 from cerebro_spark.dispatch import POLICIES
 from cerebro_spark.events import (
@@ -254,7 +255,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.drain()
         again = MopScheduler(self.settings)
         assert [again.handle(event) for event in self.events] == self.actions, "same events, same actions"
-        assert again.snapshot() == self.scheduler.snapshot()
+        assert snapshot(again) == snapshot(self.scheduler)
 
     def drain(self):
         """Play fair from now on: all that was asked for is trained, once, and the run ends."""

@@ -78,6 +78,7 @@ def make(code: str, name: str = "model_fn") -> Any:
         ("import alone\ndef model_fn(p, f=alone.scale): return f(p)", {"alone"}),
         ("import alone\nclass Model:\n    def __call__(self, p): return alone\nmodel_fn = Model()", {"alone"}),
         ("def model_fn(p):\n    import broken", {"broken"}),
+        ("def outer():\n    if not outer:\n        x = 1\n    return lambda p: x\nmodel_fn = outer()", set()),
         ("import numpy\nimport json\ndef model_fn(p): return numpy, json", set()),
         ("import numpy as np\ndef model_fn(p): return np.zeros(3)", set()),
         ("def model_fn(p):\n    import torch, not_there_at_all\n    return torch", set()),
@@ -86,6 +87,15 @@ def make(code: str, name: str = "model_fn") -> Any:
 )
 def test_what_functions_need_is_found(code: str, needed: set[str]) -> None:
     assert set(collect_modules([make(code)]).sources) == needed
+
+
+@pytest.mark.usefixtures("beside")
+@pytest.mark.parametrize("line", ["import alone", "from alone import scale", "from family import right"])
+def test_the_imports_of_a_long_function_are_found(line: str) -> None:
+    """With more than 256 names and constants, Python prefixes its instructions."""
+    names = "".join(f"    name{n} = other{n}({n}.5)\n" for n in range(300))
+    found = collect_modules([make(f"def model_fn(p):\n{names}    {line}\n    return {line.split()[-1]}\n")])
+    assert line.split()[1] in found.sources
 
 
 def test_nothing_is_imported_to_find_it(beside: Path) -> None:

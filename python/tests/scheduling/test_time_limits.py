@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from engine_runs import PARTITIONS, WORLD, Recording, watch
+from snapshots import snapshot
 from wild_runs import ListedLog
 
 from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World, _WorkerState
@@ -59,7 +60,7 @@ def run(backend: Sticky, settings: Settings, epochs: int = 3) -> tuple[Recording
     again = MopScheduler(settings)
     for event in log.events:
         again.handle(event)
-    assert again.snapshot() == made.scheduler.snapshot()
+    assert snapshot(again) == snapshot(made.scheduler)
     return search, log
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.exact import make_plan_policy, solve
 from cerebro_spark.dispatch import POLICIES
-from cerebro_spark.dispatch.exact import make_plan_policy, solve
 from cerebro_spark.simulation import Scenario, draw_workload, simulate
 
 
