@@ -76,7 +76,7 @@ def attributes(thing: Any) -> dict[str, Any]:
 
 
 def framework_bases(value: Any) -> tuple[type, ...]:
-    """Return those classes of an object that Keras, TensorFlow or PyTorch define, the object's own class first."""
+    """Return those of the classes of an object that Keras, TensorFlow or PyTorch define."""
     return tuple(base for base in type(value).__mro__ if is_framework(base))
 
 
