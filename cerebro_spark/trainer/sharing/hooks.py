@@ -43,7 +43,7 @@ class Hooks:
 
     def with_modules(self) -> Hooks:
         """Return the same with the user's modules as they are now: all workers of a run get these, replacements too."""
-        return self if self.modules is not None else Hooks(*self.functions, collect_modules(self.functions))
+        return self if self.modules is not None else dataclasses.replace(self, modules=collect_modules(self.functions))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The modules come first: once unpickled they can be imported, and the functions after them need that.
