@@ -73,7 +73,7 @@ def watched(engine: Engine) -> Engine:
     return engine
 
 
-STOPS: list[dict[str, Any]] = [{}, {"patience": 1}, {"patience": 1, "ahead": 1}, {"time_budget": 60.0}]
+STOPS: list[dict[str, Any]] = [{}, {"patience": 1}, {"patience": 2}, {"time_budget": 60.0}]
 
 
 @pytest.mark.slow
