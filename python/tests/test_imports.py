@@ -67,16 +67,15 @@ def dotted(path: Path) -> str:
 
 
 @cache
-def imports(path: Path, typing_too: bool = False) -> set[str]:
+def imports(path: Path) -> set[str]:
     """All modules a file imports, anywhere in it; what only type checkers see does not count."""
-    tree = ast.parse(path.read_text())
+    nodes = list(ast.walk(ast.parse(path.read_text())))
     skipped: set[int] = set()
-    if not typing_too:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-                skipped |= {id(inner) for inner in ast.walk(node)}
+    for node in nodes:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            skipped |= {id(inner) for inner in ast.walk(node)}
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if id(node) in skipped:
             continue
         if isinstance(node, ast.Import):
