@@ -26,6 +26,8 @@ def quicken(config: pytest.Config) -> None:
         return
     hypothesis.settings.register_profile("fast", max_examples=EXAMPLES)
     hypothesis.settings.load_profile("fast")
+    # Collections, of which most find nothing, take a thirtieth of the time with Python's own threshold.
+    gc.set_threshold(10_000)
     # Most of a store's time goes to fsync, which costs milliseconds on a disk and nothing here.
     if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ENOUGH_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))

@@ -73,7 +73,8 @@ def in_own_process(act: Callable[[], object]) -> str:
         check=False,
     )
     assert process.returncode == 0, process.stderr.decode()
-    return process.stdout.decode().strip()
+    said: str = process.stdout.decode().strip()
+    return said
 
 
 def test_a_blob_is_no_folder(folder_store: Store) -> None:
@@ -292,7 +293,8 @@ def test_hdfs_of_somebody_else_is_forbidden(hadoop_cluster: HadoopCluster, monke
     monkeypatch.setenv("HADOOP_USER_NAME", "mallory")
     other = HdfsStore(url, options=hadoop_cluster.settings)
     assert other.read("a") == b"x"
-    for act in (lambda: other.write("b", b"y"), lambda: other.delete("a")):
+    acts: list[Callable[[], object]] = [lambda: other.write("b", b"y"), lambda: other.delete("a")]
+    for act in acts:
         with pytest.raises(StoreForbidden) as caught:
             act()
         assert "user=mallory" in str(caught.value)

@@ -61,7 +61,8 @@ def pruned() -> Any:
     from torch import nn
     from torch.nn.utils import prune
 
-    return prune.random_unstructured(nn.Conv2d(8, 8, 3, padding=1), "weight", 0.5)
+    prune_some: Any = prune.random_unstructured
+    return prune_some(nn.Conv2d(8, 8, 3, padding=1), "weight", 0.5)
 
 
 def batch_norm_by_count() -> Any:
@@ -79,13 +80,13 @@ def instance_norm() -> Any:
 
 def split_batch_norm() -> Any:
     """timm's: the halves of a batch have statistics of their own."""
-    from timm.layers import SplitBatchNorm2d
+    from timm.layers import SplitBatchNorm2d  # type: ignore[attr-defined]
 
     return SplitBatchNorm2d(8, num_splits=2)
 
 
 def evo_norm() -> Any:
-    from timm.layers import EvoNorm2dB0
+    from timm.layers import EvoNorm2dB0  # type: ignore[attr-defined]
 
     return EvoNorm2dB0(8)
 
