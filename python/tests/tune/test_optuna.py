@@ -100,7 +100,9 @@ def test_distributions_do_instead_of_a_function(go: Optimize) -> None:
     space = {"x": FloatDistribution(-1, 1), "kind": CategoricalDistribution(["a", "b"])}
     result = go(study, space, metric="val_score", n_trials=4)
     assert study.best_params == result.best_trial.params
-    assert study.best_value == max(trial.value or 0.0 for trial in study.trials)
+    values = [trial.value for trial in study.trials if trial.value is not None]
+    assert len(values) == 4
+    assert study.best_value == max(values)
 
 
 def test_the_studys_pruner_is_asked_after_every_epoch(go: Optimize) -> None:

@@ -61,8 +61,7 @@ def pruned() -> Any:
     from torch import nn
     from torch.nn.utils import prune
 
-    prune_some: Any = prune.random_unstructured
-    return prune_some(nn.Conv2d(8, 8, 3, padding=1), "weight", 0.5)
+    return prune.random_unstructured(nn.Conv2d(8, 8, 3, padding=1), "weight", 0.5)
 
 
 def batch_norm_by_count() -> Any:
