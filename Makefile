@@ -3,6 +3,8 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 EXTRAS := spark,petastorm,keras,torch,hyperopt,optuna,trackers,hdfs,s3,images,plot,examples,docs,zoo,dev
 READY := .venv/.ready
+# Container images like to switch bytecode off: each of some hundred processes would then compile the package anew.
+export PYTHONDONTWRITEBYTECODE :=
 FAST := not jvm and not hadoop and not slow
 # Two processes: most tests wait for a JVM, a daemon or a worker to start, and two cores have time for both.
 SIDE_BY_SIDE := -n 2 --dist loadgroup --no-loadscope-reorder

@@ -16,6 +16,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,14 +71,16 @@ def measure_prepare(spark: Any, folder: Path, rows: int, partitions: int, kind: 
     plain, ours = [], []
     for number in range(repeat + 1):
         target = folder / f"plain-{number}"
-        plain.append(seconds(lambda target=target: df.repartition(partitions).write.parquet(str(target))))
+
+        def write(target: Path = target) -> None:
+            df.repartition(partitions).write.parquet(str(target))
+
+        plain.append(seconds(write))
         shutil.rmtree(target)
         store = LocalStore(folder / f"prepared-{kind}-{rows}-{number}")
         ours.append(
             seconds(
-                lambda store=store: prepare(
-                    df, store=store, features=names, label="y", partitions=partitions, name="d", seed=1
-                )
+                partial(prepare, df, store=store, features=names, label="y", partitions=partitions, name="d", seed=1)
             )
         )
         if number < repeat:
@@ -129,7 +132,7 @@ def child(store: str, mode: str, folder: str) -> None:
     else:
         arrays = cache.load(dataset, partition)
     taken = time.perf_counter() - start
-    result = {"seconds": taken, "peak": (memory("VmHWM") - before) / partition.bytes}
+    result: dict[str, Any] = {"seconds": taken, "peak": (memory("VmHWM") - before) / partition.bytes}
     if mode != "bare":
         result["gather"] = gather_speed(arrays)
     print("RESULT " + json.dumps(result))

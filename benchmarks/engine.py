@@ -15,7 +15,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -111,7 +111,7 @@ class CopyingTrainer(FrameworkTrainer[Blob]):
         return {}
 
 
-def model_fn(params: dict[str, Any]) -> TorchModel:
+def model_fn(params: Mapping[str, Any]) -> TorchModel:
     import torch
     from torch import nn
 

@@ -69,14 +69,17 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int, Any]]
 }
 
 
-def data(shape: tuple[int, ...], rows: int) -> tuple[dict[str, np.ndarray], Columns]:
+def data(shape: tuple[int, ...], rows: int) -> tuple[dict[str, np.ndarray[Any, Any]], Columns]:
     rng = np.random.default_rng(0)
-    arrays = {"x": rng.standard_normal((rows, *shape), dtype="float32"), "y": rng.integers(0, 10, rows)}
+    arrays: dict[str, np.ndarray[Any, Any]] = {
+        "x": rng.standard_normal((rows, *shape), dtype="float32"),
+        "y": rng.integers(0, 10, rows),
+    }
     return arrays, Columns({"x": ColumnSpec("float32", shape)}, {"y": ColumnSpec("int64")})
 
 
 def plain_loop(
-    make: Callable[[], nn.Module], arrays: dict[str, np.ndarray], size: int, precision: Any, device: Any
+    make: Callable[[], nn.Module], arrays: dict[str, np.ndarray[Any, Any]], size: int, precision: Any, device: Any
 ) -> Any:
     torch.manual_seed(0)
     module = make().to(device)
@@ -84,7 +87,7 @@ def plain_loop(
     x, y = (torch.from_numpy(arrays[name]).to(device) for name in ("x", "y"))
     autocast = nullcontext() if precision is None else torch.autocast(device.type, dtype=torch.bfloat16)
 
-    def plain(order: np.ndarray) -> float:
+    def plain(order: np.ndarray[Any, Any]) -> float:
         module.train()
         total = torch.zeros((), device=device)
         for rows in torch.from_numpy(order).to(device).split(size):
@@ -111,7 +114,7 @@ def compare(name: str, rounds: int, device: Any) -> dict[str, float]:
     trainer = TorchTrainer(Hooks(model_fn), columns, resources=Resources(device=str(device), precision=precision))
     trainer.build("t1", {"lr": 1e-3})
 
-    def unit(order: np.ndarray) -> float:
+    def unit(order: np.ndarray[Any, Any]) -> float:
         feed = Feed(arrays, order, batch_size=size, key="train-00000")
         return trainer.train(Unit("t1", 1, "train-00000"), feed).values()["loss"]
 
@@ -127,7 +130,7 @@ def compare(name: str, rounds: int, device: Any) -> dict[str, float]:
     return {"plain_rows_s": rows / plain_s, "unit_rows_s": rows / unit_s, "speed": speed}
 
 
-def seconds(work: Callable[[np.ndarray], float], order: np.ndarray, device: Any) -> float:
+def seconds(work: Callable[[np.ndarray[Any, Any]], float], order: np.ndarray[Any, Any], device: Any) -> float:
     _synchronize(device)
     start = time.perf_counter()
     work(order)

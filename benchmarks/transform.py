@@ -97,7 +97,7 @@ def trained(folder: Path, model_fn: Callable[..., Any], kind: str, hidden: int) 
 def by_hand(model: Any, kind: str, framework: str, threads: int | None) -> Callable[[Any], Any]:
     """What somebody who knows Spark and the framework would write: an iterator UDF that loads the model once."""
     import pandas as pd
-    from pyspark.sql.functions import col, pandas_udf
+    from pyspark.sql import functions as f
 
     if framework == "keras":
         weights, config = model.get_weights(), model.to_json()
@@ -133,8 +133,9 @@ def by_hand(model: Any, kind: str, framework: str, threads: int | None) -> Calla
 
     taken: Any = Iterator[pd.Series] if kind == "array" else Iterator[tuple[pd.Series, ...]]
     predict.__annotations__ = {"batches": taken, "return": Iterator[pd.Series]}
-    udf = pandas_udf(predict, "float")
-    return lambda df: df.withColumn("prediction", udf(*[col(name) for name in names]))
+    functions: Any = f  # its stubs do not know iterator UDFs
+    udf = functions.pandas_udf(predict, "float")
+    return lambda df: df.withColumn("prediction", udf(*[f.col(name) for name in names]))
 
 
 def seconds(scored: Any) -> tuple[float, float]:

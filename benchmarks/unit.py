@@ -30,7 +30,7 @@ from cerebro_spark.types import Unit
 BATCH = 256
 
 
-def data(kind: str) -> tuple[dict[str, np.ndarray], Columns]:
+def data(kind: str) -> tuple[dict[str, np.ndarray[Any, Any]], Columns]:
     rng = np.random.default_rng(0)
     shape = (100_000, 64) if kind == "mlp" else (10_000, 1, 28, 28)
     features = rng.normal(size=shape).astype("float32")
@@ -100,7 +100,11 @@ def torch_fn(kind: str) -> Callable[[Any], TorchModel]:
     return model_fn
 
 
-def torch_plain(kind: str, arrays: dict[str, np.ndarray]) -> Callable[[], float]:
+def keras_fn(kind: str) -> Callable[[Any], Any]:
+    return lambda params: keras_model(kind, params["lr"])
+
+
+def torch_plain(kind: str, arrays: dict[str, np.ndarray[Any, Any]]) -> Callable[[], float]:
     import torch
 
     module = torch_module(kind)
@@ -150,7 +154,7 @@ def measure(framework: str, rounds: int, threads: int, folder: Path) -> dict[str
         else:
             from cerebro_spark.trainer.keras.trainer import KerasTrainer
 
-            trainer = KerasTrainer(Hooks(lambda p, kind=kind: keras_model(kind, p["lr"])), columns, resources=resources)
+            trainer = KerasTrainer(Hooks(keras_fn(kind)), columns, resources=resources)
             model = keras_model(kind, 1e-3)
 
             def plain(model: Any = model, arrays: Any = arrays) -> None:

@@ -48,7 +48,7 @@ def figure_7b(size: Size) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         dataset = prepared(Path(name), PARTITIONS, size.rows)
         parts, validation = tensors(dataset)
-        space = {"batch_size": [size.batch], "lr": [size.lr], "seed": list(range(size.seeds))}
+        space: dict[str, list[Any]] = {"batch_size": [size.batch], "lr": [size.lr], "seed": list(range(size.seeds))}
         hopped, result = hopping.curves(dataset, space, size.epochs, Path(name))
 
     def plain(way: Callable[..., Any], batch: int) -> list[list[Point]]:
@@ -96,7 +96,7 @@ def figure_9(size: Size) -> dict[str, Any]:
         dataset = prepared(Path(name), PARTITIONS, size.rows)
         parts, validation = tensors(dataset)
         seeds, lrs = range(size.sweep_seeds), size.sweep_lrs
-        space = {"batch_size": list(size.sweep_batches), "lr": list(lrs), "seed": list(seeds)}
+        space: dict[str, list[Any]] = {"batch_size": list(size.sweep_batches), "lr": list(lrs), "seed": list(seeds)}
         hopped, result = hopping.curves(dataset, space, size.sweep_epochs, Path(name))
         seconds, checkpoint = unit_seconds(result), hopping.checkpoint_bytes(Path(name), result)
     rows = sum(len(y) for _, y in parts)
@@ -105,6 +105,10 @@ def figure_9(size: Size) -> dict[str, Any]:
     table = []
     for batch in size.sweep_batches:
 
+        def hops(lr: float, seed: int, batch: int = batch) -> list[Point]:
+            points: list[Point] = hopped[batch, lr, seed]
+            return points
+
         def together(lr: float, seed: int, batch: int = batch) -> list[Point]:
             params = {"batch_size": batch * PARTITIONS, "lr": lr, "seed": seed}
             return curve(Synchronous(params, parts), size.sweep_epochs, validation)
@@ -112,7 +116,7 @@ def figure_9(size: Size) -> dict[str, Any]:
         table.append(
             {
                 "batch": batch,
-                "mop": best_errors(lambda lr, seed, batch=batch: hopped[batch, lr, seed], lrs, seeds),
+                "mop": best_errors(hops, lrs, seeds),
                 "ddp": best_errors(together, lrs, seeds),
                 "mop_unit_s": seconds[batch],
                 **moved_an_epoch(rows, batch, checkpoint[batch], model),

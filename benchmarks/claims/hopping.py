@@ -32,7 +32,9 @@ def curves(dataset: Dataset, space: Mapping[str, list[Any]], epochs: int, folder
     rows = result.history.sort_values("epoch")
     params = {row.trial: key(row) for row in result.trials.itertuples()}
     found = {
-        params[trial]: [Point(row.val_loss, 1.0 - row.val_accuracy) for row in of_trial.itertuples()]
+        params[trial]: [
+            Point(loss, 1.0 - right) for loss, right in zip(of_trial.val_loss, of_trial.val_accuracy, strict=True)
+        ]
         for trial, of_trial in rows.groupby("trial")
     }
     return found, result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from cerebro_spark.backend.job import Job
 from cerebro_spark.data.dataset import Dataset
@@ -98,7 +98,7 @@ class Backend(ABC):
     def close(self) -> None:
         """Stop everything that `start` launched. It may be called twice, and after a failed start."""
 
-    def __enter__(self) -> Backend:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from end_of_run import pytest_unconfigure as pytest_unconfigure
-from fast_tier import quicken
+from fast_tier import imports_frozen, quicken
 from hadoop import jars
 from hadoop.cluster import HadoopCluster
 from side_by_side import check_dealt, deal
@@ -23,6 +23,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     return unwanted(collection_path, config.getoption("markexpr")) or None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    with imports_frozen():
+        return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook: marks added later have no effect

@@ -42,7 +42,7 @@ def judged(events: Sequence[Event]) -> tuple[MopScheduler, dict[str, list[UnitFi
 
 def plain_torch_loop(
     dataset: Dataset, params: Mapping[str, Any], order: Sequence[UnitFinished], seed: int, smallest: int
-) -> dict[str, np.ndarray]:
+) -> dict[str, np.ndarray[Any, Any]]:
     """It shares no code with the trainer."""
     import torch
 
@@ -68,7 +68,7 @@ def cuts(rows: int, size: int, smallest: int) -> list[int]:
     return found[:-1] if found and rows - found[-1] < smallest else found
 
 
-def stored_weights(store: Store, run: str, checkpoint: Checkpoint) -> list[np.ndarray]:
+def stored_weights(store: Store, run: str, checkpoint: Checkpoint) -> list[np.ndarray[Any, Any]]:
     with open_checkpoint(store.read(paths.checkpoint(run, checkpoint))) as reader:
         names = [name for name in reader.names() if name.startswith("model/parameters/")]
         return [read_array(reader, name) for name in names]

@@ -2,8 +2,8 @@
 
 A file's tests share what they set up, and those of Hadoop share one cluster, which they kill parts of. With them go the
 tests that send jobs from a gateway, so that its environment is packed once. Quick tests of
-trainers go to one process too, because the first use of torchmetrics or of an optimizer takes seconds. What takes
-longest comes first, so that no process is left with it at the end.
+trainers, and others with PyTorch, go to one process too, because the first use of torchmetrics or of an optimizer takes
+seconds. What takes longest comes first, so that no process is left with it at the end.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def _group(item: pytest.Item) -> str:
 
 
 def _is_quick_trainer_test(item: pytest.Item) -> bool:
-    return item.path.parent.name == "trainer" and not item.get_closest_marker("slow")
+    if item.get_closest_marker("slow"):
+        return False
+    return item.path.parent.name == "trainer" or hasattr(getattr(item, "module", None), "torch")
 
 
 def _turn(item: pytest.Item) -> int:

@@ -35,7 +35,7 @@ from cerebro_spark.progress import Progress, describe, in_notebook
 from cerebro_spark.run_view import Counts, RunView
 from cerebro_spark.search import FixedSearch
 from cerebro_spark.turns import Turn, events_of
-from cerebro_spark.types import Checkpoint, Metrics, Objective, Partition, Unit, Work
+from cerebro_spark.types import Checkpoint, Metrics, Objective, Partition, Unit, UnitKind, Work
 
 SETTINGS = Settings(
     (Partition("p0"), Partition("p1"), Partition("v0", "validation")), workers=1, objective=Objective("val_loss", "min")
@@ -65,7 +65,7 @@ def counts_of(events: list[Event]) -> Counts:
 
 
 def finished(partition: str, attempt: int, step: int, loss: float = 1.0) -> UnitFinished:
-    kind = "eval" if partition.startswith("v") else "train"
+    kind: UnitKind = "eval" if partition.startswith("v") else "train"
     checkpoint = Checkpoint("t0", 1, step, attempt) if kind == "train" else None
     metrics = Metrics({"loss": loss}, {"loss": 1.0})
     return UnitFinished(2.0, "w0", Unit("t0", 1, partition, kind), attempt, 1.0, checkpoint, metrics)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 from small_search import small_dataset
@@ -22,7 +23,7 @@ class Older:
     def __init__(self, recipe: Recipe, count: int) -> None:
         self._state = recipe.__getstate__()[:count]  # type: ignore[index]
 
-    def __reduce__(self) -> object:
+    def __reduce__(self) -> tuple[Any, ...]:
         return object.__new__, (Recipe,), self._state
 
 

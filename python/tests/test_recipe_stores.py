@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ def test_no_byte_of_a_store_has_its_credentials(tmp_path: Path) -> None:
     store = secret_store(tmp_path)
     dataset = prepare(small_rows(40), store=store, features="x", label="y", validation=0.25, partitions=2)
 
-    def model_fn(params: dict[str, Any]) -> Any:
+    def model_fn(params: Mapping[str, Any]) -> Any:
         return torch_model_fn({**params, "lr": len(store.list()) + dataset.rows})
 
     recipe = dataclasses.replace(small_recipe(dataset, 2), trainer=TrainerSpec(Hooks(model_fn)))
@@ -98,7 +98,7 @@ def test_workers_get_the_credentials_and_so_do_functions_of_the_user(tmp_path: P
     store = secret_store(tmp_path)
     dataset = prepare(small_rows(40), store=store, features="x", label="y", partitions=2)
 
-    def model_fn(params: dict[str, Any]) -> Any:
+    def model_fn(params: Mapping[str, Any]) -> Any:
         return store
 
     backend = Watched()

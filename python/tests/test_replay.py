@@ -112,7 +112,21 @@ def best(events: list[Event]) -> dict[str, Any]:
     part=st.sampled_from([1.0, 1.0, 0.3, 0.6, 0.9]),
 )
 def test_every_run_can_be_replayed(
-    seed, train, validation, workers, ahead, replicas, policy, trials, most, deaths, kills, faults, stops, serial, part
+    seed: int,
+    train: int,
+    validation: int,
+    workers: tuple[int, int],
+    ahead: tuple[int, int],
+    replicas: int,
+    policy: str,
+    trials: int,
+    most: int,
+    deaths: tuple[float, float],
+    kills: int,
+    faults: float,
+    stops: float,
+    serial: bool,
+    part: float,
 ) -> None:
     parts = [Partition(f"p{i}") for i in range(train)]
     parts += [Partition(f"v{i}", "validation") for i in range(validation)]
@@ -274,15 +288,17 @@ def test_a_run_whose_workers_had_other_threads_cannot_be_replayed() -> None:
 
 
 def test_a_log_without_digests_or_without_a_start_cannot_be_replayed() -> None:
-    bare = [replace(e, checkpoint=e.checkpoint._replace(digest="")) if trains(e) else e for e in small_run()]  # type: ignore[call-arg]
+    bare = [without_digest(event) for event in small_run()]
     with pytest.raises(ConfigurationError, match="its log has no digest of what t"):
         RunScript.from_events(bare)
     with pytest.raises(EventLogError, match="nothing to replay"):
         RunScript.from_events([])
 
 
-def trains(event: Event) -> bool:
-    return isinstance(event, UnitFinished) and event.checkpoint is not None
+def without_digest(event: Event) -> Event:
+    if isinstance(event, UnitFinished) and event.checkpoint is not None:
+        return replace(event, checkpoint=event.checkpoint._replace(digest=""))
+    return event
 
 
 def test_a_replay_needs_the_partitions_of_its_run() -> None:
@@ -293,9 +309,8 @@ def test_a_replay_needs_the_partitions_of_its_run() -> None:
 
 def test_a_start_from_the_middle_of_an_epoch_cannot_be_replayed() -> None:
     events = small_run()
-    middle = next(i for i, e in enumerate(events) if trains(e))
-    left = events[middle].checkpoint
-    assert left is not None
+    trained = ((i, e.checkpoint) for i, e in enumerate(events) if isinstance(e, UnitFinished))
+    middle, left = next((i, checkpoint) for i, checkpoint in trained if checkpoint is not None)
     clone = WorkAdded(events[middle].at, Work("t9", {"cost": 1.0}, 1, left))
     with pytest.raises(ConfigurationError, match=f"t9 started from {left.name}, which is not the end of an epoch"):
         RunScript.from_events([*events[: middle + 1], clone])

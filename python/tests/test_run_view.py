@@ -44,6 +44,7 @@ from cerebro_spark.types import Objective, Partition, Unit, Work
 LOSS = Objective("val_loss", "min")
 
 
+@pytest.mark.slow
 @examples(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 10**6), trouble=TROUBLES, stops=st.sampled_from([0.0, 0.02]))
 def test_wild_runs_and_their_replays_give_the_same_view(seed: int, trouble: Trouble, stops: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from auditor import Auditor
@@ -15,6 +16,7 @@ from snapshots import snapshot
 from cerebro_spark.dispatch import POLICIES
 from cerebro_spark.events import (
     Action,
+    Blame,
     Event,
     GatheringBegan,
     GatheringEnded,
@@ -27,6 +29,7 @@ from cerebro_spark.events import (
     RunUnit,
     SearchEnded,
     Settings,
+    TellSearch,
     TrialStopped,
     UnitFailed,
     UnitFinished,
@@ -63,7 +66,18 @@ class SchedulerMachine(RuleBasedStateMachine):
             }
         ),
     )
-    def begin(self, train, validation, workers, replicas, policy, queue_ahead, serial, seed, rules):
+    def begin(
+        self,
+        train: int,
+        validation: int,
+        workers: int,
+        replicas: int,
+        policy: str,
+        queue_ahead: int,
+        serial: bool,
+        seed: int,
+        rules: dict[str, Any],
+    ) -> None:
         parts = [Partition(f"p{i}", rows=10 + i) for i in range(train)]
         parts += [Partition(f"v{i}", "validation") for i in range(validation)]
         self.settings = Settings(
@@ -99,14 +113,14 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: not self.ended and len(self.works) < 6)
     @rule(epochs=st.integers(1, 3))
-    def ask_for_new_trial(self, epochs):
+    def ask_for_new_trial(self, epochs: int) -> None:
         trial = f"t{len(self.works)}"
         self.works[trial] = epochs
         self.feed(WorkAdded(self.now, Work(trial, {"lr": 0.1}, epochs)))
 
     @precondition(lambda self: not self.ended and self.works)
     @rule(data=st.data(), more=st.integers(1, 2))
-    def ask_for_more(self, data, more):
+    def ask_for_more(self, data: st.DataObject, more: int) -> None:
         trial = data.draw(st.sampled_from(sorted(self.works)))
         if trial not in self.auditor.failed and trial not in self.stopped:
             self.works[trial] += more
@@ -114,7 +128,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: not self.ended and len(self.reports) >= 2)
     @rule(data=st.data())
-    def exploit_another_trial(self, data):
+    def exploit_another_trial(self, data: st.DataObject) -> None:
         trial = data.draw(st.sampled_from(sorted(self.reports)))
         source = data.draw(st.sampled_from(sorted(self.reports)))
         record = self.scheduler.state.trials[trial]
@@ -124,37 +138,37 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.works)
     @rule(data=st.data())
-    def stop_trial(self, data):
+    def stop_trial(self, data: st.DataObject) -> None:
         trial = data.draw(st.sampled_from(sorted(self.works)))
         self.stopped.add(trial)
         self.feed(TrialStopped(self.now, trial))
 
     @precondition(lambda self: not self.ended)
     @rule()
-    def end_search(self):
+    def end_search(self) -> None:
         self.ended = True
         self.feed(SearchEnded(self.now))
 
     # -- the workers
 
     @rule(worker=st.sampled_from(WORKERS), keeps=st.booleans(), speed=st.sampled_from([None, 1.0, 3.0]))
-    def join(self, worker, keeps, speed):
+    def join(self, worker: str, keeps: bool, speed: float | None) -> None:
         holds = (self.settings.partitions[0].id,) if keeps else ()
         self.forget(worker)
         self.feed(WorkerJoined(self.now, worker, host=worker, speed=speed, holds=holds))
 
     @rule(worker=st.sampled_from(WORKERS), blames=st.booleans(), running=st.sampled_from([None, 1, 7]))
-    def lose(self, worker, blames, running):
+    def lose(self, worker: str, blames: bool, running: int | None) -> None:
         self.forget(worker)
         self.feed(WorkerLost(self.now, worker, "killed", blames, running))
 
     @rule(worker=st.sampled_from(WORKERS))
-    def explain_a_loss(self, worker):
+    def explain_a_loss(self, worker: str) -> None:
         self.feed(LossExplained(self.now, worker, "its machine was taken away"))
 
     @precondition(lambda self: self.orders)
     @rule(data=st.data(), times=st.integers(2, 5))
-    def kill(self, data, times):
+    def kill(self, data: st.DataObject, times: int) -> None:
         """A trial kills whoever trains it, for a while; each comes again."""
         trial = self.orders[self.draw_running(data)].unit.trial
         for _ in range(times):
@@ -167,13 +181,13 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.feed(WorkerJoined(self.now, order.worker, host=order.worker))
 
     @rule(worker=st.sampled_from(WORKERS))
-    def retire(self, worker):
+    def retire(self, worker: str) -> None:
         self.wanted_to_go.add(worker)
         self.feed(WorkerRetiring(self.now, worker))
 
     @precondition(lambda self: self.away)
     @rule()
-    def return_after_a_while(self):
+    def return_after_a_while(self) -> None:
         """Somebody takes the place of one that was let go, on the same host."""
         place, _, life = self.away.pop(0).partition(".")
         name = f"{place}.{int(life or 0) + 1}"
@@ -181,23 +195,23 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.feed(WorkerJoined(self.now, name, host=place))
 
     @rule()
-    def stop_waiting_for_workers(self):
+    def stop_waiting_for_workers(self) -> None:
         self.feed(GatheringEnded(self.now))
 
     @rule(workers=st.integers(1, 3))
-    def wait_for_other_workers(self, workers):
+    def wait_for_other_workers(self, workers: int) -> None:
         self.feed(GatheringBegan(self.now, workers))
 
     @precondition(lambda self: self.loads)
     @rule(data=st.data())
-    def load(self, data):
+    def load(self, data: st.DataObject) -> None:
         order = self.loads.pop(data.draw(st.integers(0, len(self.loads) - 1)))
         self.failed_loads.pop(order.partition, None)
         self.feed(PartitionLoaded(self.now, order.worker, order.partition))
 
     @precondition(lambda self: any(self.failed_loads.get(load.partition, 0) < 2 for load in self.loads))
     @rule(data=st.data())
-    def fail_to_load(self, data):
+    def fail_to_load(self, data: st.DataObject) -> None:
         """A third time in a row would end the run."""
         able = [index for index, load in enumerate(self.loads) if self.failed_loads.get(load.partition, 0) < 2]
         order = self.loads.pop(data.draw(st.sampled_from(able)))
@@ -208,48 +222,48 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.orders)
     @rule(data=st.data(), seconds=st.sampled_from([0.5, 1.0, 4.0]))
-    def finish(self, data, seconds):
+    def finish(self, data: st.DataObject, seconds: float) -> None:
         self.feed(self.finished(self.orders.pop(self.draw_running(data)), seconds))
 
     @precondition(lambda self: self.orders)
     @rule(data=st.data(), blame=st.sampled_from(["trial", "worker"]))
-    def fail(self, data, blame):
+    def fail(self, data: st.DataObject, blame: Blame) -> None:
         order = self.orders.pop(self.draw_running(data))
         self.feed(UnitFailed(self.now, order.worker, order.unit, order.attempt, "boom", blame))
 
     @precondition(lambda self: self.orders)
     @rule(data=st.data(), times=st.integers(2, 4))
-    def break_down(self, data, times):
+    def break_down(self, data: st.DataObject, times: int) -> None:
         """A worker fails at whatever it is told for a while."""
         worker = self.orders[self.draw_running(data)].worker
         self.fail_again_and_again(lambda order: order.worker == worker, times)
 
     @precondition(lambda self: self.orders)
     @rule(data=st.data(), times=st.integers(2, 6))
-    def fall_ill(self, data, times):
+    def fall_ill(self, data: st.DataObject, times: int) -> None:
         """A trial fails wherever it is for a while, and its workers take the blame."""
         trial = self.orders[self.draw_running(data)].unit.trial
         self.fail_again_and_again(lambda order: order.unit.trial == trial, times)
 
     @precondition(lambda self: self.past)
     @rule(data=st.data())
-    def report_twice(self, data):
+    def report_twice(self, data: st.DataObject) -> None:
         self.feed(data.draw(st.sampled_from(self.past)))
 
     @precondition(lambda self: self.lost_orders)
     @rule(data=st.data())
-    def report_from_the_dead(self, data):
+    def report_from_the_dead(self, data: st.DataObject) -> None:
         order = self.lost_orders.pop(data.draw(st.integers(0, len(self.lost_orders) - 1)))
         self.feed(self.finished(order, 1.0))
 
     @invariant()
-    def books_balance(self):
+    def books_balance(self) -> None:
         if hasattr(self, "scheduler"):
             self.scheduler.check_invariants()
 
     # -- the end
 
-    def teardown(self):
+    def teardown(self) -> None:
         if not hasattr(self, "scheduler"):
             return
         self.drain()
@@ -257,7 +271,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert [again.handle(event) for event in self.events] == self.actions, "same events, same actions"
         assert snapshot(again) == snapshot(self.scheduler)
 
-    def drain(self):
+    def drain(self) -> None:
         """Play fair from now on: all that was asked for is trained, once, and the run ends."""
         self.feed(GatheringEnded(self.now))
         if not any(w.live and not w.retiring for w in self.scheduler.state.workers.values()):
@@ -299,11 +313,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             elif isinstance(action, RetireWorker):
                 self.loads = [load for load in self.loads if load.worker != action.worker]
                 self.check_return(action)
-            elif type(action).__name__ == "TellSearch" and action.report.checkpoint:
+            elif isinstance(action, TellSearch) and action.report.checkpoint:
                 self.reports[action.report.trial] = action.report.checkpoint
 
-    def draw_running(self, data) -> int:
-        return data.draw(st.sampled_from(self.running()))
+    def draw_running(self, data: st.DataObject) -> int:
+        return int(data.draw(st.sampled_from(self.running())))
 
     def running(self) -> list[int]:
         """A worker runs its orders in turn: only the first of each can end."""

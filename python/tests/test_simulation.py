@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -136,14 +138,15 @@ def test_the_lower_bound(options: dict[str, int], bound: float) -> None:
     assert outcome.ratio < 1.25
 
 
+@cache
+def mean_makespan(trials: int, replicas: int) -> float:
+    scenario = Scenario(trials=trials, workers=trials, jitter=0.05, replicas=replicas)
+    return float(np.mean([simulate(scenario, seed).makespan for seed in range(3)]))
+
+
 @pytest.mark.parametrize(("trials", "replicas"), [(8, 2), (8, 3), (16, 2)])
 def test_more_replicas_do_not_make_a_run_slower(trials: int, replicas: int) -> None:
-    alone = [simulate(Scenario(trials=trials, workers=trials, jitter=0.05), seed).makespan for seed in range(3)]
-    more = [
-        simulate(Scenario(trials=trials, workers=trials, jitter=0.05, replicas=replicas), seed).makespan
-        for seed in range(3)
-    ]
-    assert np.mean(more) <= 1.03 * np.mean(alone)
+    assert mean_makespan(trials, replicas) <= 1.03 * mean_makespan(trials, 1)
 
 
 def test_evaluation_reports_every_epoch() -> None:

@@ -12,6 +12,7 @@ from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, W
 from cerebro_spark.eventlog import DiscardingLog
 from cerebro_spark.events import (
     Action,
+    Blame,
     DeleteCheckpoint,
     Event,
     RunUnit,
@@ -160,7 +161,11 @@ class WildBackend(SimulatedBackend):
 
     def _finish(self, order: RunUnit, seat: Any) -> list[Event]:
         roll = self._dice.random()
-        for blame, rate in (("trial", self._trouble.trial_faults), ("worker", self._trouble.worker_faults)):
+        faults: list[tuple[Blame, float]] = [
+            ("trial", self._trouble.trial_faults),
+            ("worker", self._trouble.worker_faults),
+        ]
+        for blame, rate in faults:
             if roll < rate:
                 return [UnitFailed(self._now, seat.spec.id, order.unit, order.attempt, "boom", blame)]
             roll -= rate

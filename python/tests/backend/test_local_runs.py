@@ -8,7 +8,7 @@ import select
 import signal
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ CONFIGURATIONS = [{"lr": lr, "batch_size": size} for lr in (0.01, 0.03) for size
 
 
 class Recording(FixedSearch):
-    def __init__(self, configurations: list[Mapping[str, Any]], epochs: int) -> None:
+    def __init__(self, configurations: Sequence[Mapping[str, Any]], epochs: int) -> None:
         super().__init__(configurations, epochs)
         self.reports: list[Report] = []
 
@@ -154,7 +154,7 @@ def test_a_failing_trial_says_why_and_the_others_go_on(tmp_path: Path) -> None:
     assert [(r.trial, r.epoch) for r in search.reports if not r.failed] == [("t0", 1)]
 
 
-def deadly_model_fn(params: dict[str, Any]) -> Any:
+def deadly_model_fn(params: Mapping[str, Any]) -> Any:
     if params["lr"] == 0.01:
         os._exit(3)
     return torch_model_fn(params)
@@ -209,6 +209,9 @@ class LoadedAfter:
 
     def __reduce__(self) -> Any:
         return LoadedAfter._unpacked, ()
+
+    def __call__(self, params: Mapping[str, Any]) -> Any:
+        raise AssertionError("it is replaced when it is unpacked")
 
     @staticmethod
     def _unpacked() -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from cerebro_spark.dispatch import POLICIES
 from cerebro_spark.simulation import Scenario, draw_workload, simulate
 
 
-def overlaps(starts: np.ndarray, lengths: np.ndarray) -> bool:
+def overlaps(starts: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> bool:
     order = np.argsort(starts)
     return bool((starts[order][1:] < starts[order][:-1] + lengths[order][:-1] - 5e-3).any())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ LIMIT = Contender("limit-torch", "the limit", "benchmarks.peers.limit")
 RAY = Contender("ray", "Ray Tune", "benchmarks.peers.ray_tune", environment="ray")
 
 
-def measured(wall: float, **more: int) -> Measured:
+def measured(wall: float, **more: Any) -> Measured:
     return Measured(Report(wall_s=wall, losses={"a": 0.25, "b": 0.75}, start_s=2.0, **more), 500_000_000, 2)
 
 

@@ -71,6 +71,7 @@ def test_all_is_the_sum_of_its_parts() -> None:
     assert Remote(data=1, written=2, read=4, hops=8).total == 7
 
 
+@pytest.mark.slow
 def test_the_command_prints_tables_and_writes_numbers_and_a_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

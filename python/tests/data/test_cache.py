@@ -23,6 +23,7 @@ from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.foreign import open_dataset
 from cerebro_spark.data.loading import arrays as load
 from cerebro_spark.data.loading import cache as cache_module
+from cerebro_spark.data.loading.arrays import fill
 from cerebro_spark.data.loading.cache import Cache
 from cerebro_spark.data.prepare import prepare
 from cerebro_spark.data.shuffling import row_order
@@ -102,6 +103,7 @@ def test_a_partition_is_loaded_once(dataset: Dataset, roots: dict[str, Any], loa
 @needs_petastorm
 def test_epochs_after_the_first_open_no_file(dataset: Dataset, roots: dict[str, Any]) -> None:
     """Counted by the interpreter's own audit events, in a process of its own: a hook can never be taken off again."""
+    assert isinstance(dataset.store, LocalStore)
     code = f"""
 import sys
 opened = []
@@ -112,7 +114,7 @@ from cerebro_spark.data.foreign import open_dataset
 from cerebro_spark.data.shuffling import row_order
 from cerebro_spark.store.local import LocalStore
 from cerebro_spark.trainer.feed import Feed
-dataset = Dataset.open(LocalStore({str(dataset.store.root)!r}))  # type: ignore
+dataset = Dataset.open(LocalStore({str(dataset.store.root)!r}))
 with Cache({str(roots["folder"])!r}, memory_folder={str(roots["memory_folder"])!r}, reader="petastorm") as cache:
     cache.load(dataset, dataset.train[0])
     first = [name for name in opened if name.endswith(".parquet")]
@@ -132,14 +134,14 @@ print("opened", len(first))
 
 def load_in_child(dataset: Dataset, roots: dict[str, Any], barrier: Any, results: Any) -> None:
     counted = 0
-    real = cache_module.fill
+    real = fill
 
     def count(*args: Any, **options: Any) -> None:
         nonlocal counted
         counted += 1
         real(*args, **options)
 
-    cache_module.fill = count  # type: ignore[assignment]
+    vars(cache_module)["fill"] = count
     barrier.wait()
     with Cache(**roots) as cache:
         arrays = cache.load(dataset, dataset.train[0])

@@ -94,7 +94,8 @@ def test_what_is_made_is_for_this_user_alone(dataset: Dataset, roots: dict[str, 
 
 
 def entry_of(roots: dict[str, Any]) -> Path:
-    (entry,) = roots["memory_folder"].glob("*/entry.json")
+    folder: Path = roots["memory_folder"]
+    (entry,) = folder.glob("*/entry.json")
     return entry.parent
 
 

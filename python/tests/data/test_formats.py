@@ -233,6 +233,7 @@ def test_rows_keep_their_order_over_many_row_groups(store: LocalStore, monkeypat
     assert load_arrays(dataset, dataset.train[0], reader="petastorm")["label"].tolist() == stored
 
 
+@pytest.mark.slow
 @needs_petastorm
 def test_a_box_without_petastorm_writes_the_same_bytes_and_reads_them(tmp_path: Path) -> None:
     """A process in which Petastorm cannot be imported prepares and loads; this one, which has it, opens the result."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def test_rounding_at_the_edges(number: int) -> None:
     assert count_rounded(np.array([[1, number], [number, number], [2, 3]])) == 2 * (int(np.float32(number)) != number)
 
 
-FRAMES = {
+FRAMES: dict[str, Callable[[], Any]] = {
     "arrays": lambda: {"id": np.array(IDS), "a": np.ones(4), "y": [0, 1, 0, 1]},
     "lists": lambda: {"id": IDS, "a": [1.0] * 4, "y": [0, 1, 0, 1]},
     "pandas": lambda: pd.DataFrame({"id": IDS, "a": 1.0, "y": [0, 1, 0, 1]}),
@@ -138,10 +139,11 @@ def test_features_from_elsewhere_that_are_not_finite_are_said_when_they_are_read
     folder = parquet(tmp_path / "p", x=[1.0, NAN, INF, -INF], v=[[1.0, NAN]] * 4)
     dataset = open_dataset(folder, features=["x", "v"], label="y")
     said = r"'x' is a feature and has 3 NaN or infinite rows in train-00000: .*allow_nan=True.*'v' .* has 4 NaN"
-    for act in (
+    acts: list[Callable[[], object]] = [
         lambda: load_arrays(dataset, dataset.train[0], reader=reader),
         lambda: first_rows(dataset, dataset.train[0], 2),
-    ):
+    ]
+    for act in acts:
         with pytest.raises(DataError, match=said):
             act()
     let = open_dataset(folder, features=["x", "v"], label="y", allow_nan=True)

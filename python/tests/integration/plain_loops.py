@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-Arrays = Mapping[str, np.ndarray]
+Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Course:
 
     seed: int
     params: Mapping[str, Any]
-    epochs: Sequence[Sequence[tuple[str, np.ndarray]]]
+    epochs: Sequence[Sequence[tuple[str, np.ndarray[Any, Any]]]]
 
 
 @dataclass(frozen=True)
 class Epoch:
     """What a trial is after an epoch: its weights by name, and what was measured."""
 
-    weights: Mapping[str, np.ndarray]
+    weights: Mapping[str, np.ndarray[Any, Any]]
     metrics: Mapping[str, float]
 
 
@@ -51,7 +51,7 @@ def train_plainly(
     return found
 
 
-def _batches(course: Course, epoch: int, train: Mapping[str, Arrays]) -> Iterator[dict[str, np.ndarray]]:
+def _batches(course: Course, epoch: int, train: Mapping[str, Arrays]) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
     size = course.params["batch_size"]
     for partition, order in course.epochs[epoch]:
         starts = list(range(0, len(order), size))

@@ -41,7 +41,7 @@ RUN = "r1"
 _PREFIX = {"keras": "model/model/", "torch": "model/parameters/"}
 
 
-def rows(count: int = 800) -> dict[str, np.ndarray]:
+def rows(count: int = 800) -> dict[str, np.ndarray[Any, Any]]:
     """Two classes that a line divides, nearly."""
     rng = np.random.default_rng(5)
     x = rng.normal(size=(count, FEATURES)).astype("float32")
@@ -55,7 +55,7 @@ class Told:
     events: list[Event]
     units: list[UnitFinished] = field(default_factory=list)
     history: dict[tuple[str, int], dict[str, float]] = field(default_factory=dict)
-    weights: dict[tuple[str, int], dict[str, np.ndarray]] = field(default_factory=dict)
+    weights: dict[tuple[str, int], dict[str, np.ndarray[Any, Any]]] = field(default_factory=dict)
 
     @property
     def trained(self) -> list[UnitFinished]:
@@ -76,7 +76,7 @@ def run_to_end(
     epochs: int = EPOCHS,
 ) -> Told:
     """Run all configurations, and tell what came of it."""
-    weights: dict[str, dict[str, np.ndarray]] = {}
+    weights: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
 
     @each_event
     def keep(event: Event) -> None:
@@ -132,7 +132,7 @@ def check_against_plain_loop(told: Told, framework: str, dataset: Dataset, folde
 
 
 def _courses(told: Told, train: dict[str, Any]) -> dict[str, Course]:
-    visits: dict[str, dict[int, list[tuple[str, np.ndarray]]]] = {}
+    visits: dict[str, dict[int, list[tuple[str, np.ndarray[Any, Any]]]]] = {}
     for event in told.trained:
         unit = event.unit
         order = row_order(len(train[unit.partition]["label"]), SEED, unit.trial, unit.epoch, unit.partition)
@@ -149,7 +149,7 @@ def _seed_of(trial: str) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "big")
 
 
-def _weights(checkpoint: bytes, framework: str) -> dict[str, np.ndarray]:
+def _weights(checkpoint: bytes, framework: str) -> dict[str, np.ndarray[Any, Any]]:
     """A checkpoint's weights by name, read by the library that defines the format; Keras' by their number."""
     prefix = _PREFIX[framework]
     found = {name.removeprefix(prefix): array for name, array in load(checkpoint).items() if name.startswith(prefix)}

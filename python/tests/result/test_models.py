@@ -43,7 +43,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 def matrix(df: pd.DataFrame) -> np.ndarray[Any, Any]:
     """The features side by side, put together without the code under test."""
     blocks = [df[["age"]].to_numpy(), np.stack(df["history"].to_list()), df[["income"]].to_numpy()]
-    return np.concatenate(blocks, axis=1).astype("float32")
+    joined: np.ndarray[Any, Any] = np.concatenate(blocks, axis=1)
+    return joined.astype("float32")
 
 
 def by_hand(result: Result, df: pd.DataFrame) -> np.ndarray[Any, Any]:
@@ -91,7 +92,7 @@ def test_predictions_are_those_of_the_live_model_and_all_columns_stay(made_run: 
     assert scored["prediction"].tolist() == (own > (0.5 if is_keras else 0)).astype(float).tolist()
     assert "prediction" not in test
     arrays = result.transform(
-        {**{name: test[name].to_numpy() for name in FEATURES}, "history": np.stack(test["history"])}
+        {**{name: test[name].to_numpy() for name in FEATURES}, "history": np.stack(test["history"].to_list())}
     )
     np.testing.assert_array_equal(np.stack(arrays["probability"]), np.stack(scored["probability"]))
 
@@ -170,8 +171,9 @@ def test_bad_rows_are_named(torch_run: MadeRun) -> None:
     result, test = torch_run.result, torch_run.test
     with pytest.raises(ConfigurationError, match="no column 'income'"):
         result.transform(test.drop(columns="income"))
+    nulls: list[Any] = [None, None, *test["history"][2:]]
     with pytest.raises(DataError, match=r"'history' has 2 null rows"):
-        result.transform(test.assign(history=[None, None, *test["history"][2:]]))
+        result.transform(test.assign(history=nulls))
     with pytest.raises(DataError, match=r"'features' of the model has shape \(5,\).*'history': \(2,\)"):
         result.transform(test.assign(history=[row[:2] for row in test["history"]]))
     with pytest.raises(ConfigurationError, match=r"'prediction' already.*column='my_prediction'"):

@@ -30,7 +30,7 @@ def rows_of(spark: Any, made: MadeRun, partitions: int = 3) -> Any:
     schema = "name string, age long, income double, history array<double>, churned long"
     df = spark.createDataFrame(table.to_numpy(dtype=object).tolist(), schema).repartition(partitions)
     return df.select(
-        "*", f.create_map(f.lit("a"), f.col("age")).alias("a.map"), array_to_vector("history").alias("vector")
+        "*", f.create_map(f.lit("a"), f.col("age")).alias("a.map"), array_to_vector(f.col("history")).alias("vector")
     )
 
 
@@ -71,6 +71,7 @@ def test_sparks_own_evaluators_measure_what_comes_out(spark: Any, made_run: Made
         "f1": metrics.f1_score(label, predicted, average="weighted"),
         "logLoss": metrics.log_loss(label, np.clip(likely, 1e-15, 1 - 1e-15)),  # Spark's bounds
     }
+    name: Any
     for name, value in expected.items():
         assert several.setMetricName(name).evaluate(scored) == pytest.approx(value, rel=1e-6), name
 
@@ -99,7 +100,7 @@ def test_vectors_and_other_widths_are_taken_as_in_training(spark: Any, torch_run
 
     result = torch_run.result
     df = rows_of(spark, torch_run).drop("churned")
-    df = df.withColumn("history", array_to_vector("history")).withColumn("age", f.col("age").cast("smallint"))
+    df = df.withColumn("history", array_to_vector(f.col("history"))).withColumn("age", f.col("age").cast("smallint"))
     expected = result.transform(torch_run.test, kind="regression").set_index("name")["prediction"]
     scored = result.transform(df.withColumn("income", f.col("income").cast("float")), column="score", kind="regression")
     assert dict(scored.dtypes)["score"] == "double"

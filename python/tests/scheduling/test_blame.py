@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from cerebro_spark.events import (
     Action,
@@ -32,6 +33,8 @@ from cerebro_spark.types import Checkpoint, Metrics, Partition, Work
 
 SETTINGS = Settings((Partition("p0"), Partition("p1"), Partition("v0", "validation")), workers=2)
 Fails = Callable[[RunUnit], bool]
+
+A = TypeVar("A", bound=Action)
 
 
 class Play:
@@ -67,7 +70,7 @@ class Play:
             order = self.units.pop(0)
             self.feed(failed(order) if fails(order) else finished(order))
 
-    def of(self, kind: type[Action]) -> list[Action]:
+    def of(self, kind: type[A]) -> list[A]:
         return [action for action in self.actions if isinstance(action, kind)]
 
     @property

@@ -73,7 +73,8 @@ def in_own_process(act: Callable[[], object]) -> str:
         check=False,
     )
     assert process.returncode == 0, process.stderr.decode()
-    return process.stdout.decode().strip()
+    said: str = process.stdout.decode().strip()
+    return said
 
 
 def test_a_blob_is_no_folder(folder_store: Store) -> None:
@@ -160,6 +161,7 @@ def test_a_full_disk_leaves_no_blob(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "store"]
 
 
+@pytest.mark.slow
 def test_a_missing_bucket_is_named(s3_options: dict[str, Any]) -> None:
     store = FsspecStore("s3://no-such-bucket-here/x", **s3_options)
     with pytest.raises(NotFoundInStore, match="s3://no-such-bucket-here/x"):
@@ -169,6 +171,7 @@ def test_a_missing_bucket_is_named(s3_options: dict[str, Any]) -> None:
     assert store.list() == []
 
 
+@pytest.mark.slow
 def test_s3_credentials_that_are_refused_are_forbidden(s3_options: dict[str, Any]) -> None:
     make_bucket(s3_options, "guarded")
     store = FsspecStore("s3://guarded", **s3_options)
@@ -192,6 +195,7 @@ def _count_of_unchecked_requests(options: dict[str, Any], count: int) -> None:
     urllib.request.urlopen(order, timeout=10).close()
 
 
+@pytest.mark.slow
 def test_an_upload_whose_answer_is_lost_still_wins(s3_options: dict[str, Any]) -> None:
     """The client sends it again and is told that the name is taken: by itself."""
     make_bucket(s3_options, "lossy")
@@ -289,7 +293,8 @@ def test_hdfs_of_somebody_else_is_forbidden(hadoop_cluster: HadoopCluster, monke
     monkeypatch.setenv("HADOOP_USER_NAME", "mallory")
     other = HdfsStore(url, options=hadoop_cluster.settings)
     assert other.read("a") == b"x"
-    for act in (lambda: other.write("b", b"y"), lambda: other.delete("a")):
+    acts: list[Callable[[], object]] = [lambda: other.write("b", b"y"), lambda: other.delete("a")]
+    for act in acts:
         with pytest.raises(StoreForbidden) as caught:
             act()
         assert "user=mallory" in str(caught.value)

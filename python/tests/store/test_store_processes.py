@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from store_children import contest, use
 
-from cerebro_spark.errors import AlreadyInStore, NotFoundInStore
+from cerebro_spark.errors import NotFoundInStore
 from cerebro_spark.store.base import Store
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -30,18 +31,10 @@ def test_a_pickled_store_is_the_same_store(store: Store) -> None:
     assert len(pickle.dumps(store)) < 2_000
 
 
-def _use(pickled: bytes, name: str, answers: Any) -> None:
-    store: Store = pickle.loads(pickled)
-    store.write(name, name.encode())
-    with store.writer(name + "-streamed") as file:
-        file.write(store.read("from the parent"))
-    answers.put(store.list())
-
-
 def test_other_processes_see_and_are_seen(shared_store: Store) -> None:
     shared_store.write("from the parent", b"hello")
     answers: Any = SPAWN.Queue()
-    child = SPAWN.Process(target=_use, args=(pickle.dumps(shared_store), "child", answers), daemon=True)
+    child = SPAWN.Process(target=use, args=(pickle.dumps(shared_store), "child", answers), daemon=True)
     child.start()
     expected = ["child", "child-streamed", "from the parent"]
     assert answers.get(timeout=300) == expected
@@ -79,22 +72,11 @@ def test_a_forked_child_uses_the_inherited_store_and_a_copy(shared_store: Store,
     assert shared_store.list() == ["after", "child", "copy", "from the parent"]
 
 
-def _contest(pickled: bytes, number: int, ready: Any, answers: Any) -> None:
-    store: Store = pickle.loads(pickled)
-    store.exists("warm up the connection")
-    ready.wait(60)
-    try:
-        store.write("contested", bytes([number]) * 50_000)
-        answers.put((number, "done"))
-    except AlreadyInStore:
-        answers.put((number, "taken"))
-
-
 def test_one_of_several_processes_wins(contested_store: Store) -> None:
     ready, answers = SPAWN.Barrier(4), SPAWN.Queue()
     pickled = pickle.dumps(contested_store)
     children = [
-        SPAWN.Process(target=_contest, args=(pickled, number, ready, answers), daemon=True) for number in range(4)
+        SPAWN.Process(target=contest, args=(pickled, number, ready, answers), daemon=True) for number in range(4)
     ]
     for child in children:
         child.start()

@@ -43,8 +43,8 @@ def measured(loss: Any, x: Any, y: Any, *shape: int, batch_size: int = 4, **metr
         module = Shaped(*shape)
         return TorchModel(module, torch.optim.SGD(module.parameters(), lr=0.1), loss, metrics)
 
-    specs = [{name: ColumnSpec(str(a.dtype), a.shape[1:])} for name, a in (("x", x), ("y", y))]
-    trainer = TorchTrainer(Hooks(model_fn), Columns(*specs), resources=CPU)
+    features, label = ({name: ColumnSpec(str(a.dtype), a.shape[1:])} for name, a in (("x", x), ("y", y)))
+    trainer = TorchTrainer(Hooks(model_fn), Columns(features, label), resources=CPU)
     trainer.build("t", {})
     return trainer.finish(trainer.evaluate(EVAL, Feed({"x": x, "y": y}, batch_size=batch_size)))
 

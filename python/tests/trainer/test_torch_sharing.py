@@ -44,7 +44,7 @@ class Own(torch.optim.SGD):
         super().__init__(parameters, lr=0.1)
         self.alpha = alpha
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             for p in group["params"]:
                 p.data.add_(p.grad, alpha=-self.alpha)
@@ -55,7 +55,7 @@ class FromDefaults(torch.optim.SGD):
         super().__init__(parameters, lr=0.1)
         self.defaults["alpha"] = alpha
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             for p in group["params"]:
                 p.data.add_(p.grad, alpha=-self.defaults["alpha"])
@@ -85,7 +85,8 @@ def hooked(register: str, function: Callable[..., Any]) -> nn.Module:
 
 def tensor_hooked(v: float) -> nn.Module:
     module = mlp()
-    module[0].weight.register_hook(lambda gradient: gradient * v)
+    weight: Any = module[0].weight
+    weight.register_hook(lambda gradient: gradient * v)
     return module
 
 

@@ -383,7 +383,7 @@ def test_a_warm_start_takes_the_numbers_of_its_loss_from_its_params() -> None:
             self.register_buffer("alpha", torch.tensor(alpha))
 
         def forward(self, output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-            return self.alpha * ((output.squeeze(-1) - label) ** 2).mean()
+            return self.get_buffer("alpha") * ((output.squeeze(-1) - label) ** 2).mean()
 
     hooks = Hooks(lambda params: model(loss=Scaled(params["alpha"])))
     trainer = TorchTrainer(hooks, columns("tabular"), resources=Resources(device="cpu"))

@@ -22,7 +22,7 @@ COUNTED = {"accuracy", "auc", "precision", "recall", "f1_score_0", "iou", "top",
 @pytest.fixture(scope="module", params=FRAMEWORKS)
 def process(request: pytest.FixtureRequest) -> Iterator[FrameworkProcess]:
     process = FrameworkProcess(request.param)
-    process.framework = request.param  # type: ignore[attr-defined]
+    process.framework = request.param
     yield process
     process.close()
 
@@ -32,10 +32,10 @@ def test_trials_that_differ_in_numbers_share_one_trace(process: FrameworkProcess
 
     assert seen["together"] == seen["alone"], "sharing changes no bit"
     assert len(set(seen["alone"])) == 8, "the numbers matter"
-    if process.framework != "keras-torch":  # type: ignore[attr-defined]
+    if process.framework != "keras-torch":
         assert seen["models"] == 1
     assert seen["builds"] == 8, "the second visit builds nothing"
-    traced = process.framework == "keras-tensorflow"  # type: ignore[attr-defined]
+    traced = process.framework == "keras-tensorflow"
     assert seen["traces"] == (1 if traced else 0)
 
 
@@ -77,7 +77,7 @@ def test_metric_names(process: FrameworkProcess) -> None:
         for case in ("metrics", "several", "dropout")
     }
 
-    if process.framework == "torch":  # type: ignore[attr-defined]
+    if process.framework == "torch":
         assert names == {
             "metrics": {"loss", "accuracy", "precision", "largest"},
             "several": {"loss"},
@@ -128,7 +128,7 @@ def test_a_failing_trial_says_why_and_harms_no_other(
 ) -> None:
     seen = process.call("failing", params=params)
 
-    if process.framework == "torch":  # type: ignore[attr-defined]
+    if process.framework == "torch":
         words = [word for word in words if word != "compile"]
     assert [word for word in words if word not in seen["error"]] == [], seen["error"]
     assert seen["unharmed"]
@@ -143,7 +143,7 @@ def test_a_warm_start_takes_numbers_from_params(process: FrameworkProcess) -> No
 
 
 def test_checkpoints_that_do_not_fit_are_refused(process: FrameworkProcess) -> None:
-    other = FrameworkProcess("keras-torch" if process.framework == "torch" else "torch")  # type: ignore[attr-defined]
+    other = FrameworkProcess("keras-torch" if process.framework == "torch" else "torch")
     foreign = other.call("sample", case="adam")
     other.close()
     seen = process.call("misfits", foreign=foreign)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,7 +39,7 @@ def trainer(**resources: object) -> TorchTrainer:
     return TorchTrainer(Hooks(model_fn), COLUMNS, seed=3, resources=Resources(**resources))  # type: ignore[arg-type]
 
 
-def weights(made: TorchTrainer) -> list[np.ndarray]:
+def weights(made: TorchTrainer) -> list[np.ndarray[Any, Any]]:
     return [p.detach().float().cpu().numpy() for p in made.model().module.parameters()]
 
 
@@ -109,7 +111,7 @@ class Confusion:
         return self.counts[0] / self.counts.sum() + 0 * torch.cat(self.seen).sum()
 
 
-def weighted_fn(params: dict[str, float]) -> TorchModel:
+def weighted_fn(params: Mapping[str, float]) -> TorchModel:
     module = torch.nn.Linear(256, 2)
     loss = torch.nn.CrossEntropyLoss(weight=torch.tensor([1.0, 3.0]))
     metrics = {"right": Confusion(), "same": lambda output, label: output.argmax(1) == label}

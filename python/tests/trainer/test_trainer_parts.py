@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections import defaultdict, deque
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
 
@@ -77,7 +78,7 @@ def nested(value: object, levels: int) -> object:
         "deep",
     ],
 )
-def test_signatures_tell_values_apart(make: object) -> None:
+def test_signatures_tell_values_apart(make: Callable[[Any], Any]) -> None:
     assert compute_signature(make(0.1)) == compute_signature(make(0.1))
     assert compute_signature(make(0.1)) != compute_signature(make(0.2))
     assert compute_signature(make(1)) != compute_signature(make(1.0)) != compute_signature(make(True))

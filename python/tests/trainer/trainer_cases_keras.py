@@ -6,7 +6,8 @@ from functools import partial
 
 import keras
 import numpy as np
-from keras import layers, ops
+from keras import layers, ops, optimizers
+from keras.optimizers import schedules
 from trainer_data import Case
 
 
@@ -121,9 +122,6 @@ def clearing(params):
 def three_classes(loss):
     return lambda params: compiled(mlp(out=3, activation="softmax"), loss=loss, metrics=["accuracy"])
 
-
-optimizers = keras.optimizers
-schedules = keras.optimizers.schedules
 
 CASES = {
     "dropout": Case(with_layers(lambda: layers.Dropout(0.5))),

@@ -99,6 +99,8 @@ def several_loss(output, label):
 class Scaled(nn.Module):
     """A custom layer with a buffer that changes as it trains."""
 
+    seen: torch.Tensor
+
     def __init__(self):
         super().__init__()
         self.scale = nn.Parameter(torch.ones(16))
@@ -191,6 +193,8 @@ def accumulating(model, batches, params):
 
 class Centered(nn.Module):
     """A loss that keeps a running mean."""
+
+    center: torch.Tensor
 
     def __init__(self):
         super().__init__()

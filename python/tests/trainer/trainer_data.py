@@ -34,12 +34,12 @@ class Case:
         return Resources(threads=THREADS, device="cpu", precision=self.precision)
 
 
-def arrays(kind: str, partition: int, rows: int = ROWS) -> dict[str, np.ndarray]:
+def arrays(kind: str, partition: int, rows: int = ROWS) -> dict[str, np.ndarray[Any, Any]]:
     rng = np.random.default_rng([partition, rows])
     features = rng.normal(size=(rows, 8)).astype("float32")
     binary = (features[:, 0] + 0.3 * rng.normal(size=rows) > 0).astype("int64")
     classes = rng.integers(0, 3, rows)
-    return {
+    made: dict[str, Callable[[], dict[str, np.ndarray[Any, Any]]]] = {
         "tabular": lambda: {"features": features, "label": binary},
         "weighted": lambda: {"features": features, "label": binary, "weight": rng.random(rows).astype("float32")},
         "classes": lambda: {"features": features, "label": classes},
@@ -52,7 +52,8 @@ def arrays(kind: str, partition: int, rows: int = ROWS) -> dict[str, np.ndarray]
             "click": binary.astype("float32"),
             "price": features[:, 1].copy(),
         },
-    }[kind]()
+    }
+    return made[kind]()
 
 
 ROLES = {

@@ -59,7 +59,7 @@ def told(
 
 def spaced(name: str, message: str, kind: Any = None, **space: Any) -> Bad:
     """A search over such a space."""
-    own = {"num_trials": 2} if kind is cs.RandomSearch else {}
+    own: dict[str, Any] = {"num_trials": 2} if kind is cs.RandomSearch else {}
     return told(f"space: {name}", message, kind=kind, space=space, **own)
 
 
@@ -118,8 +118,8 @@ SPACES = [
     spaced(
         "a bound that is no number",
         r"`lr` is hp.uniform\('a', 1\), but `low` must be a finite number",
-        lr=hp.uniform("a", 1),
-    ),  # type: ignore[arg-type]
+        lr=hp.uniform("a", 1),  # type: ignore[arg-type]
+    ),
     spaced(
         "exponents as bounds",
         r"`lr` is hp.loguniform\(-5, -1\), but `low` must be above 0.*not exponents",
@@ -144,11 +144,13 @@ SPACES = [
     spaced(
         "a dict for options",
         r"`opt` is hp.choice\({'adam': 1}\), but the options must be a list",
-        opt=hp.choice({"adam": 1}),
-    ),  # type: ignore[arg-type]
+        opt=hp.choice({"adam": 1}),  # type: ignore[arg-type]
+    ),
     spaced(
-        "a set of options", r"`opt` is hp.choice\({'adam'}\), but the options must be a list", opt=hp.choice({"adam"})
-    ),  # type: ignore[arg-type]
+        "a set of options",
+        r"`opt` is hp.choice\({'adam'}\), but the options must be a list",
+        opt=hp.choice({"adam"}),  # type: ignore[arg-type]
+    ),
     spaced(
         "a bad one within an option",
         r"`net\[1\].k` is hp.randint\(5, 3\)",

@@ -193,6 +193,7 @@ def test_workers_that_are_killed_and_not_replaced_end_it(dataset: Dataset, tmp_p
 
     def kill() -> None:
         for handle in list(backend._run.pool.handles.values()):
+            assert handle.pid is not None
             os.kill(handle.pid, signal.SIGKILL)
 
     trials = CerebroTrials(

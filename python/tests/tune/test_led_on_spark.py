@@ -20,7 +20,7 @@ from cerebro_spark.tune.optuna import optimize
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(600)]
 
-DATA = {"features": ["x"], "label": "y", "validation": 0.25, "metric": "val_loss", "epochs": 2}
+DATA: dict[str, Any] = {"features": ["x"], "label": "y", "validation": 0.25, "metric": "val_loss", "epochs": 2}
 
 
 @pytest.fixture

@@ -75,7 +75,11 @@ def states(study: optuna.Study) -> list[TrialState]:
 @pytest.mark.parametrize("kind", ["memory", "journal", "sqlite"])
 def test_the_study_knows_all_that_became_of_its_trials(kind: str, go: Optimize, tmp_path: Path) -> None:
     journal = JournalFileBackend(str(tmp_path / "journal"))
-    storages = {"memory": None, "journal": JournalStorage(journal), "sqlite": f"sqlite:///{tmp_path}/study.db"}
+    storages: dict[str, Any] = {
+        "memory": None,
+        "journal": JournalStorage(journal),
+        "sqlite": f"sqlite:///{tmp_path}/study.db",
+    }
     study = seeded(storage=storages[kind], study_name="s")
     result = go(study, n_trials=8)
     read = study if kind == "memory" else optuna.load_study(study_name="s", storage=storages[kind])
@@ -96,7 +100,9 @@ def test_distributions_do_instead_of_a_function(go: Optimize) -> None:
     space = {"x": FloatDistribution(-1, 1), "kind": CategoricalDistribution(["a", "b"])}
     result = go(study, space, metric="val_score", n_trials=4)
     assert study.best_params == result.best_trial.params
-    assert study.best_value == max(trial.value for trial in study.trials)
+    values = [trial.value for trial in study.trials if trial.value is not None]
+    assert len(values) == 4
+    assert study.best_value == max(values)
 
 
 def test_the_studys_pruner_is_asked_after_every_epoch(go: Optimize) -> None:

@@ -125,7 +125,8 @@ def test_one_at_a_time_it_waits_for_each_report(name: str) -> None:
     search = wrapped(name, LOSS, 1)
     assert isinstance(search.ask(), Work)
     assert search.ask() == search.ask() == Wait()
-    assert Done() != Wait()
+    ended: object = Done()
+    assert ended != Wait()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -39,7 +39,12 @@ def with_costs(search: Search) -> Search:
     return search
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+# One that decides beforehand, one that promotes, one that copies checkpoints; the whole suite has all.
+QUICK = ("grid", "asha", "pbt")
+NAMES = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in ALGORITHMS]
+
+
+@pytest.mark.parametrize("name", NAMES)
 @examples(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 10**6), trouble=TROUBLES, queue_ahead=st.integers(0, 1))
 def test_a_log_without_outcomes_gives_the_same_view(name: str, seed: int, trouble: Trouble, queue_ahead: int) -> None:

@@ -113,9 +113,9 @@ def test_the_same_name_in_other_options_and_on_other_paths_is_fine() -> None:
 def test_params_are_plain_and_nobody_elses() -> None:
     space = Space(
         {
-            "a": hp.choice(np.array([1, 2])),
+            "a": hp.choice(np.array([1, 2])),  # type: ignore[arg-type]
             "b": np.float32(0.5),
-            "c": hp.uniform(np.float64(0), np.int64(1)),
+            "c": hp.uniform(np.float64(0), np.int64(1)),  # type: ignore[arg-type]
             "d": hp.choice([[[1]]]),
         }
         | {"n": hp.normal(0, 1), "t": (1, hp.randint(0, 3)), "q": hp.quniform(16, 64, 16), "none": None}

@@ -18,6 +18,7 @@ import pytest
 import cerebro_spark as cs
 from cerebro_spark import hp
 from cerebro_spark.errors import ConfigurationError, EventLogError
+from cerebro_spark.tune.spaces.space import Space
 
 pytestmark = [
     pytest.mark.jvm,
@@ -68,7 +69,7 @@ def test_a_split_and_a_regression(spark: Any, tmp_path: Path) -> None:
         estimator=search, estimatorParamMaps=grid, evaluator=RegressionEvaluator(labelCol="y"), seed=1
     )
     frame = spark.createDataFrame(points())
-    fitted = split.fit(frame)
+    fitted: Any = split.fit(frame)
     assert fitted.bestModel.getProbabilityCol() == "p"
     assert len(fitted.validationMetrics) == 1
     scored = fitted.transform(frame)
@@ -96,6 +97,7 @@ def test_cross_validation_of_a_pipeline_with_classes(spark: Any, tmp_path: Path)
     assert scored.columns[-3:] == ["class", "probability", "logits"]
     rows = scored.toPandas()
     assert judge.evaluate(scored) == pytest.approx(metrics.f1_score(rows.third, rows["class"], average="weighted"))
+    row: Any
     for row in rows.itertuples():
         odds = np.exp(row.logits.toArray())
         np.testing.assert_allclose(row.probability.toArray(), odds / odds.sum(), rtol=1e-5)
@@ -109,6 +111,7 @@ def test_copies_have_params_of_their_own(spark: Any, tmp_path: Path) -> None:
     search = search_in(tmp_path, three_classes_fn, label="third")
     other = search.copy({search.predictionCol: "c"})
     assert (search.getPredictionCol(), other.getPredictionCol(), other.uid) == ("prediction", "c", search.uid)
+    first: Any
     (first,) = search.fit(frame, [{search.probabilityCol: ""}])
     assert first.transform(frame).columns == [*frame.columns, "prediction", "rawPrediction"]
     second = first.copy({first.probabilityCol: "probability"})
@@ -151,6 +154,8 @@ def test_what_a_saved_search_keeps(spark: Any, tmp_path: Path, caplog: pytest.Lo
     assert all(getattr(loaded, name) == getattr(search, name) for name in kept)
     assert (loaded.backend, loaded.trackers) == (None, ())
     rng = [np.random.default_rng(0) for _ in range(2)]
+    assert isinstance(loaded.space, Space)
+    assert isinstance(search.space, Space)
     assert loaded.space.sample(rng[0]) == search.space.sample(rng[1])
     (tmp_path / "search" / "search" / "arguments.pickle").write_bytes(b"something else")
     with pytest.raises(EventLogError, match="is not what was saved with this search"):
@@ -204,7 +209,7 @@ def test_a_pipeline_is_saved_before_and_after_it_is_fitted(spark: Any, tmp_path:
     Pipeline(stages=[VectorAssembler(inputCols=["a", "b"], outputCol="joined"), search]).save(
         str(tmp_path / "unfitted")
     )
-    pipeline = Pipeline.load(str(tmp_path / "unfitted"))
+    pipeline: Any = Pipeline.load(str(tmp_path / "unfitted"))
     assert pipeline.getStages()[1].backend is None
     assert pipeline.getStages()[1].uid == search.uid
     model = pipeline.fit(spark.createDataFrame(points(300)))

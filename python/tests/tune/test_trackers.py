@@ -40,7 +40,7 @@ SPACE = {
 def loss_of(params: Mapping[str, Any], epoch: int) -> float:
     if params["x"] == 2:
         return 1 / 0
-    return params["x"] + len(params["net"]) + 1 / epoch
+    return float(params["x"]) + len(params["net"]) + 1 / epoch
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +179,7 @@ def test_tensorboard_shows_scalars_and_hparams(search: Callable[..., Result], tm
             assert events.SummaryMetadata(metric).plugin_data.plugin_name == "scalars"
     shown = shown_hparams(log_dir)
     assert len(shown) == 6
+    row: Any
     for row in result.trials.itertuples():
         hparams, status, metrics = shown[f"{result.run_id}/{row.trial}"]
         assert (hparams["x"], hparams["net.kind"]) == (row.param_x, row.param_net["kind"])
@@ -351,7 +352,11 @@ def test_a_queue_of_calls_says_once_what_went_wrong_and_then_does_nothing_more()
 
 def test_an_endless_call_is_not_waited_for() -> None:
     calls, never = CallQueue("test"), threading.Event()
-    calls.put(lambda: never.wait(60) and None)
+
+    def wait() -> None:
+        never.wait(60)
+
+    calls.put(wait)
     with pytest.raises(TimeoutError, match=r"not all was done after 0\.01 s"):
         calls.wait(0.01)
     never.set()

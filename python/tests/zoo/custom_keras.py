@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import layers, ops
@@ -172,7 +174,7 @@ def augmenting(batch, params):
 
 
 OWN = np.random.default_rng(0)
-CHANGED = {"params": {"change": True}}
+CHANGED: dict[str, Any] = {"params": {"change": True}}
 
 
 def dropout():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from custom_torch_models import made
@@ -51,7 +53,7 @@ def changing(after):
     return train_fn
 
 
-CHANGED = {"params": {"change": True}, "other": {}}
+CHANGED: dict[str, Any] = {"params": {"change": True}, "other": {}}
 
 
 def set_rate(model):
@@ -112,9 +114,9 @@ def same_again(model):
 
 def second_optimizer(model, batches, params):
     if not hasattr(second_optimizer, "own"):
-        second_optimizer.own = torch.optim.Adam([torch.zeros(1, requires_grad=True)])
+        second_optimizer.own = torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # type: ignore[attr-defined]
     told = steps(model, batches, params)
-    own = second_optimizer.own
+    own = second_optimizer.own  # type: ignore[attr-defined]
     own.param_groups[0]["params"][0].grad = torch.ones(1)
     own.step()
     return told
@@ -229,7 +231,7 @@ class Rate:
 
 
 def timm_schedule(optimizer):
-    from timm.scheduler import CosineLRScheduler
+    from timm.scheduler import CosineLRScheduler  # type: ignore[attr-defined]
 
     return CosineLRScheduler(optimizer, 10)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -28,7 +28,7 @@ class Anneal(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.steps = 0
+        self.steps: Any = 0
 
     def forward(self, x):
         self.steps += self.training
@@ -51,6 +51,8 @@ class InPlace(Anneal):
 class Buffered(nn.Module):
     """The same as it should be; the buffer is replaced, not filled."""
 
+    steps: torch.Tensor
+
     def __init__(self):
         super().__init__()
         self.register_buffer("steps", torch.zeros(()))
@@ -62,6 +64,8 @@ class Buffered(nn.Module):
 
 
 class Growing(nn.Module):
+    seen: torch.Tensor
+
     def __init__(self):
         super().__init__()
         self.register_buffer("seen", torch.zeros(0, 4))
@@ -257,7 +261,7 @@ def learnt_loss_inside(params):
 
     whole = Whole()
     optimizer = torch.optim.SGD(whole.parameters(), lr=0.1)
-    return TorchModel(whole, optimizer, lambda output, label: whole.criterion(output, label))
+    return TorchModel(whole, optimizer, lambda output, label: whole.criterion(output, label))  # type: ignore[operator]
 
 
 class Sticky:
@@ -295,7 +299,8 @@ class SelfCounting(torch.optim.SGD):
 
 class StateCounting(torch.optim.SGD):
     def step(self, closure=None):
-        self.state["all"]["steps"] = self.state["all"].get("steps", 0) + 1
+        state: Any = self.state
+        state["all"]["steps"] = state["all"].get("steps", 0) + 1
         super().step(closure)
 
 
@@ -310,6 +315,8 @@ class Renormed(nn.Linear):
 
 class Observer(nn.Module):
     """Learns the range of what it sees, in evaluations too."""
+
+    largest: torch.Tensor
 
     def __init__(self):
         super().__init__()

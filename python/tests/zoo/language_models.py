@@ -140,7 +140,7 @@ DISTIL = {
 }  # fmt: skip
 
 # Classifiers of texts by their sizes.
-ENCODERS = {
+ENCODERS: dict[str, dict[str, Any]] = {
     "Albert": {**SMALL, "embedding_size": 8},
     "Bert": SMALL,
     "BigBird": {**SMALL, "attention_type": "original_full"},
@@ -177,7 +177,7 @@ ENCODERS = {
 }  # fmt: skip
 
 # Language models by their sizes; most share the weights of their ends, and keep tables of rotations.
-DECODERS = {
+DECODERS: dict[str, dict[str, Any]] = {
     "BloomForCausalLM": {"vocab_size": VOCABULARY, "hidden_size": 16, "n_layer": 2, "n_head": 2, "pad_token_id": 0},
     "CodeGenForCausalLM": {**GPT, "n_head": 4, "rotary_dim": 4},
     "CTRLLMHeadModel": {**GPT, "dff": 32},
@@ -215,7 +215,7 @@ DECODERS = {
 }  # fmt: skip
 
 # Both sides of a translator, which share one table of words.
-TRANSLATORS = {
+TRANSLATORS: dict[str, dict[str, Any]] = {
     "BartForConditionalGeneration": TWO_SIDES,
     "BlenderbotForConditionalGeneration": TWO_SIDES,
     "LongT5ForConditionalGeneration": {**T5, "local_radius": 4},
@@ -226,7 +226,7 @@ TRANSLATORS = {
     "T5ForConditionalGeneration": T5,
 }
 
-IMAGES = {
+IMAGES: dict[str, dict[str, Any]] = {
     "BeitForImageClassification": {**SIGHT, "use_relative_position_bias": True, "drop_path_rate": 0.2},
     "ConvNextForImageClassification": {**STAGES, "drop_path_rate": 0.2},
     "ConvNextV2ForImageClassification": {**STAGES, "drop_path_rate": 0.2},
@@ -265,7 +265,7 @@ IMAGES = {
     "ViTMSNForImageClassification": SIGHT,
 }  # fmt: skip
 
-SOUNDS = {
+SOUNDS: dict[str, dict[str, Any]] = {
     "HubertForSequenceClassification": SOUND,
     "SEWForSequenceClassification": {**SOUND, "squeeze_factor": 2},
     "UniSpeechForSequenceClassification": SOUND,

@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -151,9 +152,7 @@ def check_case(case: Case) -> str:
         return message
     for same_trainer, measured in [(True, True), (True, False), (False, True)]:
         way = f"in one trainer with another trial: {same_trainer}, evaluated in between: {measured}"
-        message, outcome = attempt(
-            lambda s=same_trainer, m=measured: hopping(case, case.params, same_trainer=s, measured=m)
-        )
+        message, outcome = attempt(partial(hopping, case, case.params, same_trainer=same_trainer, measured=measured))
         if message:
             check_message(case, message)
             return message

@@ -29,7 +29,7 @@ def small_network() -> Any:
 
 def with_optimizer(name: str) -> Callable[[Any], Any]:
     def model_fn(params: Any) -> Any:
-        from timm.optim import create_optimizer_v2
+        from timm.optim import create_optimizer_v2  # type: ignore[attr-defined]
         from torch_training import trained
 
         module = small_network()
@@ -58,7 +58,7 @@ def with_schedule(name: str, **options: Any) -> Callable[[Any], Any]:
 def by_layers(params: Any) -> Any:
     """Groups of parameters by depth, as fine-tuning recipes make them."""
     import torch
-    from timm.optim import param_groups_weight_decay
+    from timm.optim import param_groups_weight_decay  # type: ignore[attr-defined]
     from torch_training import trained
 
     module = small_network()
@@ -66,7 +66,7 @@ def by_layers(params: Any) -> Any:
     return trained(module, params, optimizer=torch.optim.AdamW(groups, lr=params["lr"]))
 
 
-SCHEDULES = {
+SCHEDULES: dict[str, dict[str, Any]] = {
     "CosineLRScheduler": {"t_initial": 10},
     "MultiStepLRScheduler": {"decay_t": [1, 2]},
     "PlateauLRScheduler": {},

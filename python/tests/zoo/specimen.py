@@ -41,14 +41,15 @@ def arrays(data: str, partition: int) -> dict[str, Any]:
     label = rng.integers(0, CLASSES, rows)
     side = int(size or 0)
     tokens = rng.integers(3, VOCABULARY, (rows, LENGTH))
-    return {
+    made: dict[str, Callable[[], dict[str, Any]]] = {
         "image": lambda: {"image": rng.normal(size=(rows, 3, side, side)).astype("float32"), "label": label},
         "pixels": lambda: {"pixels": rng.uniform(0, 255, (rows, side, side, 3)).astype("float32"), "label": label},
         "tokens": lambda: {"tokens": tokens, "label": label},
         "labelled": lambda: {"input_ids": tokens, "labels": label, "label": label},
         "pair": lambda: {"input_ids": tokens, "decoder_input_ids": tokens[:, ::-1].copy(), "label": label},
         "signal": lambda: {"signal": rng.normal(size=(rows, side)).astype("float32"), "label": label},
-    }[kind]()
+    }
+    return made[kind]()
 
 
 def columns(data: str) -> Columns:

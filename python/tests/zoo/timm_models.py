@@ -35,7 +35,7 @@ ANY_SIZE = (
     "vovnet39a", "xception41p",
 )  # fmt: skip
 # Large even at their smallest: cut to two blocks.
-CUT = {
+CUT: dict[str, dict[str, Any]] = {
     "beit_base_patch16_224": {"depth": 2, "drop_path_rate": 0.2},
     "deepseek_vit_412m-56": {"depth": 2},
     "gemma4_vit_167m": {"depth": 2},
@@ -46,7 +46,7 @@ CUT = {
     "test_vit": {"drop_path_rate": 0.2, "drop_rate": 0.1},
 }
 # Options that bring in chance, or state of another kind.
-VARIED = {
+VARIED: dict[str, dict[str, Any]] = {
     "resnet18 with DropBlock": {"drop_block_rate": 0.2, "drop_path_rate": 0.2, "drop_rate": 0.1},
     "test_convnext with depth": {"drop_path_rate": 0.2},
     "test_vit with patches dropped": {"patch_drop_rate": 0.5, "img_size": 32},

@@ -36,7 +36,8 @@ def logits(output: Any) -> torch.Tensor:
     if isinstance(output, torch.Tensor):
         return output
     if isinstance(output, Mapping):
-        return output["logits"]
+        scores: torch.Tensor = output["logits"]
+        return scores
     first: torch.Tensor = output[0]
     return first
 

@@ -79,13 +79,13 @@ def instance_norm() -> Any:
 
 def split_batch_norm() -> Any:
     """timm's: the halves of a batch have statistics of their own."""
-    from timm.layers import SplitBatchNorm2d
+    from timm.layers import SplitBatchNorm2d  # type: ignore[attr-defined]
 
     return SplitBatchNorm2d(8, num_splits=2)
 
 
 def evo_norm() -> Any:
-    from timm.layers import EvoNorm2dB0
+    from timm.layers import EvoNorm2dB0  # type: ignore[attr-defined]
 
     return EvoNorm2dB0(8)
 
