@@ -22,6 +22,7 @@ from cerebro_spark.store.streams import BlobWriter, StagedBlob
 STAGING = ".staging"
 """The folder under a store's root for unfinished writes. Its content is never listed, read or deleted by name."""
 
+_COPY = 8 << 20
 NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK}
 """The error numbers of `os.link` on a file system without hard links."""
 
@@ -92,8 +93,7 @@ class Store(ABC):
         """
         check_name(name)
         with self._errors(name):
-            if self._is_blob(name):
-                raise already_in_store(name, self.url)
+            self._check_free(name)
             staged = self._stage(name)
         file = BlobWriter(staged.file, lambda: self._errors(name))
         try:
@@ -106,7 +106,6 @@ class Store(ABC):
             with contextlib.suppress(Exception):
                 staged.discard()
 
-    @abstractmethod
     def read(self, name: str) -> bytes:
         """Read a blob.
 
@@ -119,6 +118,8 @@ class Store(ABC):
         Raises:
             NotFoundInStore: If there is no such blob.
         """
+        with self._errors(name), self.reader(name) as file:
+            return file.read()
 
     @abstractmethod
     def reader(self, name: str) -> AbstractContextManager[BinaryIO]:
@@ -276,9 +277,14 @@ class Store(ABC):
     def _stage(self, name: str) -> StagedBlob:
         """Open a file that will become `name` when it is committed."""
 
-    @abstractmethod
+    def _check_free(self, name: str) -> None:
+        if self._is_blob(name):
+            raise already_in_store(name, self.url)
+
     def _fetch_blob(self, name: str, path: Path) -> None:
         """Copy the bytes of the blob to a new local file."""
+        with self.reader(name) as source, open(path, "wb") as copy:
+            shutil.copyfileobj(source, copy, _COPY)
 
     def _make_durable(self, name: str) -> None:
         """Put the name of a blob that exists on disk, if the store does not do so by itself."""

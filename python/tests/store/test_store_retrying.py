@@ -72,7 +72,7 @@ class Flaky(FsspecStore):
     def delete(self, name: str) -> None:
         self._call(lambda: super(Flaky, self).delete(name), name)
 
-    def _put_new(self, name: str, source: bytes | Path) -> None:
+    def _put_new(self, name: str, source: bytes | memoryview | Path) -> None:
         self._call(lambda: super(Flaky, self)._put_new(name, source), name)
 
     def _fetch_blob(self, name: str, path: Path) -> None:
