@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from cerebro_spark.errors import AlreadyInStore, ConfigurationError
-from cerebro_spark.store.failures import already_in_store, not_in_store, store_errors
+from cerebro_spark.errors import AlreadyInStore, ConfigurationError, NotFoundInStore
+from cerebro_spark.store.failures import store_error, store_errors
 from cerebro_spark.store.idempotence import accept_own_bytes
 from cerebro_spark.store.streams import BlobWriter, StagedBlob
 
@@ -279,10 +279,10 @@ class Store(ABC):
 
     def _check_free(self, name: str) -> None:
         if self._is_blob(name):
-            raise already_in_store(name, self.url)
+            raise store_error(AlreadyInStore, name, self.url)
 
     def _fetch_blob(self, name: str, path: Path) -> None:
-        """Copy the bytes of the blob to a new local file."""
+        """Copy the bytes of the blob to a local file; replace what an earlier attempt left there."""
         with self.reader(name) as source, open(path, "wb") as copy:
             shutil.copyfileobj(source, copy, _COPY)
 
@@ -300,7 +300,7 @@ class Store(ABC):
             return
         blobs = self.list(name)
         if not blobs:
-            raise not_in_store(name, self.url)
+            raise store_error(NotFoundInStore, name, self.url)
         for blob in blobs:
             path = staged / check_name(blob).removeprefix(name + "/")
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,8 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from cerebro_spark.errors import NotFoundInStore
 from cerebro_spark.store.base import STAGING, Store, check_name
-from cerebro_spark.store.failures import not_in_store
+from cerebro_spark.store.failures import store_error
 from cerebro_spark.store.idempotence import accept_own_bytes
 from cerebro_spark.store.streams import StagedBlob, open_reader, spool
 
@@ -39,7 +40,7 @@ class FileStore(Store):
         with self._errors(name):
             status = self._status(self._path(name))
             if status is None or status.is_folder:
-                raise not_in_store(name, self.url)
+                raise store_error(NotFoundInStore, name, self.url)
             return status.size
 
     def exists(self, name: str) -> bool:

@@ -96,13 +96,11 @@ class FsspecStore(RemoteStore):
         return self._connection.get()[1]
 
     def _connect(self) -> tuple[Any, str]:
-        try:
-            from fsspec.core import url_to_fs
-        except ImportError as error:
-            raise MissingDependency(f"{self.url} needs fsspec: {_remedy(self._protocol)}") from error
         # A cached listing does not show what other processes have written since.
         options = {"use_listings_cache": False, **self._options} if self._protocol in CONDITIONAL else self._options
         try:
+            from fsspec.core import url_to_fs
+
             fs, root = url_to_fs(self._address, **options)
         except ImportError as error:
             raise MissingDependency(

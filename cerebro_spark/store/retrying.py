@@ -146,11 +146,7 @@ class RetryingStore(Store):
         return self.store.local_path(name)
 
     def _is_blob(self, name: str) -> bool:
-        def look() -> bool:
-            with self.store._errors(name):
-                return self.store._is_blob(name)
-
-        return self._retry("looking for", name, look)
+        return self._retry("looking for", name, lambda: self.store._is_blob(name))
 
     def _make_durable(self, name: str) -> None:
         with self.store._errors(name):
@@ -169,12 +165,7 @@ class RetryingStore(Store):
         return spool(put)
 
     def _fetch_blob(self, name: str, path: Path) -> None:
-        def fetch() -> None:
-            path.unlink(missing_ok=True)  # of an earlier attempt
-            with self.store._errors(name):
-                self.store._fetch_blob(name, path)
-
-        self._retry("fetching", name, fetch)
+        self._retry("fetching", name, lambda: self.store._fetch_blob(name, path))
 
     # -- attempts
 
@@ -189,7 +180,8 @@ class RetryingStore(Store):
         began, pause, tried = self.clock(), self.first, 0
         while True:
             try:
-                return act()
+                with self.store._errors(name):
+                    return act()
             except _FINAL:
                 raise
             except OSError as error:
