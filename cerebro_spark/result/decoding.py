@@ -107,8 +107,9 @@ def choose_decoder(kind: str | None, loss: Any, shape: Sequence[int]) -> OutputD
     """
     known = find_meaning(loss)
     if kind is None:
-        fits = known is not None and len(shape) == (0 if known.family == "binary" else 1)
-        return OutputDecoder(*known) if known is not None and fits else None
+        if known is None or len(shape) != (0 if known.family == "binary" else 1):
+            return None
+        return OutputDecoder(*known)
     check_kind(kind)
     if kind == "regression":
         return None

@@ -1,6 +1,6 @@
 """What stores on file systems have in common: blobs are files below a root, unfinished ones are in a staging folder.
 
-A subclass says how its file system does the few things that differ. It never finds names by itself.
+A subclass does the few things that differ between file systems. It never checks names, nor makes store errors.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class FileStore(Store):
 
 
 class RemoteStore(FileStore):
-    """A store behind a client library, which uploads a whole file at once. Its errors become store errors."""
+    """A store behind a client library, which uploads a whole blob at once."""
 
     def write(self, name: str, data: bytes | memoryview) -> None:
         with accept_own_bytes(self, name, lambda: io.BytesIO(data)), self._errors(name):

@@ -39,15 +39,9 @@ def holds(store: Store, name: str, source: Callable[[], BinaryIO]) -> bool:
     """Return whether the name holds exactly the bytes of `source`."""
     try:
         with source() as ours, store.reader(name) as theirs:
-            return _same(ours, theirs)
-    except NotFoundInStore:
+            while wanted := ours.read(_CHUNK):
+                if theirs.read(len(wanted)) != wanted:
+                    return False
+            return not theirs.read(1)
+    except (NotFoundInStore, FileNotFoundError):  # the second: of a staged file that another process has swept
         return False
-
-
-def _same(ours: BinaryIO, theirs: BinaryIO) -> bool:
-    while True:
-        wanted = ours.read(_CHUNK)
-        if theirs.read(len(wanted) or 1) != wanted:
-            return False
-        if not wanted:
-            return True

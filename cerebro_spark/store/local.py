@@ -59,6 +59,10 @@ class LocalStore(FileStore):
     def __repr__(self) -> str:
         return f"LocalStore({str(self.root)!r})"
 
+    def read(self, name: str) -> bytes:
+        with self._errors(name):
+            return Path(self._path(name)).read_bytes()
+
     @contextmanager
     def reader(self, name: str) -> Iterator[BinaryIO]:
         with self._errors(name):
