@@ -26,7 +26,7 @@ def find_versions() -> dict[str, str]:
     True
     """
     found: dict[str, str] = {}
-    for name in (*LIBRARIES, "tqdm"):
+    for name in LIBRARIES:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

@@ -118,24 +118,21 @@ def check_idle_timeout(settings: Mapping[str, str]) -> Iterator[Diagnosis]:
 def _check_barrier(context: Any, found: Cluster) -> Diagnosis:
     if found.dynamic:
         return note("barrier stages are not tried: Spark refuses them with dynamic allocation")
-    try:
-        _run_in_time(context, lambda: context.parallelize([0], 1).barrier().mapPartitions(_pass_barrier).collect())
-    except TimeoutError:
-        return fix(
-            f"a barrier task did not run within {_SECONDS_FOR_A_TASK:g} s, though there is room for {found.slots}",
-            _SLOTS_FIX,
-        )
-    except Exception as error:
-        return fix(f"a barrier task failed ({_shorten(error)})", _PYTHON_FIX)
-    return ok("barrier stages run")
+    problem = _run_in_time(
+        context,
+        lambda: context.parallelize([0], 1).barrier().mapPartitions(_pass_barrier).collect(),
+        late=f"a barrier task did not run within {_SECONDS_FOR_A_TASK:g} s, though there is room for {found.slots}",
+        failed="a barrier task failed",
+    )
+    return problem if isinstance(problem, Diagnosis) else ok("barrier stages run")
 
 
 _PYTHON_FIX = f"let executors use the Python of this environment, such as PYSPARK_PYTHON={sys.executable}"
 _SLOTS_FIX = "others may hold all slots: wait for them, or ask for executors of your own"
 
 
-def _run_in_time(context: Any, job: Callable[[], T]) -> T:
-    """Return what a Spark job returns, or raise what it raises. One that takes too long is cancelled: TimeoutError."""
+def _run_in_time(context: Any, job: Callable[[], T], late: str, failed: str) -> T | Diagnosis:
+    """Return what a Spark job returns; what is wrong if it fails, or takes too long and is cancelled."""
     from pyspark import InheritableThread
 
     group = f"cerebro-doctor-{uuid.uuid4().hex}"
@@ -153,7 +150,11 @@ def _run_in_time(context: Any, job: Callable[[], T]) -> T:
         return outcome.result(_SECONDS_FOR_A_TASK)
     except TimeoutError:
         context.cancelJobGroup(group)
-        raise
+        return fix(late, _SLOTS_FIX)
+    except CerebroError as error:
+        return Diagnosis("FIX", str(error))
+    except Exception as error:
+        return fix(f"{failed} ({_shorten(error)})", _PYTHON_FIX)
 
 
 def _pass_barrier(rows: Iterator[int]) -> Iterator[int]:
@@ -169,16 +170,14 @@ def _check_executors(
     wanted = (*cluster.ALWAYS, *(name for name in _FRAMEWORKS if name in versions))
     token = uuid.uuid4().hex
     names = [paths.probe(f"{token}-{number}") for number in range(found.slots)]
-    try:
-        findings = _run_in_time(context, lambda: cluster.ask_executors(context, wanted, store, names))
-    except CerebroError as error:
-        yield Diagnosis("FIX", str(error))
-        return
-    except TimeoutError:
-        yield fix(f"executors did not answer within {_SECONDS_FOR_A_TASK:g} s", _SLOTS_FIX)
-        return
-    except Exception as error:
-        yield fix(f"executors cannot run our tasks ({_shorten(error)})", _PYTHON_FIX)
+    findings = _run_in_time(
+        context,
+        lambda: cluster.ask_executors(context, wanted, store, names),
+        late=f"executors did not answer within {_SECONDS_FOR_A_TASK:g} s",
+        failed="executors cannot run our tasks",
+    )
+    if isinstance(findings, Diagnosis):
+        yield findings
         return
     yield from compare_versions(findings, {"Python": platform.python_version(), **versions})
     written = [name for name, finding in zip(names, findings, strict=True) if finding.store is None]

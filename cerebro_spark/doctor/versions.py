@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from cerebro_spark.doctor.diagnosis import Diagnosis, fix, note, ok
 
@@ -60,14 +61,21 @@ RULES: tuple[Rule, ...] = (
     Rule("java<18", beside="pyspark<4", why="Spark 3.5 runs on Java 8, 11 and 17", remedy="point JAVA_HOME to Java 17"),
     Rule("java>=17", beside="pyspark>=4", why="Spark 4 runs on Java 17 and later", remedy="point JAVA_HOME to Java 17"),
 )
-LIBRARIES = tuple(
-    dict.fromkeys(
-        name
-        for rule in RULES
-        for name in (_REQUIREMENT.match(rule.requirement)[1], _REQUIREMENT.match(rule.beside)[1])  # type: ignore[index]
-        if name and name != "java"
-    )
-)
+
+
+def parse_requirement(requirement: str) -> tuple[str, str, str]:
+    """Return the library, the sign and the version of a requirement.
+
+    >>> parse_requirement("pyarrow<15"), parse_requirement("keras")
+    (('pyarrow', '<', '15'), ('keras', '', ''))
+    """
+    found = _REQUIREMENT.fullmatch(requirement)
+    assert found is not None, requirement
+    return found[1], found[2] or "", found[3]
+
+
+_NAMED = [parse_requirement(text)[0] for rule in RULES for text in (rule.requirement, rule.beside)]
+LIBRARIES = tuple(name for name in dict.fromkeys([*_NAMED, *_NEEDED]) if name not in ("", "java"))
 
 
 def judge_versions(versions: Mapping[str, str]) -> Iterator[Diagnosis]:
@@ -93,8 +101,8 @@ def judge_versions(versions: Mapping[str, str]) -> Iterator[Diagnosis]:
     broken = [rule for rule in RULES if _applies(rule.beside, versions) and _breaks(rule.requirement, versions)]
     for rule in broken:
         yield _describe(rule, versions)
-    guilty = {_REQUIREMENT.match(rule.requirement)[1] for rule in broken}  # type: ignore[index]
-    for name in (*LIBRARIES, *_NEEDED[-1:]):
+    guilty = {parse_requirement(rule.requirement)[0] for rule in broken}
+    for name in LIBRARIES:
         if name in versions and name not in guilty:
             yield ok(f"{name} {versions[name]}")
 
@@ -105,33 +113,25 @@ def meets(version: str, sign: str, bound: str) -> bool:
     >>> meets("14.0.2", "<", "15"), meets("2.13.0+cpu", ">=", "2.13"), meets("15.0rc1", "<", "15")
     (True, True, False)
     """
-    own, other = _numbers(version), _numbers(bound)
-    width = max(len(own), len(other))
-    pair = [parts + (0,) * (width - len(parts)) for parts in (own, other)]
-    return pair[0] < pair[1] if sign == "<" else pair[0] >= pair[1]
+    own, other = zip(*zip_longest(_numbers(version), _numbers(bound), fillvalue=0), strict=True)
+    return own < other if sign == "<" else own >= other
 
 
 def _applies(beside: str, versions: Mapping[str, str]) -> bool:
-    name, sign, bound = _parts(beside)
+    name, sign, bound = parse_requirement(beside)
     return not name or (name in versions and (not sign or meets(versions[name], sign, bound)))
 
 
 def _breaks(requirement: str, versions: Mapping[str, str]) -> bool:
-    name, sign, bound = _parts(requirement)
+    name, sign, bound = parse_requirement(requirement)
     return name in versions and not meets(versions[name], sign, bound)
 
 
 def _describe(rule: Rule, versions: Mapping[str, str]) -> Diagnosis:
-    name, neighbour = _parts(rule.requirement)[0], _parts(rule.beside)[0]
+    name, neighbour = parse_requirement(rule.requirement)[0], parse_requirement(rule.beside)[0]
     beside = f" beside {neighbour} {versions[neighbour]}" if neighbour else ""
     why = f" ({rule.why})" if rule.why else ""
     return fix(f"{name} {versions[name]}{beside}", (rule.remedy or f"pip install '{rule.requirement}'") + why)
-
-
-def _parts(requirement: str) -> tuple[str, str, str]:
-    found = _REQUIREMENT.fullmatch(requirement)
-    assert found is not None, requirement
-    return found[1], found[2] or "", found[3]
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-import pickle
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,7 +21,6 @@ from cerebro_spark.trainer.feed import Batch, Columns, Feed
 from cerebro_spark.trainer.resources import Resources
 from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.types import Metrics, TrialId, Unit
-from cerebro_spark.user_modules import import_sent_modules_first
 
 # Rows that go through the model at once: many, but fewer large ones (images), to bound the memory.
 _MOST_ROWS, _FEWEST_ROWS, _MOST_VALUES = 8192, 16, 1 << 24
@@ -48,15 +44,9 @@ class Blueprint:
     def features(self) -> list[Column]:
         return [column for column in self.sources if column.role == "feature"]
 
-    def pack(self) -> PackedBlueprint:
-        """Pickle the blueprint, to send it to executors."""
-        data = cloudpickle.dumps(self)
-        return PackedBlueprint(hashlib.sha256(data).hexdigest(), data)
-
     def trainer(self, threads: int | None = None, device: str = "auto") -> Trainer:
         """Return a new trainer in which the trial is current, in the state of its best epoch."""
-        used = "tensorflow" in sys.modules
-        if used and self.spec.trainer_class.framework == "keras-tensorflow":
+        if "tensorflow" in sys.modules and self.spec.trainer_class.framework == "keras-tensorflow":
             # TensorFlow accepts a thread count only before its first use.
             threads = None
         resources = Resources(threads=threads, device=device, precision=self.spec.resources.precision)
@@ -66,34 +56,12 @@ class Blueprint:
         return trainer
 
 
-@dataclass(frozen=True, slots=True)
-class PackedBlueprint:
-    """A pickled blueprint and its digest, by which a process knows that it has built that model already."""
-
-    digest: str
-    data: bytes
-
-    def unpack(self) -> Blueprint:
-        blueprint = pickle.loads(self.data)
-        assert isinstance(blueprint, Blueprint)
-        return blueprint
-
-
 def make_blueprint(
     recipe: Recipe, trial: TrialId, epoch: int, params: Mapping[str, Any], state: tuple[bytes, str]
 ) -> Blueprint:
     """Return the blueprint of a trial of that run; `state` is a checkpoint's bytes and digest."""
-    columns = recipe.job("", recipe.dataset.store).columns
-    return Blueprint(
-        trial,
-        epoch,
-        dict(params),
-        *state,
-        recipe.trainer,
-        columns,
-        source_columns(recipe.dataset),
-        recipe.kind,
-    )
+    columns, sources = recipe.job("", recipe.dataset.store).columns, source_columns(recipe.dataset)
+    return Blueprint(trial, epoch, dict(params), *state, recipe.trainer, columns, sources, recipe.kind)
 
 
 class Scorer:
@@ -152,18 +120,10 @@ class Scorer:
                 yield carried
 
 
-_scorers: dict[str, Scorer] = {}
-_MOST_SCORERS = 4
-
-
-def get_scorer(digest: str, packed: Callable[[], PackedBlueprint], threads: int | None) -> Scorer:
-    """Return this process's scorer of a blueprint, built on first use; `packed()` returns the pickled blueprint."""
-    if digest not in _scorers:
-        import_sent_modules_first()
-        while len(_scorers) >= _MOST_SCORERS:
-            _scorers.pop(next(iter(_scorers)))
-        _scorers[digest] = Scorer(packed().unpack(), threads)
-    return _scorers[digest]
+def predict_chunks(scorer: Scorer, chunks: Iterable[Batch]) -> dict[str, NDArray[Any]]:
+    """Return the outputs for the rows of all chunks, of which there must be at least one."""
+    parts = [scorer.predict(chunk) for chunk in chunks]
+    return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def squeeze_output(output: NDArray[Any]) -> NDArray[Any]:

@@ -107,8 +107,9 @@ def choose_decoder(kind: str | None, loss: Any, shape: Sequence[int]) -> OutputD
     """
     known = find_meaning(loss)
     if kind is None:
-        fits = known is not None and len(shape) == (0 if known.family == "binary" else 1)
-        return OutputDecoder(*known) if known is not None and fits else None
+        if known is None or len(shape) != (0 if known.family == "binary" else 1):
+            return None
+        return OutputDecoder(*known)
     check_kind(kind)
     if kind == "regression":
         return None
@@ -142,6 +143,11 @@ def decode_outputs(decoder: OutputDecoder | None, outputs: Mapping[str, Array]) 
     if decoder is not None:
         return decoder.decode(output)
     return {"prediction": np.asarray(output, "float64") if output.ndim == 1 else output}
+
+
+def to_cells(values: Any) -> Any:
+    """Return values as a column of a table: an array of several dimensions becomes a list of its rows."""
+    return list(values) if isinstance(values, np.ndarray) and values.ndim > 1 else values
 
 
 def find_meaning(loss: Any) -> Meaning | None:
@@ -183,16 +189,11 @@ def _check_family(kind: str, shape: Sequence[int]) -> Family:
     if wanted == "binary" and not shape:
         return "binary"
     found = "one value" if not shape else f"values of shape {tuple(shape)}"
-    rule = "one value or two" if wanted == "binary" else "a value a class"
+    rule, other = ("one value or two", "multiclass") if wanted == "binary" else ("a value a class", "binary")
     raise ConfigurationError(
         f"`kind` is {kind!r}, which needs {rule} a row, but the model puts out {found}: say kind="
-        + ("'regression', for the output as it is" if len(shape) > 1 else f"'{_other(kind)}'")
+        + ("'regression', for the output as it is" if len(shape) > 1 else f"'{kind.replace(wanted, other)}'")
     )
-
-
-def _other(kind: str) -> str:
-    here, there = ("binary", "multiclass") if kind.startswith("binary") else ("multiclass", "binary")
-    return kind.replace(here, there)
 
 
 def _decode_two(values: Array, scale: Scale) -> dict[str, Array]:

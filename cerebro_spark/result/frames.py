@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.input.columns import Column
@@ -16,8 +15,8 @@ from cerebro_spark.data.input.inputs import check_present
 from cerebro_spark.data.input.local import LocalFrame, column_names
 from cerebro_spark.data.loading.arrays import load_arrays
 from cerebro_spark.errors import ConfigurationError, DataError
-from cerebro_spark.result.blueprint import Scorer
-from cerebro_spark.result.decoding import decode_outputs
+from cerebro_spark.result.blueprint import Scorer, predict_chunks
+from cerebro_spark.result.decoding import decode_outputs, to_cells
 from cerebro_spark.result.rows import chunk_size, list_sources, read_rows
 from cerebro_spark.trainer.feed import Batch
 
@@ -39,12 +38,14 @@ def score_frame(scorer: Scorer, data: Frame, names: OutputNames, kind: str | Non
     """Return the rows with their predictions in new columns; all other columns stay."""
     features = scorer.blueprint.features
     check_columns(features, column_names(data))
-    parts = [scorer.predict(chunk) for chunk in _chunks(data, features)]
-    outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    outputs = predict_chunks(scorer, _chunks(data, features))
     found = decode_outputs(scorer.choose_decoder(outputs, kind), outputs)
-    table = data.copy() if isinstance(data, pd.DataFrame) else _table(data)
+    if isinstance(data, pd.DataFrame):
+        table = data.copy()
+    else:
+        table = pd.DataFrame({name: to_cells(values) for name, values in data.items()})
     for name, column in name_columns(found, len(outputs), names, column_names(data)).items():
-        table[column] = found[name] if found[name].ndim == 1 else list(found[name])
+        table[column] = to_cells(found[name])
     return table
 
 
@@ -111,13 +112,3 @@ def _chunks(data: Frame, columns: Sequence[Column]) -> Iterator[Batch]:
     for start in range(0, frame.rows, step):
         cells = {name: values[start : start + step] for name, values in frame.columns.items()}
         yield read_rows(columns, cells)
-
-
-def _table(data: Mapping[str, Any]) -> pd.DataFrame:
-    """Return a dict of arrays as a frame; an array of several dimensions becomes a column of its rows."""
-
-    def plain(values: Any) -> Any:
-        array: NDArray[Any] | None = values if isinstance(values, np.ndarray) else None
-        return list(values) if array is not None and array.ndim > 1 else values
-
-    return pd.DataFrame({name: plain(values) for name, values in data.items()})

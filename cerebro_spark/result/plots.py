@@ -25,10 +25,8 @@ def plot(view: RunView, kind: str | None) -> Any:
     kinds = [name for name in _CHARTS if kind in (None, name)]
     heights = [gantt.height(view.timeline) if name == "gantt" else 4.2 for name in kinds]
     figure = figure_class(figsize=(_WIDTH, sum(heights)), dpi=100, layout="constrained")
-    if len(kinds) == 1:
-        _CHARTS[kinds[0]](view, figure)
-        return figure
-    for name, part in zip(kinds, figure.subfigures(len(kinds), 1, height_ratios=heights), strict=True):
+    parts = [figure] if len(kinds) == 1 else figure.subfigures(len(kinds), 1, height_ratios=heights)
+    for name, part in zip(kinds, parts, strict=True):
         _CHARTS[name](view, part)
     return figure
 

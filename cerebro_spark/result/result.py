@@ -152,9 +152,9 @@ class Result:
             CheckpointError: If the trial has no model: no epoch of it was evaluated, or its checkpoint is gone.
         """
         found = self._blueprint(self._chosen(trial_id))
-        device = "auto" if self._is_keras(found) else "cpu"
-        model = found.trainer(device=device).model()
-        return model if self._is_keras(found) else model.module.eval()
+        is_keras = found.spec.trainer_class.framework.startswith("keras")
+        model = found.trainer(device="auto" if is_keras else "cpu").model()
+        return model if is_keras else model.module.eval()
 
     def transform(
         self,
@@ -288,11 +288,7 @@ class Result:
         )
 
     def _chosen(self, trial_id: TrialId | None) -> TrialId:
-        if trial_id is None:
-            return self.best_trial.id
-        if trial_id not in self._view.trials:
-            raise ConfigurationError(f"run {self.run_id} has no trial {trial_id!r}: it has {list(self._view.trials)}")
-        return trial_id
+        return self.best_trial.id if trial_id is None else tables.check_trial(self._view, trial_id)
 
     @cached_property
     def _recipe(self) -> Recipe:
@@ -328,12 +324,8 @@ class Result:
         context = df.sparkSession.sparkContext
         key = context.applicationId, trial
         if key not in self._broadcasts:
-            self._broadcasts[key] = BroadcastModel(self._scorer(trial).blueprint.pack(), context)
+            self._broadcasts[key] = BroadcastModel(self._scorer(trial).blueprint, context)
         return self._broadcasts[key]
-
-    @staticmethod
-    def _is_keras(found: Blueprint) -> bool:
-        return found.spec.trainer_class.framework.startswith("keras")
 
 
 def load_result(path: str | os.PathLike[str] | Store) -> Result:

@@ -68,17 +68,13 @@ def _array(column: Column, values: Mapping[str, Any], found: Mapping[str, Source
             decode(data, column.codec, target[row])
         return target
     blocks = [_check_numbers(column, source, values[source]) for source in column.sources]
-    if len(blocks) == 1:
-        if blocks[0].size != target.size:
-            raise _misshapen(column, found)
-        _assign(column, column.sources[0], blocks[0].reshape(target.shape), target)
-        return target
-    parts = [block.reshape(rows, -1) for block in blocks]
-    if any(block.ndim > 2 for block in blocks) or (sum(part.shape[1] for part in parts),) != column.shape:
+    parts, flat = [block.reshape(rows, -1) for block in blocks], target.reshape(rows, -1)
+    joins_arrays = len(blocks) > 1 and any(array.ndim > 2 for array in (target, *blocks))
+    if joins_arrays or sum(part.shape[1] for part in parts) != flat.shape[1]:
         raise _misshapen(column, found)
     at = 0
     for source, part in zip(column.sources, parts, strict=True):
-        _assign(column, source, part, target[:, at : at + part.shape[1]])
+        _assign(source, part, flat[:, at : at + part.shape[1]])
         at += part.shape[1]
     return target
 
@@ -98,7 +94,7 @@ def _check_numbers(column: Column, source: str, values: Any) -> NDArray[Any]:
     raise DataError(f"column {source!r} holds bytes, but the model was trained on {column.dtype}: decode them first")
 
 
-def _assign(column: Column, source: str, values: NDArray[Any], target: NDArray[Any]) -> None:
+def _assign(source: str, values: NDArray[Any], target: NDArray[Any]) -> None:
     """Whole numbers may have another width than in training, but must fit; a float is no class number."""
     kept, kind = target.dtype, values.dtype.kind
     if kept.kind in "iub" and not np.can_cast(values.dtype, kept, "safe"):

@@ -16,6 +16,7 @@ from typing import Any
 from cerebro_spark._version import __version__
 from cerebro_spark.errors import AlreadyInStore, ConfigurationError, EventLogError, NotFoundInStore
 from cerebro_spark.eventlog import EventLog
+from cerebro_spark.result.tables import check_trial
 from cerebro_spark.run_view import RunView
 from cerebro_spark.store import open_store, paths
 from cerebro_spark.store.base import Store
@@ -117,9 +118,5 @@ def _list_saved(store: Store) -> list[str]:
 
 
 def _best_checkpoints(view: RunView, trials: Iterable[TrialId] | None) -> list[Checkpoint]:
-    wanted = list(view.trials if trials is None else trials)
-    unknown = [trial for trial in wanted if trial not in view.trials]
-    if unknown:
-        raise ConfigurationError(f"run {view.run} has no trial {unknown[0]!r}: it has {list(view.trials)}")
-    best = [view.best_epoch(trial) for trial in wanted]
+    best = [view.best_epoch(check_trial(view, trial)) for trial in (view.trials if trials is None else trials)]
     return [epoch.checkpoint for epoch in best if epoch is not None and epoch.checkpoint is not None]

@@ -6,27 +6,30 @@ Arrow's nulls become NaN in pandas, so each row also has a number that says whic
 
 from __future__ import annotations
 
-import json
+import hashlib
+import pickle
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
+from itertools import chain
 from operator import or_
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+import cloudpickle
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cerebro_spark import errors
-from cerebro_spark.codec import from_plain, to_plain
 from cerebro_spark.data.input.columns import Column, check_type
 from cerebro_spark.data.input.spark import SparkFrame, plain_column
 from cerebro_spark.errors import CerebroError, DataError
-from cerebro_spark.result.blueprint import PackedBlueprint, Scorer, get_scorer
-from cerebro_spark.result.decoding import OutputDecoder, decode_outputs
+from cerebro_spark.result.blueprint import Blueprint, Scorer, predict_chunks
+from cerebro_spark.result.decoding import OutputDecoder, decode_outputs, to_cells
 from cerebro_spark.result.frames import OutputNames, check_columns, name_columns
 from cerebro_spark.result.rows import chunk_size, list_sources, read_rows
 from cerebro_spark.types import Metrics
+from cerebro_spark.user_modules import import_sent_modules_first
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,26 +38,29 @@ if TYPE_CHECKING:
 _RARE = {"float": -1.1013e-41, "double": -1.1013e-41, "tinyint": -128, "smallint": -(2**15), "int": -(2**31)}
 _RARE["bigint"] = -(2**63)
 _SQL_TYPES = {"float32": "float", "float64": "double", "bool": "boolean"}
+_CARRIES = "carries"
 
-
-class _Wanted(NamedTuple):
-    """The decoder of the outputs, and the SQL types of those decoded outputs that become columns."""
-
-    decoder: OutputDecoder | None
-    types: Mapping[str, str]
+_scorers: dict[str, Scorer] = {}
+_MOST_SCORERS = 4
 
 
 class BroadcastModel:
     """A model that is broadcast once to all executors, and unpickled once in each of their processes."""
 
-    def __init__(self, packed: PackedBlueprint, context: Any) -> None:
-        self._digest = packed.digest
-        self._data = context.broadcast(packed.data)
+    def __init__(self, blueprint: Blueprint, context: Any) -> None:
+        data = cloudpickle.dumps(blueprint)
+        self._digest = hashlib.sha256(data).hexdigest()
+        self._data = context.broadcast(data)
         self._threads = int(context.getConf().get("spark.task.cpus", "1"))
 
     def scorer(self) -> Scorer:
-        """Return the scorer in this process."""
-        return get_scorer(self._digest, lambda: PackedBlueprint(self._digest, self._data.value), self._threads)
+        """Return the scorer in this process, built on first use."""
+        if self._digest not in _scorers:
+            import_sent_modules_first()
+            while len(_scorers) >= _MOST_SCORERS:
+                _scorers.pop(next(iter(_scorers)))
+            _scorers[self._digest] = Scorer(pickle.loads(self._data.value), self._threads)
+        return _scorers[self._digest]
 
 
 def score(
@@ -62,21 +68,25 @@ def score(
 ) -> DataFrame:
     """Return `df` with predictions in new columns, computed when it is used. `scorer` is the driver's own."""
     features = scorer.blueprint.features
-    any_case = _any_case(df)
-    check_columns(features, df.columns, any_case)
+    frame = _check_frame(df, features)
     outputs = scorer.sample_outputs()
     decoder = scorer.choose_decoder(outputs, kind)
     found = decode_outputs(decoder, outputs)
-    columns = name_columns(found, len(outputs), names, df.columns, any_case)
+    columns = name_columns(found, len(outputs), names, df.columns, _any_case(df))
     if not columns:
         return df
-    sources = list_sources(features)
-    for name, kind in SparkFrame(df, sources).types().items():
-        check_type(name, kind)
-    inputs = [plain_column(df, name) for name in sources]
-    wanted = _Wanted(decoder, {name: _sql_type(found[name]) for name in columns})
-    made = _prediction_udf(model, features, sources, wanted)(_first_null(df, sources), *inputs)
+    udf = _prediction_udf(model, features, decoder, {name: _sql_type(found[name]) for name in columns})
+    made = udf(_first_null(df, frame.names), *(plain_column(df, name) for name in frame.names))
     return _with_columns(df, made, columns, vectors=decoder is not None)
+
+
+def _check_frame(df: DataFrame, columns: Sequence[Column]) -> SparkFrame:
+    """Return the sources of these columns. Raises an error if one is missing, or has a type that cannot be used."""
+    check_columns(columns, df.columns, _any_case(df))
+    frame = SparkFrame(df, list_sources(columns))
+    for name, kind in frame.types().items():
+        check_type(name, kind)
+    return frame
 
 
 def _with_columns(df: DataFrame, made: Any, columns: Mapping[str, str], vectors: bool) -> DataFrame:
@@ -100,99 +110,65 @@ def measure(model: BroadcastModel, scorer: Scorer, df: DataFrame, series: bool) 
 
     With `series`, one partition after the other, for metrics that cannot be merged; else all at once.
     """
-    columns = list(scorer.blueprint.sources)
-    check_columns(columns, df.columns, _any_case(df))
-    frame = SparkFrame(df, list_sources(columns))
-    for name, kind in frame.types().items():
-        check_type(name, kind)
-    with frame.small_batches():
-        parts = None if series else _measure(model, columns, frame.selected, frame.names, alone=False)
-        if parts is None:
-            parts = _measure(model, columns, frame.selected.coalesce(1), frame.names, alone=True)
-    if not parts:
+    columns = scorer.blueprint.sources
+    frame = _check_frame(df, columns)
+    parts = [] if series else frame.map_splits(partial(_measure_split, model, columns, False))
+    if series or _CARRIES in parts:
+        frame = SparkFrame(df.coalesce(1), frame.names)
+        parts = frame.map_splits(partial(_measure_split, model, columns, True))
+    measured = [part for part in parts if isinstance(part, Metrics)]
+    if not measured:
         raise DataError("the DataFrame has no rows, so there is nothing to measure: check its filters")
-    return Metrics.merge(parts)
+    return Metrics.merge(measured)
 
 
-def _measure(
-    model: BroadcastModel, columns: Sequence[Column], df: DataFrame, names: Sequence[str], alone: bool
-) -> list[Metrics] | None:
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            answer = _measure_batches(model, columns, names, batches, alone)
-        except CerebroError as error:
-            # A new attempt would fail in the same way: report the error as it is, not as a failed task.
-            answer = {"error": type(error).__name__, "message": str(error)}
-        yield pa.RecordBatch.from_pydict({"answer": [json.dumps(answer)]})
-
-    answers = [json.loads(row.answer) for row in df.mapInArrow(run, "answer string").collect()]
-    for answer in answers:
-        if "error" in answer:
-            kind: type[CerebroError] = getattr(errors, answer["error"], CerebroError)
-            raise kind(answer["message"])
-    if any("carries" in answer for answer in answers):
-        return None
-    return [from_plain(Metrics, answer["metrics"]) for answer in answers if answer["metrics"] is not None]
-
-
-def _measure_batches(
-    model: BroadcastModel,
-    columns: Sequence[Column],
-    names: Sequence[str],
-    batches: Iterable[pa.RecordBatch],
-    alone: bool,
-) -> dict[str, Any]:
+def _measure_split(
+    model: BroadcastModel, columns: Sequence[Column], alone: bool, number: int, batches: Iterable[Mapping[str, Any]]
+) -> Metrics | str | CerebroError | None:
+    """Return the metrics of a split; None if it has no rows, _CARRIES if they cannot be merged with those of others."""
+    del number
     parts: list[Metrics] = []
-    chunks = (read_rows(columns, dict(zip(names, batch.columns, strict=True))) for batch in batches if batch.num_rows)
-    for part in _measure_chunks(model, chunks):
-        if part.carried and not alone:
-            # Spark ends a process that leaves rows unread, and its model would be lost.
-            for _ in batches:
-                pass
-            return {"carries": True}
-        parts = [Metrics.merge([*parts, part])]
-    return {"metrics": to_plain(parts[0], "metrics") if parts else None}
+    chunks = (read_rows(columns, cells) for cells in batches if len(next(iter(cells.values()))))
+    try:
+        for first in chunks:  # no model is built for an empty split
+            for part in model.scorer().measure(chain([first], chunks)):
+                if part.carried and not alone:
+                    # Spark ends a process that leaves rows unread, and its model would be lost.
+                    deque(batches, maxlen=0)
+                    return _CARRIES
+                parts = [Metrics.merge([*parts, part])]
+    except CerebroError as error:
+        # A new attempt would fail in the same way. The driver raises an error that is returned.
+        return error
+    return parts[0] if parts else None
 
 
-def _measure_chunks(model: BroadcastModel, chunks: Iterator[Any]) -> Iterator[Metrics]:
-    """Measure the chunks, but build no model for an empty partition."""
-    for first in chunks:
-        yield from model.scorer().measure(_chain(first, chunks))
-
-
-def _chain(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest
-
-
-def _prediction_udf(model: BroadcastModel, features: Sequence[Column], sources: Sequence[str], wanted: _Wanted) -> Any:
+def _prediction_udf(
+    model: BroadcastModel, features: Sequence[Column], decoder: OutputDecoder | None, types: Mapping[str, str]
+) -> Any:
+    """Return a UDF that makes the decoded outputs of these names and SQL types: a struct if they are several."""
     from pyspark.sql.pandas.functions import pandas_udf
 
-    types = list(wanted.types.values())
     several = len(types) > 1
-    returns = f"struct<{', '.join(f'o{i}: {kind}' for i, kind in enumerate(types))}>" if several else types[0]
+    fields = ", ".join(f"o{i}: {kind}" for i, kind in enumerate(types.values()))
 
     def predict(batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[Any]:
         for null, *cells in batches:
-            outputs = _predict(model, features, sources, null.to_numpy(), cells)
-            found = decode_outputs(wanted.decoder, outputs)
-            made = [found[name] if found[name].ndim == 1 else list(found[name]) for name in wanted.types]
+            found = decode_outputs(decoder, _predict(model, features, null.to_numpy(), cells))
+            made = [to_cells(found[name]) for name in types]
             yield pd.DataFrame({f"o{i}": each for i, each in enumerate(made)}) if several else pd.Series(made[0])
 
     # As types, not as text: Spark chooses the kind of UDF by the annotations.
     answer: Any = Iterator[pd.DataFrame] if several else Iterator[pd.Series]
     predict.__annotations__ = {"batches": Iterator[tuple[pd.Series, ...]], "return": answer}
     udf: Any = pandas_udf
-    return udf(predict, returns)
+    return udf(predict, f"struct<{fields}>" if several else next(iter(types.values())))
 
 
 def _predict(
-    model: BroadcastModel,
-    features: Sequence[Column],
-    sources: Sequence[str],
-    null: NDArray[Any],
-    cells: list[pd.Series],
+    model: BroadcastModel, features: Sequence[Column], null: NDArray[Any], cells: Sequence[pd.Series]
 ) -> dict[str, NDArray[Any]]:
+    sources = list_sources(features)
     if (null >= 0).any():
         number, rows = int(null[null >= 0][0]), int((null == null[null >= 0][0]).sum())
         raise DataError(
@@ -200,12 +176,11 @@ def _predict(
             " (dropna) before transform"
         )
     step = chunk_size(features)
-    parts = []
-    for start in range(0, max(1, len(null)), step):
-        named = zip(sources, (series.iloc[start : start + step] for series in cells), strict=True)
-        arrays = {name: _to_array(name, series) for name, series in named}
-        parts.append(model.scorer().predict(read_rows(features, arrays)))
-    return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    chunks = (
+        {name: _to_array(name, series.iloc[start : start + step]) for name, series in zip(sources, cells, strict=True)}
+        for start in range(0, max(1, len(null)), step)
+    )
+    return predict_chunks(model.scorer(), (read_rows(features, chunk) for chunk in chunks))
 
 
 def _to_array(name: str, series: pd.Series) -> Any:

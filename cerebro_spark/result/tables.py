@@ -39,23 +39,27 @@ class BestTrial:
 
 def best_trial(view: RunView) -> BestTrial:
     """The best trial that did not fail; an error that says why there is none otherwise."""
-    first = next(iter(view.ranked()), None)
-    if first is None or (view.status(first) != "failed" and view.best_epoch(first) is None):
+    best, objective = view.best(), view.objective
+    if best is None:
+        if view.trials and all(trial.status == "failed" for trial in view.trials.values()):
+            raise _all_failed(view)
         raise CerebroError(
             f"run {view.run} has no best trial yet: none of its {len(view.trials)} trials has an epoch that was"
             " trained and evaluated; let it go on (cs.resume)"
         )
-    if view.status(first) == "failed":
-        raise _all_failed(view)
-    best = view.best_epoch(first)
-    assert best is not None
-    objective = view.objective
     if objective is not None and objective.metric not in best.metrics:
         raise ConfigurationError(
             f"no trial of run {view.run} measured {objective.metric!r}, so none is the best: measured were"
             f" {sorted(best.metrics)}; search with one of these as `metric`"
         )
-    return BestTrial(first, dict(best.params), dict(best.metrics), best.epoch)
+    return BestTrial(best.trial, dict(best.params), dict(best.metrics), best.epoch)
+
+
+def check_trial(view: RunView, trial: TrialId) -> TrialId:
+    """Return the id of a trial of the run; raise ConfigurationError if there is no such trial."""
+    if trial not in view.trials:
+        raise ConfigurationError(f"run {view.run} has no trial {trial!r}: it has {list(view.trials)}")
+    return trial
 
 
 def trials_table(view: RunView) -> pd.DataFrame:

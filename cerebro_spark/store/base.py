@@ -15,8 +15,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from cerebro_spark.errors import AlreadyInStore, ConfigurationError
-from cerebro_spark.store.failures import already_in_store, not_in_store, store_errors
+from cerebro_spark.errors import AlreadyInStore, ConfigurationError, NotFoundInStore
+from cerebro_spark.store.failures import store_error, store_errors
 from cerebro_spark.store.idempotence import accept_own_bytes
 from cerebro_spark.store.streams import BlobWriter, StagedBlob
 
@@ -24,6 +24,7 @@ STAGING = ".staging"
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 """The folder under a store's root for unfinished writes. Its content is never listed, read or deleted by name."""
 
+_COPY = 8 << 20
 NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK}
 """The error numbers of `os.link` on a file system without hard links."""
 
@@ -94,8 +95,7 @@ class Store(ABC):
         """
         check_name(name)
         with self._errors(name):
-            if self._is_blob(name):
-                raise already_in_store(name, self.url)
+            self._check_free(name)
             staged = self._stage(name)
         file = BlobWriter(staged.file, lambda: self._errors(name))
         try:
@@ -108,7 +108,6 @@ class Store(ABC):
             with contextlib.suppress(Exception):
                 staged.discard()
 
-    @abstractmethod
     def read(self, name: str) -> bytes:
         """Read a blob.
 
@@ -121,6 +120,8 @@ class Store(ABC):
         Raises:
             NotFoundInStore: If there is no such blob.
         """
+        with self._errors(name), self.reader(name) as file:
+            return file.read()
 
     @abstractmethod
     def reader(self, name: str) -> AbstractContextManager[BinaryIO]:
@@ -278,9 +279,14 @@ class Store(ABC):
     def _stage(self, name: str) -> StagedBlob:
         """Open a file that will become `name` when it is committed."""
 
-    @abstractmethod
+    def _check_free(self, name: str) -> None:
+        if self._is_blob(name):
+            raise store_error(AlreadyInStore, name, self.url)
+
     def _fetch_blob(self, name: str, path: Path) -> None:
-        """Copy the bytes of the blob to a new local file."""
+        """Copy the bytes of the blob to a local file; replace what an earlier attempt left there."""
+        with self.reader(name) as source, open(path, "wb") as copy:
+            shutil.copyfileobj(source, copy, _COPY)
 
     def _make_durable(self, name: str) -> None:
         """Put the name of a blob that exists on disk, if the store does not do so by itself."""
@@ -296,7 +302,7 @@ class Store(ABC):
             return
         blobs = self.list(name)
         if not blobs:
-            raise not_in_store(name, self.url)
+            raise store_error(NotFoundInStore, name, self.url)
         for blob in blobs:
             path = staged / check_name(blob).removeprefix(name + "/")
             path.parent.mkdir(parents=True, exist_ok=True)

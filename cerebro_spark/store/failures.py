@@ -22,25 +22,23 @@ _TAKEN = {errno.EEXIST, errno.ENOTEMPTY}
 
 ErrorKind = type[StoreError]
 
+_SENTENCES: dict[ErrorKind, str] = {
+    NotFoundInStore: "{name!r} is not in the store {url}: `list` shows what is",
+    AlreadyInStore: "{name!r} is already in the store {url}: blobs are never changed, so choose another name or"
+    " delete it first",
+    StoreForbidden: "no permission for {name!r} in the store {url}: {error}",
+    StoreFull: "no room for {name!r} in the store {url}: {error}; free some space or choose another store",
+    StoreError: "{name!r} in the store {url}: {error}",
+}
 
-def not_in_store(name: str, url: str) -> NotFoundInStore:
-    """Return the error for a name that does not exist.
 
-    >>> str(not_in_store("a/b", "memory://x"))
+def store_error(kind: ErrorKind, name: str, url: str, error: str = "") -> StoreError:
+    """Return an error of this kind, with the name, the store and the message of the original error.
+
+    >>> str(store_error(NotFoundInStore, "a/b", "memory://x"))
     "'a/b' is not in the store memory://x: `list` shows what is"
     """
-    return NotFoundInStore(f"{name!r} is not in the store {url}: `list` shows what is")
-
-
-def already_in_store(name: str, url: str) -> AlreadyInStore:
-    """Return the error for writing a name that is taken.
-
-    >>> str(already_in_store("a", "memory://x"))
-    "'a' is already in the store memory://x: blobs are never changed, so choose another name or delete it first"
-    """
-    return AlreadyInStore(
-        f"{name!r} is already in the store {url}: blobs are never changed, so choose another name or delete it first"
-    )
+    return kind(_SENTENCES[kind].format(name=name, url=url, error=error))
 
 
 def error_kind(error: BaseException) -> ErrorKind:
@@ -57,20 +55,6 @@ def error_kind(error: BaseException) -> ErrorKind:
     if isinstance(error, PermissionError) or number in _FORBIDDEN:
         return StoreForbidden
     return StoreFull if number in _FULL else StoreError
-
-
-def as_store_error(error: BaseException, name: str, url: str, kind: ErrorKind) -> StoreError:
-    """Return a store error of this kind, with the name, the store and the message of the original error."""
-    if kind is NotFoundInStore:
-        return not_in_store(name, url)
-    if kind is AlreadyInStore:
-        return already_in_store(name, url)
-    message = one_line(error)
-    if kind is StoreForbidden:
-        return StoreForbidden(f"no permission for {name!r} in the store {url}: {message}")
-    if kind is StoreFull:
-        return StoreFull(f"no room for {name!r} in the store {url}: {message}; free some space or choose another store")
-    return StoreError(f"{name!r} in the store {url}: {message}")
 
 
 def one_line(error: BaseException) -> str:
@@ -103,4 +87,4 @@ def store_errors(
     except CerebroError:
         raise
     except catch as error:
-        raise as_store_error(error, name, url, kind(error)) from error
+        raise store_error(kind(error), name, url, one_line(error)) from error

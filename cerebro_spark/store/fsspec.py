@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import io
-import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from cerebro_spark.errors import ConfigurationError, MissingDependency
 from cerebro_spark.store.addresses import with_secrets_of, without_secrets
-from cerebro_spark.store.base import STAGING, Store, check_name
 from cerebro_spark.store.connection import PerProcess
-from cerebro_spark.store.failures import already_in_store, store_errors
+from cerebro_spark.store.failures import store_errors
+from cerebro_spark.store.files import FileStatus, RemoteStore
 from cerebro_spark.store.fsspec_uploads import CONDITIONAL, has_folders, upload_new
-from cerebro_spark.store.idempotence import accept_own_bytes
-from cerebro_spark.store.streams import SpooledBlob, open_reader
 
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure"}
 
 
-class FsspecStore(Store):
+class FsspecStore(RemoteStore):
     """Blobs as files or objects of an fsspec file system.
 
     How a name gets all bytes of one writer:
@@ -74,65 +71,12 @@ class FsspecStore(Store):
     def __reduce__(self) -> tuple[Any, tuple[str, dict[str, Any]]]:
         return _reopened, (self._address, self._options)
 
-    def write(self, name: str, data: bytes | memoryview) -> None:
-        check_name(name)
-        with accept_own_bytes(self, name, lambda: io.BytesIO(data)), self._errors(name):
-            if self._is_blob(name):
-                raise already_in_store(name, self.url)
-            self._put_new(name, bytes(data))
-
     def read(self, name: str) -> bytes:
-        path = self._path(name)
         with self._errors(name):
-            return bytes(self._fs.cat_file(path))
-
-    @contextmanager
-    def reader(self, name: str) -> Iterator[BinaryIO]:
-        path = self._path(name)
-        with self._errors(name):
-            raw = self._open(path)
-        with open_reader(raw, lambda: self._errors(name)) as file:
-            yield file
-
-    def size(self, name: str) -> int:
-        path = self._path(name)
-        with self._errors(name):
-            found = self._info(path)
-            if found is None or found["type"] != "file":
-                raise FileNotFoundError(path)
-            return int(found["size"])
-
-    def exists(self, name: str) -> bool:
-        path = self._path(name)
-        with self._errors(name):
-            return self._is_blob(name) or bool(self._files(path))
-
-    def list(self, folder: str = "") -> list[str]:
-        base = self._path(folder) if folder else self._root
-        with self._errors(folder):
-            return sorted(path[len(self._root) + 1 :] for path in self._files(base))
-
-    def delete(self, name: str) -> None:
-        path = self._path(name)
-        with self._errors(name):
-            for doomed in (path,) if self._is_blob(name) else self._files(path):
-                self._remove(doomed)
-            if has_folders(self._protocol):
-                self._remove_folders(path)
-
-    def sweep(self, older_than: float = 86_400.0) -> int:
-        with self._errors(STAGING):
-            leftovers = self._leftovers(older_than)
-            for path in leftovers:
-                self._remove(path)
-        return len(leftovers)
+            return bytes(self._fs.cat_file(self._path(name)))
 
     def beside(self, url: str) -> FsspecStore:
         return FsspecStore(with_secrets_of(url, self._address), **self._options)
-
-    def unfinished(self, older_than: float = 86_400.0) -> dict[str, int]:
-        with self._errors(STAGING):
-            return {path[len(self._root) + 1 :]: size for path, size in self._leftovers(older_than).items()}
 
     def connect(self) -> None:
         """Load the client library now.
@@ -143,11 +87,6 @@ class FsspecStore(Store):
         """
         self._connection.get()
 
-    def _leftovers(self, older_than: float) -> dict[str, int]:
-        limit = time.time() - older_than
-        found = sorted(self._find(self._staging_folder).items())
-        return {path: int(info["size"]) for path, info in found if _modified(info) <= limit}
-
     @property
     def _fs(self) -> Any:
         return self._connection.get()[0]
@@ -156,18 +95,12 @@ class FsspecStore(Store):
     def _root(self) -> str:
         return self._connection.get()[1]
 
-    @property
-    def _staging_folder(self) -> str:
-        return f"{self._root}/{STAGING}"
-
     def _connect(self) -> tuple[Any, str]:
-        try:
-            from fsspec.core import url_to_fs
-        except ImportError as error:
-            raise MissingDependency(f"{self.url} needs fsspec: {_remedy(self._protocol)}") from error
         # A cached listing does not show what other processes have written since.
         options = {"use_listings_cache": False, **self._options} if self._protocol in CONDITIONAL else self._options
         try:
+            from fsspec.core import url_to_fs
+
             fs, root = url_to_fs(self._address, **options)
         except ImportError as error:
             raise MissingDependency(
@@ -180,33 +113,29 @@ class FsspecStore(Store):
             ) from error
         return fs, root.rstrip("/")
 
-    def _path(self, name: str) -> str:
-        return f"{self._root}/{check_name(name)}"
-
-    def _info(self, path: str) -> dict[str, Any] | None:
+    def _status(self, path: str) -> FileStatus | None:
         self._fs.invalidate_cache()
         try:
-            return dict(self._fs.info(path))
+            return _file_status(path, self._fs.info(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def _is_blob(self, name: str) -> bool:
-        found = self._info(self._path(name))
-        return found is not None and found["type"] == "file"
+    def _files(self, folder: str) -> Iterator[str]:
+        hidden = self._staging + "/"
+        return (path for path in self._find(folder) if not path.startswith(hidden))
 
-    def _find(self, folder: str) -> dict[str, dict[str, Any]]:
+    def _staged(self) -> Iterator[FileStatus]:
+        return (_file_status(path, info) for path, info in sorted(self._find(self._staging).items()))
+
+    def _find(self, folder: str, withdirs: bool = False) -> dict[str, dict[str, Any]]:
         self._fs.invalidate_cache()
         try:
-            found = self._fs.find(folder, detail=True)
+            found = self._fs.find(folder, withdirs=withdirs, detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return {}
         # `find` of a file returns the file itself, and some object stores have empty objects in place of folders.
         prefix = folder + "/"
         return {path: info for path, info in found.items() if path.startswith(prefix) and not path.endswith("/")}
-
-    def _files(self, folder: str) -> tuple[str, ...]:
-        hidden = self._staging_folder + "/"
-        return tuple(path for path in self._find(folder) if not path.startswith(hidden))
 
     def _open(self, path: str) -> BinaryIO:
         if self._protocol == "memory":
@@ -218,20 +147,20 @@ class FsspecStore(Store):
             raise FileNotFoundError(path)
         return cast(BinaryIO, file)
 
-    def _remove(self, path: str) -> None:
-        # Not `rm`: there "*" and "[" in a name are a pattern.
-        with suppress(FileNotFoundError):
-            self._fs.rm_file(path)
+    def _delete(self, path: str) -> None:
+        status = self._status(path)
+        is_blob = status is not None and not status.is_folder
+        for doomed in (path,) if is_blob else self._files(path):
+            # Not `rm`: there "*" and "[" in a name are a pattern.
+            with suppress(FileNotFoundError):
+                self._fs.rm_file(doomed)
+        if has_folders(self._protocol):
+            self._remove_folders(path)
 
     def _remove_folders(self, path: str) -> None:
         """Remove `path` and the folders under it if they are empty, so that a blob can have the name."""
-        self._fs.invalidate_cache()
-        try:
-            found = self._fs.find(path, withdirs=True, detail=True)
-        except (FileNotFoundError, NotADirectoryError):
-            return  # another process has just removed it
-        folders = {name for name, info in found.items() if info["type"] == "directory"} | {path}
-        for folder in sorted(folders, reverse=True):
+        folders = [name for name, info in self._find(path, withdirs=True).items() if info["type"] == "directory"]
+        for folder in sorted([path, *folders], reverse=True):
             with suppress(OSError):
                 self._fs.rmdir(folder)
 
@@ -239,16 +168,13 @@ class FsspecStore(Store):
         # Clients have errors of their own: botocore's error for an unreachable server is no OSError.
         return store_errors(name, self.url, catch=(Exception,))
 
-    def _stage(self, name: str) -> SpooledBlob:
-        return SpooledBlob(lambda file: self._put_new(name, file))
-
-    def _put_new(self, name: str, source: bytes | Path) -> None:
-        upload_new(self._fs, self._protocol, source, self._path(name), self._staging_folder)
+    def _put_new(self, name: str, source: bytes | memoryview | Path) -> None:
+        upload_new(self._fs, self._protocol, source, self._path(name), self._staging)
 
     def _fetch_blob(self, name: str, path: Path) -> None:
         with self._errors(name):
             if self._protocol == "memory":  # open files of a blob share one position
-                path.write_bytes(self._fs.cat_file(self._path(name)))
+                path.write_bytes(self.read(name))
             else:
                 self._fs.get_file(self._path(name), str(path))
 
@@ -260,6 +186,10 @@ def _reopened(url: str, options: dict[str, Any]) -> FsspecStore:
 def _remedy(protocol: str) -> str:
     extra = _EXTRAS.get(protocol)
     return f"pip install 'cerebro-spark[{extra}]'" if extra else f"install the fsspec client for {protocol}://"
+
+
+def _file_status(path: str, info: dict[str, Any]) -> FileStatus:
+    return FileStatus(path, info["type"] != "file", int(info.get("size") or 0), _modified(info))
 
 
 def _modified(info: dict[str, Any]) -> float:

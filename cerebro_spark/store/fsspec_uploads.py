@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from cerebro_spark.store.files import move_new
+
 CONDITIONAL = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"})
 """Protocols whose client uploads atomically, and only if the name is free (`mode="create"`)."""
 
@@ -22,7 +24,7 @@ def has_folders(protocol: str) -> bool:
     return protocol not in CONDITIONAL and protocol != "memory"
 
 
-def upload_new(fs: Any, protocol: str, source: bytes | Path, path: str, staging: str) -> None:
+def upload_new(fs: Any, protocol: str, source: bytes | memoryview | Path, path: str, staging: str) -> None:
     """Create a file with the bytes of `source`.
 
     Args:
@@ -43,7 +45,7 @@ def upload_new(fs: Any, protocol: str, source: bytes | Path, path: str, staging:
         _put_and_move(fs, source, path, staging)
 
 
-def _put_conditionally(fs: Any, protocol: str, source: bytes | Path, path: str) -> None:
+def _put_conditionally(fs: Any, protocol: str, source: bytes | memoryview | Path, path: str) -> None:
     """Upload on the condition that the name is free.
 
     A client repeats an upload whose answer was lost, and then finds its own object: a tag distinguishes it from that of
@@ -69,60 +71,52 @@ def _put_conditionally(fs: Any, protocol: str, source: bytes | Path, path: str) 
     raise OSError(errno.EBUSY, "other writers of this name did not finish", path)
 
 
-def _put_in_memory(fs: Any, source: bytes | Path, path: str) -> None:
+def _put_in_memory(fs: Any, source: bytes | memoryview | Path, path: str) -> None:
     """Use `dict.setdefault`, which is atomic: the file of the first writer stays."""
     from fsspec.implementations.memory import MemoryFile
 
-    mine = MemoryFile(fs, path, source if isinstance(source, bytes) else source.read_bytes())
+    mine = MemoryFile(fs, path, source.read_bytes() if isinstance(source, Path) else bytes(source))
     if fs.store.setdefault(path, mine) is not mine:
         raise FileExistsError(errno.EEXIST, "exists already", path)
 
 
-def _put_and_move(fs: Any, source: bytes | Path, path: str, staging: str) -> None:
+def _put_and_move(fs: Any, source: bytes | memoryview | Path, path: str, staging: str) -> None:
     """Upload to a staging name and move it. Two writers cannot both succeed if the file system's `mv` is exclusive."""
     staged = f"{staging}/{uuid.uuid4().hex}"
     fs.makedirs(staging, exist_ok=True)
     try:
         _upload(fs, source, staged)
-        _move_new(fs, staged, path)
+        move_new(
+            lambda: _make_folder(fs, path.rpartition("/")[0]),
+            lambda: _move(fs, staged, path),
+            lambda: _exists(fs, staged),
+        )
     except BaseException:
         with suppress(FileNotFoundError):
             fs.rm_file(staged)
         raise
 
 
-def _move_new(fs: Any, staged: str, path: str) -> None:
-    folder = path.rpartition("/")[0]
-    for _ in range(_ATTEMPTS):
-        try:
-            fs.makedirs(folder, exist_ok=True)
-        except FileExistsError:
-            if fs.isfile(folder):
-                raise
-            continue  # it existed, and was deleted before fsspec looked at it
-        except FileNotFoundError:
-            continue  # a folder above it was deleted while it was made
-        except NotADirectoryError as error:
-            raise FileExistsError(errno.EEXIST, "a file is in the way", path) from error
-        try:
-            if _exists(fs, path):
-                raise FileExistsError(errno.EEXIST, "exists already", path)
-            fs.mv(staged, path)
-            return
-        except NotADirectoryError as error:
-            raise FileExistsError(errno.EEXIST, "a file is in the way", path) from error
-        except FileNotFoundError:
-            if not _exists(fs, staged):
-                raise
-            # else another process deleted the folder between the two calls
-    raise OSError(errno.EBUSY, "another process keeps deleting its folder", path)
+def _make_folder(fs: Any, folder: str) -> None:
+    try:
+        fs.makedirs(folder, exist_ok=True)
+    except FileExistsError as error:
+        if not fs.isfile(folder):
+            raise FileNotFoundError(errno.ENOENT, "deleted before fsspec looked at it", folder) from error
+        raise
 
 
-def _upload(fs: Any, source: bytes | Path, path: str, **options: Any) -> None:
-    if isinstance(source, bytes):
-        fs.pipe_file(path, source, **options)
-    else:
+def _move(fs: Any, staged: str, path: str) -> None:
+    if _exists(fs, path):
+        raise FileExistsError(errno.EEXIST, "exists already", path)
+    fs.mv(staged, path)
+
+
+def _upload(fs: Any, source: bytes | memoryview | Path, path: str, **options: Any) -> None:
+    if isinstance(source, Path):
         fs.put_file(str(source), path, **options)
+    else:
+        fs.pipe_file(path, bytes(source), **options)
 
 
 def _exists(fs: Any, path: str) -> bool:

@@ -27,7 +27,13 @@ def name_node() -> str:
     Raises:
         ConfigurationError: If the default file system is not HDFS, or there are no settings.
     """
-    found, place = _default_file_system()
+    live, folder = _spark_settings(), os.environ.get("HADOOP_CONF_DIR")
+    if live is not None:
+        found, place = str(live.get("fs.defaultFS") or ""), "the Spark session's Hadoop configuration"
+    elif folder:
+        found, place = _site_settings(folder).get("fs.defaultFS", ""), f"{folder}/core-site.xml"
+    else:
+        found, place = "", "there is neither a Spark session nor HADOOP_CONF_DIR, which"
     if not found.startswith("hdfs://"):
         raise ConfigurationError(
             f"'hdfs:///' needs the name node from fs.defaultFS, but {place} says {found!r}:"
@@ -39,45 +45,29 @@ def name_node() -> str:
 def client_settings() -> dict[str, str]:
     """Return the settings that a client needs. A store takes them along to workers that lack HADOOP_CONF_DIR."""
     live = _spark_settings()
-    if live is not None and (_names_hdfs(live) or not os.environ.get("HADOOP_CONF_DIR")):
-        pairs = {str(entry.getKey()): str(entry.getValue()) for entry in live.iterator()}
+    if live is None:
+        pairs = _site_settings(os.environ.get("HADOOP_CONF_DIR"))
     else:
-        pairs = _site_settings()
+        pairs = {str(entry.getKey()): str(entry.getValue()) for entry in live.iterator()}
     return {name: value for name, value in pairs.items() if name.startswith(_CLIENT_PREFIXES)}
 
 
-def _default_file_system() -> tuple[str, str]:
-    live = _spark_settings()
-    folder = os.environ.get("HADOOP_CONF_DIR")
-    if live is not None and (_names_hdfs(live) or not folder):
-        return str(live.get("fs.defaultFS") or ""), "the Spark session's Hadoop configuration"
-    if not folder:
-        return "", "there is neither a Spark session nor HADOOP_CONF_DIR, which"
-    return _site_settings().get("fs.defaultFS", ""), f"{folder}/core-site.xml"
-
-
 def _spark_settings() -> Any | None:
-    """Return the JVM's Configuration object of this process' active session, or None."""
+    """Return the JVM's Configuration object of this process' active session; None if HADOOP_CONF_DIR decides."""
     sql = sys.modules.get("pyspark.sql")
     session = sql.SparkSession.getActiveSession() if sql is not None else None
     # A Spark Connect session has no JVM on this side.
     context = getattr(session, "_sc", None)
-    return context._jsc.hadoopConfiguration() if context is not None else None
+    live = context._jsc.hadoopConfiguration() if context is not None else None
+    if live is None or not os.environ.get("HADOOP_CONF_DIR"):
+        return live
+    # A session that was started without HADOOP_CONF_DIR knows no HDFS.
+    return live if str(live.get("fs.defaultFS") or "").startswith("hdfs://") else None
 
 
-def _names_hdfs(live: Any) -> bool:
-    """Return whether the session knows an HDFS; one that was started without HADOOP_CONF_DIR does not."""
-    return str(live.get("fs.defaultFS") or "").startswith("hdfs://")
-
-
-def _site_settings() -> dict[str, str]:
-    folder = os.environ.get("HADOOP_CONF_DIR")
-    found: dict[str, str] = {}
-    for site in ("core-site.xml", "hdfs-site.xml") if folder else ():
-        path = Path(str(folder), site)
-        if path.exists():
-            found |= _read_site(path)
-    return found
+def _site_settings(folder: str | None) -> dict[str, str]:
+    sites = [Path(folder, site) for site in ("core-site.xml", "hdfs-site.xml")] if folder else []
+    return {name: value for site in sites if site.exists() for name, value in _read_site(site).items()}
 
 
 def _read_site(path: Path) -> dict[str, str]:

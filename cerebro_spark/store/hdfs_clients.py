@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO, Protocol, cast
 
 from cerebro_spark.errors import AlreadyInStore, MissingDependency, NotFoundInStore, StoreForbidden, StoreFull
 from cerebro_spark.store.failures import ErrorKind, error_kind
+from cerebro_spark.store.files import FileStatus
 
 # The Java class in an RPC error, and the store error for it.
 _JAVA_KINDS: dict[str, ErrorKind] = {
@@ -23,15 +25,6 @@ _JAVA_KINDS: dict[str, ErrorKind] = {
 }
 
 
-class FileStatus(NamedTuple):
-    """A file or folder of HDFS: absolute path, size in bytes, and time of the last change in seconds since 1970."""
-
-    path: str
-    is_folder: bool
-    size: int
-    modified: float
-
-
 class HdfsClient(Protocol):
     """What HdfsStore needs of a client. Paths are absolute. Errors are OSError or RuntimeError: `hdfs_error_kind`."""
 
@@ -39,7 +32,7 @@ class HdfsClient(Protocol):
         """Return what is at `path`, or None."""
 
     def list_folder(self, folder: str) -> Iterator[FileStatus]:
-        """Yield what is directly in `folder`; nothing if there is no such folder."""
+        """Yield what is directly in `folder`; nothing if there is no such folder, or it is a file."""
 
     def open(self, path: str) -> BinaryIO:
         """Open a seekable file for reading."""
@@ -48,7 +41,7 @@ class HdfsClient(Protocol):
         """Open a new file for writing, in blocks of `block_size` bytes; folders above it are made."""
 
     def make_folder(self, path: str) -> None:
-        """Make a folder and those above it. Folders that exist are no error."""
+        """Make a folder and those above it. Folders that exist are no error; a file may raise NotADirectoryError."""
 
     def rename_new(self, source: str, target: str) -> None:
         """Rename a file. Raises FileExistsError if `target` exists."""
@@ -73,38 +66,27 @@ class NativeClient:
 
     def status(self, path: str) -> FileStatus | None:
         try:
-            return self._status(self._client.get_file_info(path))
-        except FileNotFoundError:
+            with _under_file_is_not_a_directory():
+                return self._status(self._client.get_file_info(path))
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        except RuntimeError as error:
-            if is_under_file(error):
-                return None
-            raise
 
     def list_folder(self, folder: str) -> Iterator[FileStatus]:
-        try:
+        with suppress(FileNotFoundError, NotADirectoryError), _under_file_is_not_a_directory():
             for status in self._client.list_status(folder or "/", False):
-                yield self._status(status)
-        except FileNotFoundError:
-            return
+                if status.path != folder:  # a file lists itself
+                    yield self._status(status)
 
     def open(self, path: str) -> BinaryIO:
-        file: BinaryIO = self._client.read(path)
-        return file
+        return cast(BinaryIO, self._client.read(path))
 
     def create(self, path: str, block_size: int) -> BinaryIO:
-        file: BinaryIO = self._client.create(path, self._write_options(block_size=block_size))
-        return file
+        return cast(BinaryIO, self._client.create(path, self._write_options(block_size=block_size)))
 
     def make_folder(self, path: str) -> None:
-        if not path:
-            return
-        try:
-            self._client.mkdirs(path, create_parent=True)
-        except RuntimeError as error:
-            if is_under_file(error):
-                raise FileExistsError(errno.EEXIST, "a file is in the way", path) from error
-            raise
+        if path:
+            with _under_file_is_not_a_directory():
+                self._client.mkdirs(path, create_parent=True)
 
     def rename_new(self, source: str, target: str) -> None:
         try:
@@ -116,11 +98,8 @@ class NativeClient:
             raise
 
     def delete(self, path: str) -> None:
-        try:
+        with suppress(NotADirectoryError), _under_file_is_not_a_directory():
             self._client.delete(path, recursive=True)
-        except RuntimeError as error:
-            if not is_under_file(error):
-                raise
 
     @staticmethod
     def _status(status: Any) -> FileStatus:
@@ -147,18 +126,18 @@ class LibHdfsClient:
         return None if found.type == self._missing else self._status(found)
 
     def list_folder(self, folder: str) -> Iterator[FileStatus]:
-        selector = self._selector(folder or "/", allow_not_found=True)
-        return (self._status(found) for found in self._fs.get_file_info(selector))
+        status = self.status(folder or "/")
+        if status is not None and status.is_folder:
+            selector = self._selector(folder or "/", allow_not_found=True)
+            yield from map(self._status, self._fs.get_file_info(selector))
 
     def open(self, path: str) -> BinaryIO:
-        file: BinaryIO = self._fs.open_input_file(path)
-        return file
+        return cast(BinaryIO, self._fs.open_input_file(path))
 
     def create(self, path: str, block_size: int) -> BinaryIO:
         del block_size  # pyarrow takes it only for a whole connection
         self.make_folder(path.rpartition("/")[0])
-        file: BinaryIO = self._fs.open_output_stream(path)
-        return file
+        return cast(BinaryIO, self._fs.open_output_stream(path))
 
     def make_folder(self, path: str) -> None:
         if path:
@@ -208,3 +187,14 @@ def is_under_file(error: BaseException) -> bool:
     Depending on the call it answers with a ParentNotDirectoryException or an AccessControlException.
     """
     return "(is not a directory)" in str(error)
+
+
+@contextmanager
+def _under_file_is_not_a_directory() -> Iterator[None]:
+    """Raise the native client's errors for a path under a file as NotADirectoryError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if is_under_file(error):
+            raise NotADirectoryError(errno.ENOTDIR, "a file is in the way") from error
+        raise

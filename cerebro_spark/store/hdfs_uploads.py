@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cerebro_spark.errors import StoreError
+from cerebro_spark.store.files import move_new
 from cerebro_spark.store.hdfs_clients import HdfsClient, hdfs_error_kind
 
 _PIECE = 4 << 20
@@ -29,7 +30,11 @@ def upload_new(client: HdfsClient, source: bytes | memoryview | Path, staged: st
     """
     try:
         _upload(client, source, staged)
-        _rename(client, staged, target)
+        move_new(
+            lambda: client.make_folder(target.rpartition("/")[0]),
+            lambda: client.rename_new(staged, target),
+            lambda: client.status(staged) is not None,
+        )
     except BaseException:
         # Deleting an open file is allowed and ends its lease; closing it could hang on a dead data node.
         client.delete(staged)
@@ -78,17 +83,3 @@ def _pieces(source: bytes | memoryview | Path) -> Iterator[bytes | memoryview]:
         view = memoryview(source).cast("B")
         for start in range(0, len(view), _PIECE):
             yield view[start : start + _PIECE]
-
-
-def _rename(client: HdfsClient, staged: str, target: str) -> None:
-    for attempt in range(20):
-        try:
-            client.make_folder(target.rpartition("/")[0])
-            client.rename_new(staged, target)
-            return
-        except FileNotFoundError:
-            if client.status(staged) is None:
-                raise
-        # Another process deleted the target's folder between the two calls: wait a random time, not to meet it again.
-        time.sleep(random.uniform(0, 0.001 * (attempt + 1)))
-    raise OSError(f"another process keeps deleting the folder of {target}")

@@ -7,31 +7,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import BinaryIO, Protocol
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, BinaryIO
 
 from cerebro_spark.errors import AlreadyInStore, NotFoundInStore
+
+if TYPE_CHECKING:
+    from cerebro_spark.store.base import Store
 
 _log = logging.getLogger(__name__)
 _CHUNK = 1 << 20
 
 
-class ReadableStore(Protocol):
-    """The part of a store that is needed here."""
-
-    @property
-    def url(self) -> str:
-        """Its address."""
-
-    def reader(self, name: str) -> AbstractContextManager[BinaryIO]:
-        """Open `name` for reading."""
-
-    def _make_durable(self, name: str) -> None:
-        """Put the name of a blob that exists on disk."""
-
-
 @contextmanager
-def accept_own_bytes(store: ReadableStore, name: str, source: Callable[[], BinaryIO]) -> Iterator[None]:
+def accept_own_bytes(store: Store, name: str, source: Callable[[], BinaryIO]) -> Iterator[None]:
     """Run a write; if it fails because the name holds the bytes of `source`, it has succeeded.
 
     A client of an object store, or the kernel for a network file system, repeats a request whose answer was lost. The
@@ -46,19 +35,13 @@ def accept_own_bytes(store: ReadableStore, name: str, source: Callable[[], Binar
         _log.info("%r is in the store %s: only the answer to an earlier request was lost", name, store.url)
 
 
-def holds(store: ReadableStore, name: str, source: Callable[[], BinaryIO]) -> bool:
+def holds(store: Store, name: str, source: Callable[[], BinaryIO]) -> bool:
     """Return whether the name holds exactly the bytes of `source`."""
     try:
         with source() as ours, store.reader(name) as theirs:
-            return _same(ours, theirs)
-    except NotFoundInStore:
+            while wanted := ours.read(_CHUNK):
+                if theirs.read(len(wanted)) != wanted:
+                    return False
+            return not theirs.read(1)
+    except (NotFoundInStore, FileNotFoundError):  # the second: of a staged file that another process has swept
         return False
-
-
-def _same(ours: BinaryIO, theirs: BinaryIO) -> bool:
-    while True:
-        wanted = ours.read(_CHUNK)
-        if theirs.read(len(wanted) or 1) != wanted:
-            return False
-        if not wanted:
-            return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import time
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cerebro_spark.errors import ConfigurationError, StoreError
-from cerebro_spark.store.base import NO_LINKS, STAGING, Store, check_name
+from cerebro_spark.store.base import NO_LINKS, STAGING
+from cerebro_spark.store.files import FileStatus, FileStore, move_new
+from cerebro_spark.store.streams import StagedBlob
 
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 """The error numbers of `os.fsync` of a folder on a file system that puts names on disk by itself."""
@@ -22,7 +24,7 @@ _DURABLE: set[tuple[str, int]] = set()
 """Paths and inodes of folders whose names are known to be on disk."""
 
 
-class LocalStore(Store):
+class LocalStore(FileStore):
     """Blobs as files under one folder.
 
     A blob is written under a staging name, synced, then linked to its own name. It survives a power cut: its bytes are
@@ -58,90 +60,82 @@ class LocalStore(Store):
         return f"LocalStore({str(self.root)!r})"
 
     def read(self, name: str) -> bytes:
-        path = self._path(name)
         with self._errors(name):
-            return path.read_bytes()
+            return Path(self._path(name)).read_bytes()
 
     @contextmanager
     def reader(self, name: str) -> Iterator[BinaryIO]:
-        path = self._path(name)
         with self._errors(name):
-            file = open(path, "rb")  # noqa: SIM115 (only errors of opening it are the store's)
+            file = open(self._path(name), "rb")  # noqa: SIM115 (only errors of opening it are the store's)
         with file:
             yield file
 
-    def size(self, name: str) -> int:
-        path = self._path(name)
-        with self._errors(name):
-            if path.is_dir():
-                raise IsADirectoryError(errno.EISDIR, "is a folder", str(path))
-            return path.stat().st_size
-
-    def exists(self, name: str) -> bool:
-        path = self._path(name)
-        with self._errors(name):
-            return path.is_file() or next(self._files(path), None) is not None
-
-    def list(self, folder: str = "") -> list[str]:
-        base = self._path(folder) if folder else self.root
-        with self._errors(folder):
-            return sorted(path.relative_to(self.root).as_posix() for path in self._files(base))
-
-    def delete(self, name: str) -> None:
-        path = self._path(name)
-        with self._errors(name), suppress(FileNotFoundError, NotADirectoryError):
-            # Rename first, so that readers never see half a folder.
-            doomed = self._staging_path()
-            os.rename(path, doomed)
-            _remove(doomed)
-
-    def sweep(self, older_than: float = 86_400.0) -> int:
-        with self._errors(STAGING):
-            leftovers = self._leftovers(older_than)
-            for path in leftovers:
-                _remove(path)
-        return len(leftovers)
-
-    def unfinished(self, older_than: float = 86_400.0) -> dict[str, int]:
-        with self._errors(STAGING), suppress(FileNotFoundError):
-            return {f"{STAGING}/{path.name}": _size(path) for path in self._leftovers(older_than)}
-        return {}  # a writer has just finished or swept them
-
     def local_path(self, name: str) -> Path | None:
-        path = self._path(name)
+        path = Path(self._path(name))
         return path if path.exists() else None
 
-    def _leftovers(self, older_than: float) -> tuple[Path, ...]:
-        limit = time.time() - older_than
+    @property
+    def _root(self) -> str:
+        return str(self.root).rstrip("/")
+
+    def _status(self, path: str) -> FileStatus | None:
         try:
-            staged = sorted((self.root / STAGING).iterdir())
-        except FileNotFoundError:
-            return ()
-        return tuple(path for path in staged if _modified(path) <= limit)
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return FileStatus(path, stat.S_ISDIR(found.st_mode), found.st_size, found.st_mtime)
 
-    def _path(self, name: str) -> Path:
-        return self.root / check_name(name)
+    def _files(self, folder: str) -> Iterator[str]:
+        for place, folders, files in os.walk(folder or "/", onerror=_raise_unless_gone):
+            if place.rstrip("/") == self._root and STAGING in folders:
+                folders.remove(STAGING)
+            yield from (os.path.join(place, file) for file in files)
 
-    def _is_blob(self, name: str) -> bool:
-        return self._path(name).is_file()
+    def _staged(self) -> Iterator[FileStatus]:
+        staging = Path(self._staging)
+        for path in sorted(staging.iterdir()) if staging.is_dir() else ():
+            with suppress(FileNotFoundError):  # a writer has just finished it, or swept it
+                yield FileStatus(str(path), path.is_dir(), _size(path), path.lstat().st_mtime)
 
-    def _stage(self, name: str) -> _StagedLocalBlob:
-        return _StagedLocalBlob(self._staging_path(), self._path(name), self.root, self.url)
+    def _delete(self, path: str) -> None:
+        # Rename first, so that readers never see half a folder.
+        doomed = self._staging_path()
+        with suppress(FileNotFoundError, NotADirectoryError):
+            os.rename(path, doomed)
+        if doomed.is_dir():
+            # A writer may link a file into the folder while it is removed: the next `sweep` removes the rest.
+            shutil.rmtree(doomed, ignore_errors=True)
+        else:
+            doomed.unlink(missing_ok=True)
+
+    def _stage(self, name: str) -> StagedBlob:
+        target = Path(self._path(name))
+
+        def publish(staged: Path) -> None:
+            move_new(lambda: _make_folder(target.parent), lambda: self._link(staged, target), staged.exists)
+            self._make_durable(name)
+
+        return StagedBlob(self._staging_path(), publish, sync=True)
+
+    def _link(self, staged: Path, target: Path) -> None:
+        try:
+            os.link(staged, target)
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            raise StoreError(
+                f"the file system under {self.url} has no hard links, which a store needs so that {target.name!r}"
+                f" appears whole and only once ({error}): choose another folder, or the storage's own URL"
+            ) from error
 
     def _make_durable(self, name: str) -> None:
-        _sync_folders(self._path(name).parent, self.root)
+        _sync_folders(Path(self._path(name)).parent, self.root)
 
     def _fetch_blob(self, name: str, path: Path) -> None:
         shutil.copyfile(self._path(name), path)
 
-    def _files(self, base: Path) -> Iterator[Path]:
-        for folder, folders, files in os.walk(base, onerror=_raise_unless_gone):
-            if Path(folder) == self.root and STAGING in folders:
-                folders.remove(STAGING)
-            yield from (Path(folder, file) for file in files)
-
     def _staging_path(self) -> Path:
-        staging = self.root / STAGING
+        staging = Path(self._staging)
         if not staging.is_dir():
             staging.mkdir(parents=True, exist_ok=True)
             # The store's folder and those above it may be new too. Some of them may belong to other users.
@@ -151,59 +145,14 @@ class LocalStore(Store):
         return staging / uuid.uuid4().hex
 
 
-class _StagedLocalBlob:
-    """A file under a staging name. `commit` puts it on disk, links it to its own name, and puts that on disk too."""
-
-    def __init__(self, staged: Path, target: Path, root: Path, url: str) -> None:
-        self._staged = staged
-        self._target = target
-        self._root = root
-        self._url = url
-        self.file: BinaryIO = open(staged, "xb")  # noqa: SIM115 (it outlives this call)
-
-    def commit(self) -> None:
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()
-        self._link()
-        _sync_folders(self._target.parent, self._root)
-
-    def staged(self) -> BinaryIO:
-        return open(self._staged, "rb")
-
-    def discard(self) -> None:
-        self._staged.unlink(missing_ok=True)
-        self.file.close()
-
-    def _link(self) -> None:
-        for _ in range(100):
-            try:
-                self._make_folder()
-                os.link(self._staged, self._target)
-                return
-            except FileNotFoundError:
-                continue  # another process deleted the folder between the two calls
-            except OSError as error:
-                if error.errno in NO_LINKS:
-                    raise StoreError(
-                        f"the file system under {self._url} has no hard links, which a store needs so that"
-                        f" {self._target.name!r} appears whole and only once ({error}): choose another folder, or the"
-                        " storage's own URL"
-                    ) from error
-                raise
-        raise StoreError(f"{self._target} in {self._url}: another process keeps deleting its folder")
-
-    def _make_folder(self) -> None:
-        folder = self._target.parent
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except NotADirectoryError as error:
-            raise FileExistsError(errno.EEXIST, "a blob is in the way", str(folder)) from error
-        except FileExistsError as error:
-            if not folder.is_file():
-                # It was deleted between mkdir's attempt and mkdir's check whether it is a folder.
-                raise FileNotFoundError(errno.ENOENT, "deleted meanwhile", str(folder)) from error
-            raise
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        if not folder.is_file():
+            # It was deleted between mkdir's attempt and mkdir's check whether it is a folder.
+            raise FileNotFoundError(errno.ENOENT, "deleted meanwhile", str(folder)) from error
+        raise
 
 
 def _sync_folders(folder: Path, root: Path) -> None:
@@ -235,22 +184,6 @@ def _sync(folder: Path) -> None:
             raise
     finally:
         os.close(handle)
-
-
-def _remove(doomed: Path) -> None:
-    if doomed.is_dir():
-        # A writer may link a file into the folder while it is removed: the next `sweep` removes the rest.
-        shutil.rmtree(doomed, ignore_errors=True)
-    else:
-        doomed.unlink(missing_ok=True)
-
-
-def _modified(path: Path) -> float:
-    """Return when a file was last modified; one that is gone counts as new."""
-    try:
-        return path.lstat().st_mtime
-    except FileNotFoundError:
-        return float("inf")
 
 
 def _size(path: Path) -> int:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.local import LocalStore
+
+if TYPE_CHECKING:
+    from cerebro_spark.store.fsspec import FsspecStore
 
 
 def open_store(url: str | os.PathLike[str] | Store, **options: Any) -> Store:
@@ -42,12 +45,10 @@ def open_store(url: str | os.PathLike[str] | Store, **options: Any) -> Store:
     if not isinstance(address, str) or not address:
         raise ConfigurationError(f"{url!r} is no address of a store: give a path, or a URL such as 'hdfs:///user/me'")
     scheme, separator, _ = address.partition("://")
-    if not separator or "/" in scheme:
+    is_path = not separator or "/" in scheme
+    if is_path or scheme == "file":
         _refuse_options(address, options)
-        return LocalStore(address)
-    if scheme == "file":
-        _refuse_options(address, options)
-        return LocalStore(_local_path(address))
+        return LocalStore(address if is_path else _local_path(address))
     if scheme == "hdfs":
         return _open_hdfs(address, options)
     if scheme == "viewfs":
@@ -55,17 +56,15 @@ def open_store(url: str | os.PathLike[str] | Store, **options: Any) -> Store:
             f"{address!r} is a view that only Hadoop's own client can resolve: give the address behind it,"
             " 'hdfs://namenode:8020/path'"
         )
-    return _open_fsspec(address, options)
+    store = _fsspec_store(address, options)
+    store.connect()
+    return store
 
 
 def reopen(url: str) -> Store:
     """Return the store at an address that a run has kept, without connecting: it may never be used."""
     scheme = url.partition("://")[0]
-    if scheme in ("file", "hdfs"):
-        return open_store(url)
-    from cerebro_spark.store.fsspec import FsspecStore
-
-    return FsspecStore(url)
+    return open_store(url) if scheme in ("file", "hdfs") else _fsspec_store(url, {})
 
 
 def _local_path(url: str) -> str:
@@ -87,12 +86,10 @@ def _open_hdfs(url: str, options: dict[str, Any]) -> Store:
     return HdfsStore(url, options={**client_settings(), **given}, **options)
 
 
-def _open_fsspec(url: str, options: dict[str, Any]) -> Store:
+def _fsspec_store(url: str, options: dict[str, Any]) -> FsspecStore:
     from cerebro_spark.store.fsspec import FsspecStore
 
-    store = FsspecStore(url, **options)
-    store.connect()
-    return store
+    return FsspecStore(url, **options)
 
 
 def _refuse_options(address: str, options: dict[str, Any]) -> None:

@@ -78,13 +78,9 @@ def resolver_from(home: Store) -> Resolve:
     def resolve(reference: Reference) -> Store:
         from cerebro_spark.store.opening import reopen
 
-        if reference.below is not None:
-            return home.below(reference.below) if reference.below else home
-        if reference.url == home.url:
-            return home
-        inside = path_below(reference.url, home.url)
+        inside = path_below(reference.url, home.url) if reference.below is None else reference.below
         if inside is not None:
-            return home.below(inside)
+            return home.below(inside) if inside else home
         if server_of(reference.url) == server_of(home.url):
             return home.beside(reference.url)
         return reopen(reference.url)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
+from typing import BinaryIO, TypeVar, cast
 
 from cerebro_spark.errors import (
     AlreadyInStore,
@@ -31,10 +31,7 @@ from cerebro_spark.store.base import Store, check_name
 from cerebro_spark.store.connection import PerProcess
 from cerebro_spark.store.failures import one_line
 from cerebro_spark.store.idempotence import accept_own_bytes
-from cerebro_spark.store.streams import SpooledBlob
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
+from cerebro_spark.store.streams import RawReader, StagedBlob, spool
 
 T = TypeVar("T")
 
@@ -149,17 +146,13 @@ class RetryingStore(Store):
         return self.store.local_path(name)
 
     def _is_blob(self, name: str) -> bool:
-        def look() -> bool:
-            with self.store._errors(name):
-                return self.store._is_blob(name)
-
-        return self._retry("looking for", name, look)
+        return self._retry("looking for", name, lambda: self.store._is_blob(name))
 
     def _make_durable(self, name: str) -> None:
         with self.store._errors(name):
             self.store._make_durable(name)
 
-    def _stage(self, name: str) -> SpooledBlob:
+    def _stage(self, name: str) -> StagedBlob:
         """Keep the bytes on local disk until they are in the store, so that they can be sent again."""
 
         def put(path: Path) -> None:
@@ -169,15 +162,10 @@ class RetryingStore(Store):
 
             self._put(name, copy, lambda: open(path, "rb"))  # noqa: SIM115 (`_put` closes it)
 
-        return SpooledBlob(put)
+        return spool(put)
 
     def _fetch_blob(self, name: str, path: Path) -> None:
-        def fetch() -> None:
-            path.unlink(missing_ok=True)  # of an earlier attempt
-            with self.store._errors(name):
-                self.store._fetch_blob(name, path)
-
-        self._retry("fetching", name, fetch)
+        self._retry("fetching", name, lambda: self.store._fetch_blob(name, path))
 
     # -- attempts
 
@@ -192,7 +180,8 @@ class RetryingStore(Store):
         began, pause, tried = self.clock(), self.first, 0
         while True:
             try:
-                return act()
+                with self.store._errors(name):
+                    return act()
             except _FINAL:
                 raise
             except OSError as error:
@@ -227,7 +216,7 @@ def _rebuild(
     return RetryingStore(store, seconds=seconds, first=first, longest=longest, seed=seed, clock=clock, sleep=sleep)
 
 
-class _RetryingReader(io.RawIOBase):
+class _RetryingReader(RawReader):
     """A blob that is open for reading, and is opened again after a failed read."""
 
     def __init__(self, patient: RetryingStore, name: str) -> None:
@@ -238,12 +227,6 @@ class _RetryingReader(io.RawIOBase):
         self._file: BinaryIO | None = None
         self._do("opening", lambda file: 0)
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
     def tell(self) -> int:
         return self._place
 
@@ -251,17 +234,15 @@ class _RetryingReader(io.RawIOBase):
         self._place = self._do("reading", lambda file: file.seek(offset, whence))
         return self._place
 
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        view = memoryview(buffer).cast("B")
-        data = self._do("reading", lambda file: file.read(len(view)))
-        view[: len(data)] = data
-        self._place += len(data)
-        return len(data)
-
     def close(self) -> None:
         if not self.closed:
             self._open.close()
         super().close()
+
+    def _read(self, count: int) -> bytes:
+        data = self._do("reading", lambda file: file.read(count))
+        self._place += len(data)
+        return data
 
     def _do(self, doing: str, act: Callable[[BinaryIO], T]) -> T:
         def attempt() -> T:

@@ -6,11 +6,12 @@ They turn errors of a client library into store errors. An error of the caller p
 from __future__ import annotations
 
 import io
+import os
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from cerebro_spark.errors import StoreError
 
@@ -21,48 +22,48 @@ if TYPE_CHECKING:
 ErrorContext = Callable[[], AbstractContextManager[None]]
 
 
-class StagedBlob(Protocol):
-    """A blob that is being written. It becomes visible with `commit`."""
+class StagedBlob:
+    """A blob that is being written to a local file. It becomes visible with `commit`.
 
-    file: BinaryIO
+    Args:
+        path: The path of the file, which this process alone writes.
+        publish: Called with the path of the whole file when the blob is committed. Raises FileExistsError if the blob's
+            name is taken.
+        sync: Whether the bytes must be on disk before `publish` is called.
+    """
+
+    def __init__(self, path: Path, publish: Callable[[Path], None], sync: bool = False) -> None:
+        self._path = path
+        self._publish = publish
+        self._sync = sync
+        self.file: BinaryIO = open(path, "wb")  # noqa: SIM115 (it outlives this call)
 
     def commit(self) -> None:
         """Make all bytes visible under the blob's name. Raises FileExistsError if the name is taken."""
+        self.file.flush()
+        if self._sync:
+            os.fsync(self.file.fileno())
+        self.file.close()
+        self._publish(self._path)
 
     def staged(self) -> BinaryIO:
         """Open the written bytes for reading: needed when a commit failed."""
-
-    def discard(self) -> None:
-        """Remove the staged bytes, whether they were committed or not."""
-
-
-class SpooledBlob:
-    """A staged blob on local disk, for stores whose upload may have to be repeated.
-
-    Bytes on the way over a network cannot be sent twice; a file can.
-
-    Args:
-        upload: Called with the path of the whole file when the blob is committed.
-    """
-
-    def __init__(self, upload: Callable[[Path], None]) -> None:
-        self._upload = upload
-        handle, self._path = tempfile.mkstemp(prefix="cerebro-upload-")
-        self.file: BinaryIO = open(handle, "wb")  # noqa: SIM115 (it outlives this call)
-
-    def commit(self) -> None:
-        """Upload the file."""
-        self.file.close()
-        self._upload(Path(self._path))
-
-    def staged(self) -> BinaryIO:
-        """Open the file for reading."""
         return open(self._path, "rb")
 
     def discard(self) -> None:
-        """Remove the file."""
-        Path(self._path).unlink(missing_ok=True)
+        """Remove the staged bytes, whether they were committed or not."""
+        self._path.unlink(missing_ok=True)
         self.file.close()
+
+
+def spool(upload: Callable[[Path], None]) -> StagedBlob:
+    """Return a blob in a temporary file of this machine, for stores whose upload may have to be repeated.
+
+    Bytes on the way over a network cannot be sent twice; a file can.
+    """
+    handle, path = tempfile.mkstemp(prefix="cerebro-upload-")
+    os.close(handle)
+    return StagedBlob(Path(path), upload)
 
 
 class BlobWriter(io.BufferedIOBase, BinaryIO):
@@ -110,18 +111,31 @@ class BlobWriter(io.BufferedIOBase, BinaryIO):
             raise
 
 
-class _BlobReader(io.RawIOBase):
-    """A seekable file of a client library. Its errors become store errors."""
-
-    def __init__(self, inner: BinaryIO, errors: ErrorContext) -> None:
-        self._inner = inner
-        self._errors = errors
+class RawReader(io.RawIOBase):
+    """A seekable file for reading. A subclass has `seek`, `tell`, and `_read`, which returns up to `count` bytes."""
 
     def readable(self) -> bool:
         return True
 
     def seekable(self) -> bool:
         return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self._read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def _read(self, count: int) -> bytes:
+        raise NotImplementedError
+
+
+class _BlobReader(RawReader):
+    """A seekable file of a client library. Its errors become store errors."""
+
+    def __init__(self, inner: BinaryIO, errors: ErrorContext) -> None:
+        self._inner = inner
+        self._errors = errors
 
     def tell(self) -> int:
         return self._inner.tell()
@@ -131,21 +145,17 @@ class _BlobReader(io.RawIOBase):
             self._inner.seek(offset, whence)
             return self._inner.tell()
 
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        view = memoryview(buffer).cast("B")
-        with self._errors():
-            data = self._inner.read(len(view))
-        view[: len(data)] = data
-        return len(data)
-
     def readall(self) -> bytes:
-        with self._errors():
-            return self._inner.read(-1)
+        return self._read(-1)
 
     def close(self) -> None:
         if not self.closed:
             self._inner.close()
         super().close()
+
+    def _read(self, count: int) -> bytes:
+        with self._errors():
+            return self._inner.read(count)
 
 
 def open_reader(inner: BinaryIO, errors: ErrorContext) -> BinaryIO:

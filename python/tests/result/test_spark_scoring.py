@@ -88,7 +88,7 @@ def test_a_batch_of_rows_is_decoded_in_pieces(count: int, monkeypatch: pytest.Mo
     model: Any = SimpleNamespace(scorer=lambda: SimpleNamespace(predict=predict))
     columns = [Column("x", "feature", "float32", (2,), ("a", "b"))]
     cells = [pd.Series(np.arange(count) + 0.5), pd.Series(np.arange(count) * 10.0)]
-    sums, rows = scoring._predict(model, columns, ["a", "b"], np.full(count, -1), cells).values()
+    sums, rows = scoring._predict(model, columns, np.full(count, -1), cells).values()
     assert seen == {0: [0], 1: [1], 5: [3, 2], 6: [3, 3]}[count]
     np.testing.assert_allclose(sums, np.arange(count) * 11.0 + 0.5)
     assert rows.shape == (count, 2)

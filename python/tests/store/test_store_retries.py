@@ -62,6 +62,14 @@ def test_a_removal_that_a_network_file_system_made_twice(
     assert store.list() == []
 
 
+def test_a_staged_file_that_was_swept_is_a_store_error(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    with pytest.raises(NotFoundInStore), store.writer("a") as file:  # noqa: PT012 (the end of the block raises)
+        file.write(b"mine")
+        assert store.sweep(older_than=-60) == 1
+    assert store.list() == []
+
+
 @pytest.mark.parametrize("write", WAYS, ids=["write", "writer"])
 @pytest.mark.parametrize("error", [FileNotFoundError, FileExistsError], ids=["gone", "exists"])
 def test_a_move_whose_answer_was_lost(

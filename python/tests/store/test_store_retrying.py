@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro_spark.errors import (
@@ -72,7 +72,7 @@ class Flaky(FsspecStore):
     def delete(self, name: str) -> None:
         self._call(lambda: super(Flaky, self).delete(name), name)
 
-    def _put_new(self, name: str, source: bytes | Path) -> None:
+    def _put_new(self, name: str, source: bytes | memoryview | Path) -> None:
         self._call(lambda: super(Flaky, self)._put_new(name, source), name)
 
     def _fetch_blob(self, name: str, path: Path) -> None:
@@ -253,6 +253,7 @@ def test_deleting_is_given_up_soon() -> None:
         patient(flaky, clock).delete("a")
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(data=st.data())
 def test_a_reader_goes_on_where_it_was_interrupted(data: st.DataObject) -> None:
     content = bytes(range(256)) * 6000
@@ -268,6 +269,7 @@ def test_a_reader_goes_on_where_it_was_interrupted(data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
+@settings(deadline=None)  # a machine may be busy
 @given(data=st.data())
 def test_whatever_fails_a_store_holds_what_was_written_once(data: st.DataObject) -> None:
     """Random failures before and after the server acted: as long as patience lasts nobody notices any of them."""
