@@ -230,7 +230,7 @@ def test_what_is_said_while_somebody_is_lost_is_said_at_once(ear: Ear) -> None:
     (staying, stays), (dying, dies) = greeted(hub, ear), greeted(hub, ear)
     serve = hub._serve_ready
 
-    def interrupted(timeout: float | None, woken: bool = True) -> None:
+    def interrupted(timeout: float, woken: bool = True) -> None:
         if timeout == 0.0:
             hub.send(stays, LOAD)
         serve(timeout, woken)
