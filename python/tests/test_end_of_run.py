@@ -14,7 +14,8 @@ import sys
 import pytest
 import end_of_run
 end_of_run.SECONDS = 1.0
-sys.exit(pytest.main(["-q", "-p", "end_of_run", "-p", "no:cacheprovider", sys.argv[1]]))
+# No settings of folders above the test's.
+sys.exit(pytest.main(["-q", "-c", "/dev/null", "-p", "end_of_run", "-p", "no:cacheprovider", sys.argv[1]]))
 """
 _LEAVES_A_THREAD = """
 import threading
