@@ -17,6 +17,7 @@ from benchmarks.claims.figures import AVERAGING, KEPT, MOP, SEQUENTIAL, TIMES_P,
 from benchmarks.claims.spread import Spread, within_spread
 from benchmarks.claims.ways import Averaging, Point, Sequential, Synchronous, Way, curve, mean
 
+pytestmark = pytest.mark.slow
 PARAMS = {"batch_size": 8, "lr": 0.01, "seed": 3}
 
 

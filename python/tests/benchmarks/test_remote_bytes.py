@@ -11,6 +11,8 @@ import pytest
 from benchmarks import remote_bytes
 from benchmarks.remote_bytes import Remote, Setting, formulas, hopping, partitions_of, staying
 
+pytestmark = pytest.mark.slow
+
 SMALL = Setting(workers=4, trials=8, epochs=3, data_bytes=4_000, model_bytes=10)
 STORES = [None, 1, 2, 3, 4]
 
@@ -71,7 +73,6 @@ def test_all_is_the_sum_of_its_parts() -> None:
     assert Remote(data=1, written=2, read=4, hops=8).total == 7
 
 
-@pytest.mark.slow
 def test_the_command_prints_tables_and_writes_numbers_and_a_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

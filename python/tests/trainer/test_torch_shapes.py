@@ -140,6 +140,7 @@ class Hits:
         return self.hits / self.rows
 
 
+@pytest.mark.slow
 def test_metric_objects_are_fitted_or_refused() -> None:
     with pytest.raises(ConfigurationError, match=f"'hits'.*{STRETCHED}"):
         measured(nn.MSELoss(), X, Y, 1, hits=Hits())
