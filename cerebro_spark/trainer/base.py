@@ -19,7 +19,7 @@ from cerebro_spark.types import DigestName, Metrics, TrialId, Unit
 class Trainer(ABC):
     """Trains and evaluates trials of one search in one process, and keeps the models it has built.
 
-    **Who calls it.** The worker (`backend/worker.py`), and `result/` to predict, from one thread: no method is safe to
+    **Who calls it.** The worker (`backend/worker/`), and `result/` to predict, from one thread: no method is safe to
     call from two. One trial at a time is current. `build` and `load` make it so, the other methods work on it.
 
     **What it guarantees.** train(A), save, load in another process, train(B) leaves the same bits as train(A),

@@ -45,8 +45,8 @@ class Training:
     def recipe(self, search: Search, data: Any, store: Store, backend: Backend) -> Recipe:
         """Return the recipe of a run over `data`, which is prepared if it is not a Dataset yet."""
         options = self._options
+        check_functions(self.hooks)
         hooks = self.hooks.with_modules()
-        check_functions(hooks)
         arguments.check_replicas(options.replicas, backend.num_workers)
         _check_shared(store, backend)
         self.check_data(data)
