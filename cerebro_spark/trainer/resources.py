@@ -39,6 +39,7 @@ class Resources:
     precision: Literal["bfloat16", "float16"] | None = None
     model_memory: int = 4 << 30
     data_memory: int | None = None
+    compile: bool = False
 
     def __post_init__(self) -> None:
         if self.threads is not None and not _whole(self.threads, least=1):

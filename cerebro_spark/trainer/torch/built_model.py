@@ -37,6 +37,8 @@ class BuiltTorchModel(BuiltModel):
         self.parameters = [p for group in model.optimizer.param_groups for p in group["params"]]
         self._trainable = {name: p.requires_grad for name, p in model.module.named_parameters()}
         self.loss = BatchLoss(model.loss)
+        self.steps: Any = None
+        """What takes training steps with it, if that keeps something between units."""
 
     @property
     def nbytes(self) -> int:

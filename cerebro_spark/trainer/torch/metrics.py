@@ -72,7 +72,7 @@ class MetricCollector:
         self._pending.append((loss, weight))
         self._rows += rows
         if self._functions or self._objects:
-            output = _detach(output)
+            output = detach(output)
         for name, function in self._functions.items():
             self._values[name].append(_add_rows(name, *function.compute(output, label), rows))
         for name, metric in self._objects.items():
@@ -127,7 +127,7 @@ class MetricCollector:
         self._pending.clear()
 
 
-def _detach(output: Any) -> Any:
+def detach(output: Any) -> Any:
     """Return an output without its graph: a tensor, or a dict, tuple or list of them.
 
     An object of any other class stays as it is: a metric may need its attributes.
@@ -135,9 +135,9 @@ def _detach(output: Any) -> Any:
     if isinstance(output, torch.Tensor):
         return output.detach()
     if type(output) is dict:
-        return {name: _detach(part) for name, part in output.items()}
+        return {name: detach(part) for name, part in output.items()}
     if isinstance(output, tuple | list):
-        parts = [_detach(part) for part in output]
+        parts = [detach(part) for part in output]
         return type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)
     return output
 

@@ -20,11 +20,13 @@ from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
 from cerebro_spark.trainer.torch.batches import TensorBatches, Tensors
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
 from cerebro_spark.trainer.torch.device import capture_torch, claim_torch_device, restore_torch
+from cerebro_spark.trainer.torch.graphs import GraphedSteps
 from cerebro_spark.trainer.torch.inspection import TorchInspector, take_torch_snapshot
 from cerebro_spark.trainer.torch.metrics import MetricCollector
 from cerebro_spark.trainer.torch.model import TorchModel
 from cerebro_spark.trainer.torch.model_checks import check_model
 from cerebro_spark.trainer.torch.signature import compute_model_signature
+from cerebro_spark.trainer.torch.steps import EagerSteps
 from cerebro_spark.trainer.torch.tensors import from_numpy, wrap_tensor
 from cerebro_spark.types import Metrics
 
@@ -104,14 +106,21 @@ class TorchTrainer(FrameworkTrainer[BuiltTorchModel]):
     def _train(self, model: BuiltTorchModel, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:
         collector = self._make_collector(model, carried)
         scheduler = model.model.lr_scheduler if model.model.scheduler_step == "batch" else None
-        for tensors in self._batches.load(feed):
-            loss, output, label = self._compute_loss(model, tensors)
-            take_step(model, loss)
-            if scheduler is not None:
-                scheduler.step()
-            collector.add(loss.detach(), output, label)
-        model.model.optimizer.zero_grad()
+        steps = self._steps_of(model)
+        with steps.unit():
+            for tensors in self._batches.load(feed):
+                collector.add(*steps.take(tensors))
+                if scheduler is not None:
+                    scheduler.step()
+            model.model.optimizer.zero_grad()
         return collector.collect()
+
+    def _steps_of(self, model: BuiltTorchModel) -> EagerSteps | GraphedSteps:
+        if not self.resources.compile or self.device.type != "cuda":
+            return EagerSteps(model, self._compute_loss)
+        if model.steps is None:
+            model.steps = GraphedSteps(model, self._compute_loss)
+        return model.steps
 
     @torch.no_grad()
     def _evaluate(self, model: BuiltTorchModel, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:
@@ -175,18 +184,3 @@ def reduce_loss(loss: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor
             " such as torch.nn.BCEWithLogitsLoss(reduction='none')"
         )
     return (loss.reshape(len(loss), -1).mean(1) * weight.reshape(len(loss))).mean()
-
-
-def take_step(model: BuiltTorchModel, loss: torch.Tensor) -> None:
-    """Compute gradients, clip them, and take one step of the optimizer."""
-    own, scaler = model.model, model.scaler
-    own.optimizer.zero_grad()
-    torch.autograd.backward(scaler.scale(loss))
-    if own.clip_norm is not None or own.clip_value is not None:
-        scaler.unscale_(own.optimizer)
-    if own.clip_norm is not None:
-        torch.nn.utils.clip_grad_norm_(model.parameters, own.clip_norm)
-    if own.clip_value is not None:
-        torch.nn.utils.clip_grad_value_(model.parameters, own.clip_value)
-    scaler.step(own.optimizer)
-    scaler.update()
