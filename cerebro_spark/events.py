@@ -18,6 +18,7 @@ from cerebro_spark.types import (
     Partition,
     PartitionId,
     Report,
+    Steps,
     TrialId,
     Unit,
     Work,
@@ -203,7 +204,8 @@ class UnitFinished(Event):
 
     `metrics` are those of this unit alone; `values`, of a unit that was `final`, are those of the whole epoch. `waited`
     is how long the worker computed nothing before it, since the end of its unit before: saving that one's state,
-    waiting for this order and its checkpoint, loading it. The last of these is part of `seconds` too.
+    waiting for this order and its checkpoint, loading it. The last of these is part of `seconds` too. `steps` says how
+    its steps were taken.
     """
 
     worker: WorkerId
@@ -214,6 +216,7 @@ class UnitFinished(Event):
     metrics: Metrics = field(default_factory=Metrics)
     values: Mapping[str, float] | None = None
     waited: float = 0.0
+    steps: Steps = ""
 
 
 @dataclass(frozen=True, slots=True)

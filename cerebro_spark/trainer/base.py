@@ -13,7 +13,7 @@ from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
 from cerebro_spark.trainer.resources import Resources as Resources
 from cerebro_spark.trainer.sharing.hooks import Hooks as Hooks
 from cerebro_spark.trainer.sharing.hooks import Params as Params
-from cerebro_spark.types import DigestName, Metrics, TrialId, Unit
+from cerebro_spark.types import DigestName, Metrics, Steps, TrialId, Unit
 
 
 class Trainer(ABC):
@@ -45,6 +45,8 @@ class Trainer(ABC):
 
     framework: str
     """The name of the framework, as checkpoints have it."""
+    steps: Steps = ""
+    """How the steps of the last training unit were taken, where the trainer has a choice."""
 
     @abstractmethod
     def __init__(

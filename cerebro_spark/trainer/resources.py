@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 from cerebro_spark.errors import ConfigurationError
 
@@ -25,6 +26,11 @@ class Resources:
         data_memory: Bytes of training data that a worker keeps as tensors between units. None, the default, means half
             of the free memory of a GPU (8 GiB with Keras on TensorFlow, which does not report it), and 0 on a CPU,
             where making a tensor of the cached array costs nothing.
+        compile: Whether the training steps of PyTorch models on a GPU may be recorded as CUDA graphs, which launch all
+            kernels of a step at once. "auto", the default, records the steps of a model where that is exact, as tried
+            with real batches, and faster; True wherever it is exact; False never. Steps that are not recorded leave the
+            same bits as those that are. Without "auto" or True they leave others, by rounding: Adam and its like then
+            count their steps on the host. It means nothing to Keras, on a CPU and for a `train_fn`.
 
     Raises:
         ConfigurationError: If a value is none of those above.
@@ -39,7 +45,12 @@ class Resources:
     precision: Literal["bfloat16", "float16"] | None = None
     model_memory: int = 4 << 30
     data_memory: int | None = None
-    compile: bool = False
+    compile: Literal["auto"] | bool = "auto"
+
+    def __setstate__(self, state: Sequence[Any]) -> None:
+        """Take on the pickled fields. An older pickle lacks the last ones; `compile` was not known then."""
+        for index, own in enumerate(fields(self)):
+            object.__setattr__(self, own.name, state[index] if index < len(state) else False)
 
     def __post_init__(self) -> None:
         if self.threads is not None and not _whole(self.threads, least=1):
@@ -55,6 +66,10 @@ class Resources:
         if self.precision not in (None, "bfloat16", "float16"):
             raise ConfigurationError(
                 f"precision is {self.precision!r}, but must be 'bfloat16' or 'float16': leave it out for float32"
+            )
+        if self.compile not in ("auto", True, False):
+            raise ConfigurationError(
+                f"compile is {self.compile!r}, but must be 'auto', True or False: leave it out for 'auto'"
             )
         for name, size in (("model_memory", self.model_memory), ("data_memory", self.data_memory)):
             if size is not None and not _whole(size, least=0):

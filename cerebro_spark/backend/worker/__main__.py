@@ -19,8 +19,9 @@ from cerebro_spark.user_modules import import_sent_modules_first
 
 def main() -> None:
     """Run one worker to its end."""
-    # Warnings go to standard error, and from there into the driver's log.
+    # Warnings, and what the package itself has to say, go to standard error, and from there into the driver's log.
     logging.basicConfig(level=logging.WARNING)
+    logging.getLogger("cerebro_spark").setLevel(logging.INFO)
     import_sent_modules_first()
     spec = cloudpickle.load(sys.stdin.buffer)
     relay = OutputRelay()

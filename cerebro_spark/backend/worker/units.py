@@ -95,7 +95,15 @@ class UnitRunner:
             seconds = self._computed - began
             metrics = store_large_states(metrics, self._job, unit.trial, attempt, final=order.final)
             report = UnitFinished(
-                UNKNOWN_TIME, self._name, unit, attempt, seconds, metrics=metrics, values=values, waited=self._waited
+                UNKNOWN_TIME,
+                self._name,
+                unit,
+                attempt,
+                seconds,
+                metrics=metrics,
+                values=values,
+                waited=self._waited,
+                steps=self.trainer().steps if unit.kind == "train" else "",
             )
             self._finish(order, report)
         except Exception as error:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer.torch.losses import CheckedFunction
@@ -140,6 +141,11 @@ def detach(output: Any) -> Any:
         parts = [detach(part) for part in output]
         return type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)
     return output
+
+
+def copy_output(output: Any) -> Any:
+    """Return an output with copies of its tensors: a tensor, or a dict, tuple or list of them."""
+    return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, output)
 
 
 def _stack(weights: Sequence[Any], device: torch.device) -> torch.Tensor:

@@ -10,10 +10,18 @@ import torch
 
 from cerebro_spark.trainer.torch.batches import Tensors
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
+from cerebro_spark.types import Steps
 
 StepResult = tuple[torch.Tensor, Any, Any]
 """The loss of a batch, the output and the label."""
 ComputeLoss = Callable[[BuiltTorchModel, Tensors], StepResult]
+Shapes = tuple[tuple[str, torch.Size, torch.dtype], ...]
+"""The shape and dtype of each tensor of a batch."""
+
+
+def shapes_of(tensors: Tensors) -> Shapes:
+    """Return the shapes and dtypes of a batch."""
+    return tuple((name, tensor.shape, tensor.dtype) for name, tensor in tensors.items())
 
 
 class EagerSteps:
@@ -23,6 +31,8 @@ class EagerSteps:
         model: The built model.
         compute: Computes the loss of a batch.
     """
+
+    kind: Steps = "eager"
 
     def __init__(self, model: BuiltTorchModel, compute: ComputeLoss) -> None:
         self._model = model

@@ -17,14 +17,15 @@ from cerebro_spark.trainer.feed import Array, Batch, Feed
 from cerebro_spark.trainer.framework_trainer import FrameworkTrainer
 from cerebro_spark.trainer.sharing.inspection import Inspector
 from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
+from cerebro_spark.trainer.torch.auto_steps import AutoSteps
 from cerebro_spark.trainer.torch.batches import TensorBatches, Tensors
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
 from cerebro_spark.trainer.torch.device import capture_torch, claim_torch_device, restore_torch
-from cerebro_spark.trainer.torch.graphs import GraphedSteps
 from cerebro_spark.trainer.torch.inspection import TorchInspector, take_torch_snapshot
 from cerebro_spark.trainer.torch.metrics import MetricCollector
 from cerebro_spark.trainer.torch.model import TorchModel
 from cerebro_spark.trainer.torch.model_checks import check_model
+from cerebro_spark.trainer.torch.pilot import Generators
 from cerebro_spark.trainer.torch.signature import compute_model_signature
 from cerebro_spark.trainer.torch.steps import EagerSteps
 from cerebro_spark.trainer.torch.tensors import from_numpy, wrap_tensor
@@ -113,14 +114,18 @@ class TorchTrainer(FrameworkTrainer[BuiltTorchModel]):
                 if scheduler is not None:
                     scheduler.step()
             model.model.optimizer.zero_grad()
+        self.steps = steps.kind
         return collector.collect()
 
-    def _steps_of(self, model: BuiltTorchModel) -> EagerSteps | GraphedSteps:
+    def _steps_of(self, model: BuiltTorchModel) -> EagerSteps | AutoSteps:
         if not self.resources.compile or self.device.type != "cuda":
             return EagerSteps(model, self._compute_loss)
-        if model.steps is None:
-            model.steps = GraphedSteps(model, self._compute_loss)
-        return model.steps
+        steps: AutoSteps | None = model.steps
+        if steps is None:
+            generators = Generators(self._capture_generators, self._restore_generators)
+            steps = AutoSteps(model, self._compute_loss, generators, self.resources.compile == "auto")
+            model.steps = steps
+        return steps
 
     @torch.no_grad()
     def _evaluate(self, model: BuiltTorchModel, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:

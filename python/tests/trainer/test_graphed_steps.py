@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from torch import nn
 
 from cerebro_spark.trainer import Columns, ColumnSpec, Feed, Hooks, Resources, TorchModel
+from cerebro_spark.trainer.torch import auto_steps
 from cerebro_spark.trainer.torch.graphs import GraphedSteps
 from cerebro_spark.trainer.torch.trainer import TorchTrainer
 from cerebro_spark.types import Unit
@@ -87,16 +89,17 @@ def trainer(
     optimizer: str = "Adam",
     schedule: str | None = None,
     precision: Any = None,
+    compile: Any = True,
     **options: Any,
 ) -> TorchTrainer:
-    def model_fn(params: dict[str, float]) -> TorchModel:
+    def model_fn(params: Mapping[str, Any]) -> TorchModel:
         made = module()
         own = OPTIMIZERS[optimizer](made.parameters(), lr=params["lr"])
         scheduler, when = SCHEDULES[schedule] if schedule else (lambda o: None, "epoch")
         loss = nn.MSELoss()
         return TorchModel(made, own, loss, lr_scheduler=scheduler(own), scheduler_step=when, **options)  # type: ignore[arg-type]
 
-    return TorchTrainer(Hooks(model_fn), COLUMNS, seed=3, resources=Resources(precision=precision, compile=True))
+    return TorchTrainer(Hooks(model_fn), COLUMNS, seed=3, resources=Resources(precision=precision, compile=compile))
 
 
 def run(made: TorchTrainer, trials: list[str], epochs: int, folder: Path) -> list[Any]:
@@ -140,7 +143,7 @@ def test_a_graph_is_recorded_once_for_trials_that_differ_in_the_learning_rate(tm
     made = trainer()
     run(made, ["a", "b", "c"], 3, tmp_path)
     steps = made._require_current().model.steps
-    assert steps.captures == 3, "one for each trial that begins, whose optimizer has no state yet"
+    assert (made.steps, steps._steps.captures) == ("graph", 1)
 
 
 def test_a_hop_carries_everything(tmp_path: Path) -> None:
@@ -153,3 +156,148 @@ def test_a_hop_carries_everything(tmp_path: Path) -> None:
     for made in (straight, second):
         made.train(Unit("a", 2, "p0"), feed())
     assert straight.save(tmp_path / "straight").digest == second.save(tmp_path / "second").digest
+
+
+class Middle(nn.Module):
+    """A small network whose `forward` does something between its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(FEATURES, 32), nn.Linear(32, 1)
+        self.drop = nn.Dropout(0.2)
+
+    def between(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.last(self.drop(self.between(torch.relu(self.first(x))))).squeeze(1)
+
+
+class PythonNoise(Middle):
+    def between(self, x: torch.Tensor) -> torch.Tensor:
+        return x * random.choice([0.5, 1.0])
+
+
+class NumpyNoise(Middle):
+    def between(self, x: torch.Tensor) -> torch.Tensor:
+        return x * float(np.random.rand())
+
+
+class HostTensorNoise(Middle):
+    def between(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rand(1).to(x.device, non_blocking=True)
+
+
+class Branch(Middle):
+    def between(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 0.5 if x.mean() > 0.3 else x
+
+
+class Masked(Middle):
+    def between(self, x: torch.Tensor) -> torch.Tensor:
+        return x - x[x > 0].mean()
+
+
+class Count(Middle):
+    """Counts its steps on the host, in a state that hops, and uses the count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+
+    def get_extra_state(self) -> Any:
+        return {"steps": self.steps}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.steps = state["steps"]
+
+    def between(self, x: torch.Tensor) -> torch.Tensor:
+        self.steps += self.training
+        return x / (1 + self.steps)
+
+
+class Own(Middle):
+    """Draws its own numbers, from a generator on the host that no kernel knows."""
+
+    def between(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.normal(0.0, 1.0, (1,)).item()
+
+
+STAY_EAGER = {
+    PythonNoise: "draws random numbers on the host",
+    NumpyNoise: "draws random numbers on the host",
+    HostTensorNoise: "draws random numbers on the host",
+    Branch: "cannot be recorded",
+    Masked: "cannot be recorded",
+    Count: "would not do what its Python code does",
+    Own: "draws random numbers on the host",
+}
+
+
+@pytest.mark.parametrize("module", STAY_EAGER, ids=lambda module: module.__name__)
+def test_what_a_graph_would_freeze_stays_eager(
+    module: type[Middle], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tried").mkdir()
+    made = trainer(module)
+    with caplog.at_level("INFO"):
+        found = run(made, ["a", "b"], 2, tmp_path / "tried")
+    assert made.steps == "eager"
+    said = [record.getMessage() for record in caplog.records if "trains by" in record.getMessage()]
+    assert len(said) == 1
+    assert said[0].startswith(f"{module.__name__} trains by eager steps: ")
+    assert STAY_EAGER[module] in said[0]
+    # Nothing that was tried has left a trace: the bits are those of a process that never tries.
+    monkeypatch.setattr(auto_steps.AutoSteps, "_decide", lambda steps: steps._settle(False, "not tried"))
+    assert found == run(trainer(module), ["a", "b"], 2, tmp_path)
+
+
+def test_the_pilot_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tried").mkdir()
+    tried = run(trainer(cnn, "SGD", "every batch"), ["a", "b"], 2, tmp_path / "tried")
+    monkeypatch.setattr(auto_steps.AutoSteps, "_decide", lambda steps: steps._settle(False, "not tried"))
+    assert tried == run(trainer(cnn, "SGD", "every batch"), ["a", "b"], 2, tmp_path)
+
+
+class Kept:
+    """A metric that keeps what it is given until the end of the unit."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.outputs: list[torch.Tensor] = []
+        self.labels: list[torch.Tensor] = []
+
+    def update(self, output: torch.Tensor, label: torch.Tensor) -> None:
+        self.outputs, self.labels = [*self.outputs, output], [*self.labels, label]
+
+    def compute(self) -> torch.Tensor:
+        return (torch.cat(self.outputs) * torch.cat(self.labels)).sum()
+
+
+def test_what_a_metric_keeps_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kept_by(made: TorchTrainer) -> Any:
+        made.build("a", {"lr": 0.01})
+        metrics = made.train(Unit("a", 1, "p0"), feed())
+        return made.steps, made.finish(metrics)
+
+    graphed = kept_by(trainer(metrics={"kept": Kept()}))
+    monkeypatch.setattr(GraphedSteps, "take", GraphedSteps.take_eagerly)
+    assert graphed == ("graph", kept_by(trainer(metrics={"kept": Kept()}))[1])
+
+
+def test_by_itself_it_takes_graphs_where_launching_is_the_limit(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    made = trainer(compile="auto")
+    with caplog.at_level("INFO"):
+        run(made, ["a"], 2, tmp_path)
+    assert made.steps == "graph", caplog.text
+
+
+def test_without_it_the_steps_are_those_of_the_users_optimizer(tmp_path: Path) -> None:
+    made = trainer(compile=False)
+    run(made, ["a"], 1, tmp_path)
+    assert made.steps == "eager"
+    assert made._require_current().model.steps is None

@@ -1,0 +1,176 @@
+"""Chooses between eager steps and CUDA graphs while a model trains, once for each structure in a process.
+
+Both leave the same bits, so the choice may come at any time and needs no record.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from cerebro_spark.trainer.torch.batches import Tensors
+from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
+from cerebro_spark.trainer.torch.graphs import GraphedSteps
+from cerebro_spark.trainer.torch.pilot import Generators, Pilot
+from cerebro_spark.trainer.torch.steps import ComputeLoss, Shapes, StepResult, shapes_of
+from cerebro_spark.types import Steps
+
+_log = logging.getLogger(__name__)
+
+_WARM_UP = 3
+_TIMED = 6
+_LEAST_HOST_SHARE = 0.6
+"""The share of a step's time that the host takes to launch it, below which the device is the limit anyway."""
+
+
+class Stopwatch:
+    """Times a few steps in a row, after some that do not count. The device is waited for before and after them.
+
+    Args:
+        clock: Returns the time in seconds.
+        wait: Waits for the device.
+
+    >>> ticks = iter([0.0, 0.5, 2.0, 2.5])
+    >>> watch = Stopwatch(lambda: next(ticks), lambda: None)
+    >>> for _ in range(_WARM_UP + _TIMED):
+    ...     watch.begin()
+    ...     watch.end()
+    >>> watch.is_done, round(watch.seconds, 2), watch.host_share
+    (True, 0.33, 0.25)
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.perf_counter,
+        wait: Callable[[], None] = torch.cuda.synchronize,
+    ) -> None:
+        self._clock = clock
+        self._wait = wait
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew: what interrupts a row of steps must not be counted."""
+        self._steps = 0
+        self._began = 0.0
+        self.seconds = 0.0
+        self.host_share = 0.0
+
+    @property
+    def is_done(self) -> bool:
+        return self._steps == _WARM_UP + _TIMED
+
+    def begin(self) -> None:
+        """A step begins."""
+        if self._steps == _WARM_UP:
+            self._wait()
+            self._began = self._clock()
+
+    def end(self) -> None:
+        """The host has launched a step."""
+        self._steps += 1
+        if self.is_done:
+            launched = self._clock() - self._began
+            self._wait()
+            taken = self._clock() - self._began
+            self.seconds, self.host_share = taken / _TIMED, launched / taken if taken else 1.0
+
+
+class AutoSteps:
+    """The training steps of one built model: eager at first, by graphs once these are known to be exact and faster.
+
+    Args:
+        model: The built model.
+        compute: Computes the loss of a batch.
+        generators: The random generators of the process.
+        measures: Whether graphs must also be faster. False takes them wherever they are exact.
+    """
+
+    def __init__(
+        self, model: BuiltTorchModel, compute: ComputeLoss, generators: Generators, measures: bool = True
+    ) -> None:
+        self._steps = GraphedSteps(model, compute)
+        self._pilot = Pilot(model, compute, generators)
+        self._name = type(model.model.module).__name__
+        self._measures = measures
+        self._batches: list[Tensors] = []
+        self._shapes: Shapes = ()
+        self._eager, self._graphed = Stopwatch(), Stopwatch()
+        self._choice: bool | None = None
+        self._is_settled = False
+
+    @property
+    def kind(self) -> Steps:
+        """How steps are taken now."""
+        return "graph" if self._choice else "eager"
+
+    @contextmanager
+    def unit(self) -> Iterator[None]:
+        """Prepare for the steps of one unit."""
+        self._start_over()
+        with self._steps.unit():
+            yield
+
+    def take(self, tensors: Tensors) -> StepResult:
+        """Compute gradients, clip them, and take one step of the optimizer."""
+        if self._is_settled:
+            return self._steps.take(tensors) if self._choice else self._steps.take_eagerly(tensors)
+        shapes = shapes_of(tensors)
+        if shapes != self._shapes:
+            self._start_over()
+            self._shapes = shapes
+        return self._try_graph(tensors) if self._choice else self._try_eager(tensors)
+
+    def _start_over(self) -> None:
+        self._batches.clear()
+        self._shapes = ()
+        for watch in (self._eager, self._graphed):
+            if not watch.is_done:
+                watch.reset()
+
+    def _try_eager(self, tensors: Tensors) -> StepResult:
+        result = self._timed(self._eager, self._steps.take_eagerly, tensors)
+        self._batches.append(tensors)
+        if self._eager.is_done:
+            self._decide()
+            self._batches.clear()
+        return result
+
+    def _decide(self) -> None:
+        """Choose between eager steps for good and a try of graphs."""
+        if self._measures and self._eager.host_share < _LEAST_HOST_SHARE:
+            self._settle(
+                False, f"its steps keep the GPU busy: launching them takes {self._eager.host_share:.0%} of them"
+            )
+            return
+        obstacle = self._pilot.find_obstacle(self._batches)
+        if obstacle:
+            self._settle(False, obstacle)
+            return
+        self._choice = True
+        if not self._measures:
+            self._settle(True, "they leave the same bits")
+
+    def _try_graph(self, tensors: Tensors) -> StepResult:
+        result = self._timed(self._graphed, self._steps.take, tensors)
+        if self._graphed.is_done:
+            before, now = self._eager.seconds * 1e6, self._graphed.seconds * 1e6
+            times = f"{now:.0f} us a step instead of {before:.0f}"
+            self._settle(now < before, times)
+        return result
+
+    def _settle(self, choice: bool, why: str) -> None:
+        self._choice, self._is_settled = choice, True
+        if not choice:
+            self._steps.forget()
+        how = "CUDA graphs" if choice else "eager steps"
+        _log.info("%s trains by %s: %s", self._name, how, why)
+
+    def _timed(self, watch: Stopwatch, take: Callable[[Tensors], StepResult], tensors: Tensors) -> StepResult:
+        watch.begin()
+        result = take(tensors)
+        watch.end()
+        return result

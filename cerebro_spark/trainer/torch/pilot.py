@@ -1,0 +1,166 @@
+"""Finds out whether CUDA graphs leave the bits of eager steps. It leaves no trace in the model or the generators."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from cerebro_spark.trainer.checkpoints.arrays import MemorySource, StateArray, wrap_numpy
+from cerebro_spark.trainer.checkpoints.digest import compute_digest
+from cerebro_spark.trainer.checkpoints.randomness import capture_host, seed_host
+from cerebro_spark.trainer.checkpoints.tree import Tree, flatten
+from cerebro_spark.trainer.torch.batches import Tensors
+from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
+from cerebro_spark.trainer.torch.graphs import GraphedSteps
+from cerebro_spark.trainer.torch.metrics import copy_output, detach
+from cerebro_spark.trainer.torch.steps import ComputeLoss, StepResult
+from cerebro_spark.trainer.torch.tensors import tensor_bytes, wrap_tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Generators:
+    """How the random generators of the process are read and set.
+
+    Attributes:
+        capture: Returns the states of all generators.
+        restore: Sets them.
+    """
+
+    capture: Callable[[], Tree]
+    restore: Callable[[Tree], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What steps left: the state of the model and of the device's generator, what they returned, the host's draws."""
+
+    digest: str
+    generator: bytes
+    results: list[bytes]
+    drew_on_host: bool
+
+
+class Pilot:
+    """Takes steps with the same batches from the same state, eagerly and by graphs, and compares all they leave.
+
+    The host's generators differ between the two. So what a graph would freeze shows: random numbers of the host, and
+    attributes, hooks and other Python code that make one step differ from another.
+
+    Args:
+        model: The built model; its state is put back afterwards.
+        compute: Computes the loss of a batch.
+        generators: The random generators of the process, which are put back too.
+    """
+
+    def __init__(self, model: BuiltTorchModel, compute: ComputeLoss, generators: Generators) -> None:
+        self._model = model
+        self._compute = compute
+        self._generators = generators
+
+    def find_obstacle(self, batches: Sequence[Tensors]) -> str:
+        """Return why steps cannot be taken by graphs; "" if nothing speaks against it.
+
+        Args:
+            batches: Real batches of one shape, enough for a graph to be recorded and to be repeated several times.
+        """
+        start = self._generators.capture()
+        state = copy_state(self._model)
+        try:
+            with _repeatable_kernels():
+                return self._compare(batches, state, start)
+        finally:
+            self._put_back(state, start)
+
+    def _compare(self, batches: Sequence[Tensors], state: MemorySource, start: Tree) -> str:
+        steps = GraphedSteps(self._model, self._compute)
+        eager = self._try(steps.take_eagerly, batches, state, start, seed=1)
+        if eager.drew_on_host:
+            return "it draws random numbers on the host"
+        try:
+            graphed = self._try(steps.take, batches, state, start, seed=2)
+        except Exception as error:  # recording runs the user's code, which may raise anything where it asks the device
+            torch.cuda.synchronize()
+            return f"it cannot be recorded: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        if steps.captures == 0:
+            return "no step of it is like the one before"
+        return "" if graphed == eager else "a recorded step would not do what its Python code does in every step"
+
+    def _try(
+        self,
+        take: Callable[[Tensors], StepResult],
+        batches: Sequence[Tensors],
+        state: MemorySource,
+        start: Tree,
+        seed: int,
+    ) -> _Outcome:
+        """Take a step with each batch, from a state, with other generators of the host for every `seed`."""
+        self._put_back(state, start)
+        seed_host(seed)
+        torch.default_generator.manual_seed(seed)
+        before = self._host_state()
+        results = [copy_output(detach(take(batch))) for batch in batches]
+        drew = before != self._host_state()
+        generator = torch.cuda.get_rng_state(self._model.parameters[0].device)
+        # Only now the device is waited for.
+        parts = [tensor_bytes(leaf).tobytes() for leaf in _tensors_of(results)]
+        return _Outcome(digest_state(self._model), bytes(generator.numpy()), parts, drew)
+
+    def _put_back(self, state: MemorySource, generators: Tree) -> None:
+        self._model.model.optimizer.zero_grad()
+        self._model.restore(state)
+        self._generators.restore(generators)
+
+    def _host_state(self) -> Any:
+        return repr(capture_host()["numpy"]), random.getstate(), torch.default_generator.get_state().numpy().tobytes()
+
+
+def copy_state(model: BuiltTorchModel) -> MemorySource:
+    """Return a copy of the state of a built model, in the memory of the host."""
+    json, arrays = flatten({"model": model.state()}, _wrap_array)
+    return MemorySource([_copy_array(array) for array in arrays], json)
+
+
+def digest_state(model: BuiltTorchModel) -> str:
+    """Return the digest of the state of a built model."""
+    json, arrays = flatten({"model": model.state()}, _wrap_array)
+    return compute_digest(arrays, json)
+
+
+def _wrap_array(name: str, leaf: Any) -> StateArray | None:
+    return wrap_tensor(name, leaf) or wrap_numpy(name, leaf)
+
+
+def _copy_array(array: StateArray) -> StateArray:
+    copy = memoryview(bytes(array.data()))
+    return array._replace(data=lambda: copy)
+
+
+def _tensors_of(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+@contextmanager
+def _repeatable_kernels() -> Iterator[None]:
+    """Choose kernels that leave the same bits each time, where PyTorch has them: others could not be compared."""
+    cudnn = torch.backends.cudnn
+    before = cudnn.deterministic, cudnn.benchmark
+    strict, only_warns = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cudnn.deterministic, cudnn.benchmark = True, False
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        try:
+            yield
+        finally:
+            cudnn.deterministic, cudnn.benchmark = before
+            torch.use_deterministic_algorithms(strict, warn_only=only_warns)
