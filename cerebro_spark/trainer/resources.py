@@ -29,8 +29,9 @@ class Resources:
         compile: Whether the training steps of PyTorch models on a GPU may be recorded as CUDA graphs, which launch all
             kernels of a step at once. "auto", the default, records the steps of a model where that is exact, as tried
             with real batches, and faster; True wherever it is exact; False never. Steps that are not recorded leave the
-            same bits as those that are. Without "auto" or True they leave others, by rounding: Adam and its like then
-            count their steps on the host. It means nothing to Keras, on a CPU and for a `train_fn`.
+            same bits as those that are: Adam, AdamW and SGD then use PyTorch's fused kernels, others their
+            implementation for graphs. Those of False differ by rounding: they are the user's own optimizer as it is. It
+            means nothing to Keras, on a CPU and for a `train_fn`.
 
     Raises:
         ConfigurationError: If a value is none of those above.

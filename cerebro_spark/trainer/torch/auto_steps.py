@@ -132,12 +132,13 @@ class AutoSteps:
                 watch.reset()
 
     def _try_eager(self, tensors: Tensors) -> StepResult:
-        result = self._timed(self._eager, self._steps.take_eagerly, tensors)
-        self._batches.append(tensors)
         if self._eager.is_done:
+            # Not after the last step: whoever still has its result would tie gradients to the stream of eager steps.
             self._decide()
             self._batches.clear()
-        return result
+            return self.take(tensors)
+        self._batches.append(tensors)
+        return self._timed(self._eager, self._steps.take_eagerly, tensors)
 
     def _decide(self) -> None:
         """Choose between eager steps for good and a try of graphs."""

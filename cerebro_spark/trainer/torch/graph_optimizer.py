@@ -10,12 +10,17 @@ import torch
 
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
 
+_FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
+"""Optimizers with a fused kernel for GPUs, which reads the learning rate and the step count there."""
+
 
 class GraphOptimizer:
     """Takes steps of an optimizer whose learning rates and step counts are on the device.
 
-    The user's optimizer keeps its numbers: schedulers see and set them as ever. A step leaves the same bits whether it
-    is recorded, repeated or taken at once; those of a step without this class differ, by rounding.
+    A step is that of PyTorch's fused kernel, where the optimizer has one and the user asked for no other, or that of
+    its implementation for graphs (`capturable`). The user's optimizer keeps its numbers: schedulers see and set them as
+    ever. A step leaves the same bits whether it is recorded, repeated or taken at once; those of a step without this
+    class differ, by rounding.
 
     Args:
         model: The built model whose optimizer it is.
@@ -25,7 +30,9 @@ class GraphOptimizer:
         self._optimizer = model.model.optimizer
         self._scaled = model.scaler.is_enabled()
         self._device = model.parameters[0].device
-        self._rates = [torch.zeros((), dtype=torch.float64, device=self._device) for _ in self._groups]
+        self._is_fused = all(map(self._fuses, self._groups))
+        kind = torch.float32 if self._is_fused else torch.float64
+        self._rates = [torch.zeros((), dtype=kind, device=self._device) for _ in self._groups]
         self._sent: list[float | None] = [None] * len(self._rates)
         self._kept: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
         """The tensors of the state on the device, by parameter: graphs expect them where they were."""
@@ -38,7 +45,7 @@ class GraphOptimizer:
     @property
     def is_plain(self) -> bool:
         """Whether a step is the user's own: some optimizers take no rate on the device, and a scaler asks the host."""
-        return self._scaled or not all("capturable" in group for group in self._groups)
+        return self._scaled or not (self._is_fused or all("capturable" in group for group in self._groups))
 
     @property
     def is_repeatable(self) -> bool:
@@ -93,14 +100,14 @@ class GraphOptimizer:
         if self.is_plain:
             self._optimizer.step()
             return
-        own = [(group["lr"], group["capturable"]) for group in self._groups]
+        own = [dict(group) for group in self._groups]
         for group, rate in zip(self._groups, self._rates, strict=True):
-            group["lr"], group["capturable"] = rate, True
+            group.update(self._settings(group, rate))
         try:
             self._optimizer.step()
         finally:
-            for group, (rate, capturable) in zip(self._groups, own, strict=True):
-                group["lr"], group["capturable"] = rate, capturable
+            for group, before in zip(self._groups, own, strict=True):
+                group.update(before)
 
     def constants(self) -> tuple[Any, ...]:
         """Return the numbers that a graph of a step has as constants."""
@@ -111,6 +118,19 @@ class GraphOptimizer:
             for key, value in group.items()
             if key not in sent
         )
+
+    def _fuses(self, group: dict[str, Any]) -> bool:
+        """Whether the steps of a group are taken by the fused kernel."""
+        if type(self._optimizer) not in _FUSED or group.get("differentiable"):
+            return False
+        asked = group.get("foreach"), group.get("fused")
+        floats = all(p.is_floating_point() and p.device == self._device for p in group["params"])
+        return floats and asked in ((None, None), (None, True), (False, True))
+
+    def _settings(self, group: dict[str, Any], rate: torch.Tensor) -> dict[str, Any]:
+        """Return how a group is to be during a step."""
+        capturable = {"capturable": True} if "capturable" in group else {}
+        return {"lr": rate, **capturable, **({"fused": True, "foreach": False} if self._is_fused else {})}
 
     def _count_on_host(self) -> list[torch.Tensor]:
         """Return the parameters whose steps the optimizer itself would count on the host."""

@@ -86,11 +86,18 @@ class Pilot:
         try:
             graphed = self._try(steps.take, batches, state, start, seed=2)
         except Exception as error:  # recording runs the user's code, which may raise anything where it asks the device
-            torch.cuda.synchronize()
-            return f"it cannot be recorded: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
+            self._end_recording()
+            cause = str(error.__context__ or error).strip().splitlines()
+            return f"it cannot be recorded: {cause[0] if cause else type(error).__name__}"
         if steps.captures == 0:
             return "no step of it is like the one before"
         return "" if graphed == eager else "a recorded step would not do what its Python code does in every step"
+
+    def _end_recording(self) -> None:
+        """Let the device's generator be used again: a recording that broke off leaves it waiting for its end."""
+        torch.cuda.synchronize()
+        generator = torch.cuda.default_generators[self._model.parameters[0].device.index]
+        generator.graphsafe_set_state(generator.clone_state())
 
     def _try(
         self,

@@ -31,6 +31,13 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "AdamW": OPTIM.AdamW,
     "amsgrad": lambda p, lr: OPTIM.Adam(p, lr=lr, amsgrad=True),
     "SGD": lambda p, lr: OPTIM.SGD(p, lr=lr, momentum=0.9, nesterov=True),
+    "plain SGD": OPTIM.SGD,
+    "foreach Adam": lambda p, lr: OPTIM.Adam(p, lr=lr, foreach=True),
+    "foreach SGD": lambda p, lr: OPTIM.SGD(p, lr=lr, foreach=True, momentum=0.5),
+    "single Adam": lambda p, lr: OPTIM.Adam(p, lr=lr, foreach=False),
+    "fused AdamW": lambda p, lr: OPTIM.AdamW(p, lr=lr, fused=True),
+    "capturable AdamW": lambda p, lr: OPTIM.AdamW(p, lr=lr, capturable=True),
+    "groups": lambda p, lr: OPTIM.Adam([{"params": [q], "lr": lr * (i + 1)} for i, q in enumerate(p)], lr=lr),
     "RMSprop": lambda p, lr: OPTIM.RMSprop(p, lr=lr, momentum=0.5),
     "NAdam": OPTIM.NAdam,
     "RAdam": OPTIM.RAdam,
@@ -121,7 +128,11 @@ def run(made: TorchTrainer, trials: list[str], epochs: int, folder: Path) -> lis
 CASES = [
     *({"optimizer": name} for name in OPTIMIZERS),
     *({"module": module} for module in (cnn, transformer)),
-    *({"optimizer": name, "schedule": schedule} for name in ("Adam", "SGD") for schedule in SCHEDULES),
+    *(
+        {"optimizer": name, "schedule": schedule}
+        for name in ("Adam", "SGD", "RMSprop", "foreach SGD")
+        for schedule in SCHEDULES
+    ),
     *({"optimizer": name, **clip} for name in ("Adam", "SGD") for clip in ({"clip_norm": 0.1}, {"clip_value": 0.01})),
     *({"optimizer": name, "precision": half} for name in ("Adam", "SGD") for half in ("bfloat16", "float16")),
     {"precision": "float16", "clip_norm": 0.1},
@@ -134,7 +145,9 @@ def test_the_bits_are_those_of_eager_steps(
     case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "graphs").mkdir()
-    graphed = run(trainer(**case), ["a", "b"], 2, tmp_path / "graphs")
+    made = trainer(**case)
+    graphed = run(made, ["a", "b"], 2, tmp_path / "graphs")
+    assert made.steps == "graph"
     monkeypatch.setattr(GraphedSteps, "take", GraphedSteps.take_eagerly)
     assert graphed == run(trainer(**case), ["a", "b"], 2, tmp_path)
 
