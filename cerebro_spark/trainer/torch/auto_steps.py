@@ -28,19 +28,22 @@ _LEAST_HOST_SHARE = 0.6
 
 
 class Stopwatch:
-    """Times a few steps in a row, after some that do not count. The device is waited for before and after them.
+    """Times a few steps in a row, after some that do not count. The device is waited for before and after each.
+
+    Steps that overlapped would not tell how long the host takes: it waits where too many kernels are in the queue.
 
     Args:
         clock: Returns the time in seconds.
         wait: Waits for the device.
 
-    >>> ticks = iter([0.0, 0.5, 2.0, 2.5])
+    >>> from itertools import cycle
+    >>> ticks = cycle([0.0, 0.5, 2.0])
     >>> watch = Stopwatch(lambda: next(ticks), lambda: None)
     >>> for _ in range(_WARM_UP + _TIMED):
     ...     watch.begin()
     ...     watch.end()
-    >>> watch.is_done, round(watch.seconds, 2), watch.host_share
-    (True, 0.33, 0.25)
+    >>> watch.is_done, watch.seconds, watch.host_share
+    (True, 2.0, 0.25)
     """
 
     def __init__(
@@ -56,27 +59,36 @@ class Stopwatch:
         """Begin anew: what interrupts a row of steps must not be counted."""
         self._steps = 0
         self._began = 0.0
-        self.seconds = 0.0
-        self.host_share = 0.0
+        self._launching = 0.0
+        self._total = 0.0
 
     @property
     def is_done(self) -> bool:
         return self._steps == _WARM_UP + _TIMED
 
+    @property
+    def seconds(self) -> float:
+        """The time of a step."""
+        return self._total / _TIMED
+
+    @property
+    def host_share(self) -> float:
+        """The share of it that the host took to launch the step."""
+        return self._launching / self._total if self._total else 1.0
+
     def begin(self) -> None:
         """A step begins."""
-        if self._steps == _WARM_UP:
+        if self._steps >= _WARM_UP:
             self._wait()
             self._began = self._clock()
 
     def end(self) -> None:
         """The host has launched a step."""
-        self._steps += 1
-        if self.is_done:
-            launched = self._clock() - self._began
+        if self._steps >= _WARM_UP:
+            self._launching += self._clock() - self._began
             self._wait()
-            taken = self._clock() - self._began
-            self.seconds, self.host_share = taken / _TIMED, launched / taken if taken else 1.0
+            self._total += self._clock() - self._began
+        self._steps += 1
 
 
 class AutoSteps:
