@@ -3,8 +3,8 @@
     python -m benchmarks.gpu_search [--json FILE] [--only NAME ...] [--rounds N]
 
 numpy, pandas, torch, safetensors, pyarrow, xxhash and cloudpickle are all that must be there. Both train the same
-models on the same rows, in batches of 256 by Adam in float32 for three epochs, and measure all validation rows after each
-epoch. The loops keep the data on the GPU, gather there, and wait for the GPU once an epoch. The search is `fit` of a
+models on the same rows, in batches of 256 by Adam in float32 for three epochs, and measure all validation rows after
+each epoch. The loops keep the data on the GPU, gather there, and wait for the GPU once an epoch. The search is `fit` of a
 prepared data set on a LocalBackend with one worker; all it does is counted, from the call to the result. Loops and
 search take turns, each after the other has ended.
 """
@@ -170,7 +170,8 @@ def measure(name: str, work: Work, folder: str, rounds: int) -> dict[str, Any]:
     data = work.data()
     store = str(Path(folder) / name)
     dataset = cs.prepare(dict(data), store=store, features="x", label="y", partitions=1, validation=VALIDATION)
-    run_loop(work, 1e-3, *(torch.from_numpy(data[key][: BATCH * 8]).cuda() for key in ("x", "y")), BATCH * 7)
+    x, y = (torch.from_numpy(data[key][: BATCH * 8]).cuda() for key in ("x", "y"))
+    run_loop(work, 1e-3, x, y, BATCH * 7)  # what a process does once
     loops, searches, firsts, trained = [], [], [], []
     for _ in range(rounds):
         seconds, best = run_loops(work, data)
@@ -185,7 +186,7 @@ def measure(name: str, work: Work, folder: str, rounds: int) -> dict[str, Any]:
     print(
         f"{name:24} loops {statistics.median(loops):6.1f} s   fit {statistics.median(searches):6.1f} s   {ratio:6.3f} x"
         f" (goal {work.goal})   first unit {firsts[-1]:4.1f} s, training {trained[-1]:5.1f} s"
-        f"   best {best:.4f} / {result.best_trial.value:.4f}",
+        f"   best {best:.4f} / {result.best_trial.metrics['val_loss']:.4f}",
         flush=True,
     )
     return {"goal": work.goal, "loops": loops, "searches": searches, "first unit": firsts, "training": trained}
