@@ -4,8 +4,8 @@
 
 numpy, pandas, torch, safetensors, pyarrow, xxhash and cloudpickle are all that must be there. Both train the same
 models on the same rows, in batches of 256 by Adam in float32 for three epochs, and measure all validation rows after
-each epoch. The loops keep the data on the GPU, gather there, and wait for the GPU once an epoch. The search is `fit` of a
-prepared data set on a LocalBackend with one worker; all it does is counted, from the call to the result. Loops and
+each epoch. The loops keep the data on the GPU, gather there, and wait for the GPU once an epoch. The search is `fit` of
+a prepared data set on a LocalBackend with one worker; all it does is counted, from the call to the result. Loops and
 search take turns, each after the other has ended.
 """
 

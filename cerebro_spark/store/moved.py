@@ -1,14 +1,18 @@
-"""Unpickling of what earlier versions wrote: modules that have moved since are found at their new place.
+"""Unpickling of recipes, saved searches and saved trials, of this and of earlier versions.
 
-Recipes, saved searches and saved trials name classes by module. The table has the modules
-whose classes such pickles hold; it only grows.
+They name classes by module: modules that have moved since are found at their new place. The table has the modules whose
+classes such pickles hold; it only grows. Classes that travel by value, such as those of a notebook, are made anew.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Callable
+from functools import partial
 from typing import Any
+
+from cloudpickle import cloudpickle
 
 _PACKAGE = "cerebro_spark."
 _MOVED = {
@@ -44,13 +48,28 @@ _RENAMED = {
 }
 
 
+_MAKERS = ("_make_skeleton_class", "_make_skeleton_enum")
+
+
 class Unpickler(pickle.Unpickler):
-    """A pickle.Unpickler that knows where the modules of this package have moved to."""
+    """A pickle.Unpickler that knows where the modules of this package have moved to, and changes no class.
+
+    cloudpickle takes a class that was pickled by value in this process for the one to unpickle, and overwrites its
+    methods. A notebook's class would then use the notebook's functions as they were, even once they are defined anew.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         """Return the class or function `name` of `module`, as both are called now."""
+        if module == cloudpickle.__name__ and name in _MAKERS:
+            return partial(_make_class, getattr(cloudpickle, name))
         current = current_module(module)
         return super().find_class(current, _RENAMED.get((current.removeprefix(_PACKAGE), name), name))
+
+
+def _make_class(make: Callable[..., type], *arguments: Any) -> type:
+    """Make a class by cloudpickle's function, without the number under which it knows one of this process."""
+    *definition, _, extra = arguments
+    return make(*definition, None, extra)
 
 
 def loads(data: bytes) -> Any:

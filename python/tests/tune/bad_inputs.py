@@ -344,6 +344,7 @@ PLACES = [
     Bad("spark: none", lambda _: cs.SparkBackend(3), "`spark` is a int, but must be a SparkSession"),  # type: ignore[arg-type]
     told("resources: a dict", "`resources` is .*, but must be cs.Resources", resources={"threads": 2}),
     Bad("resources: threads", lambda _: cs.Resources(threads=0), "threads is 0, but must be a whole number"),
+    Bad("resources: compile", lambda _: cs.Resources(compile="max"), "compile is 'max', but must be 'auto', True"),  # type: ignore[arg-type]
 ]
 
 NAMES = [
