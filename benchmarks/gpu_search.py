@@ -93,8 +93,10 @@ class Work:
     def data(self) -> dict[str, np.ndarray[Any, Any]]:
         rng = np.random.default_rng(0)
         x = rng.normal(size=(self.rows, self.features)).astype("float32")
-        score = x[:, :32] @ rng.normal(size=(32, CLASSES)).astype("float32")
-        return {"x": x, "y": score[:, 0] if self.make is mlp else score.argmax(1)}
+        if self.make is mlp:
+            return {"x": x, "y": np.tanh(x @ rng.normal(size=self.features).astype("float32"))}
+        y = rng.integers(0, CLASSES, self.rows)
+        return {"x": x + rng.normal(size=(CLASSES, self.features)).astype("float32")[y] / 4, "y": y}
 
     def rates(self) -> list[float]:
         return [float(rate) for rate in np.geomspace(1e-4, 1e-2, self.trials)]

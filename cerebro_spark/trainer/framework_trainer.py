@@ -162,6 +162,9 @@ class FrameworkTrainer(Trainer, Generic[M]):
     def _build(self, params: Params, seed: int) -> M:
         """Seed the generators, call `model_fn` and return the built model. The caller puts the generators back."""
 
+    def _prepare(self, model: M, params: Params) -> None:
+        """Prepare a built model that is going to be kept."""
+
     @abstractmethod
     def _sign(self, model: M) -> str:
         """Return the signature of a built model: equal for models that differ only in what `restore` replaces."""
@@ -227,6 +230,7 @@ class FrameworkTrainer(Trainer, Generic[M]):
         kept = self.models.get(signature)
         if kept is not None:
             return kept
+        self._prepare(built, params)
         built.snapshot = self._take_snapshot(built)
         self.models.put(signature, built)
         return built

@@ -34,9 +34,13 @@ class TensorBatches:
             yield from self._gather(feed)
             return
         for batch in feed:
-            tensors = {name: self._to_tensor(name, batch[name]).to(self._device) for name in self._columns.names}
+            tensors = self.load_batch(batch)
             if len(next(iter(tensors.values()))):
                 yield tensors
+
+    def load_batch(self, batch: Batch) -> Tensors:
+        """Return one batch."""
+        return {name: self._to_tensor(name, batch[name]).to(self._device) for name in self._columns.names}
 
     def load_inputs(self, batch: Batch) -> Tensors:
         """Return the inputs of a batch."""

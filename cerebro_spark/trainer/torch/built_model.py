@@ -19,7 +19,14 @@ from cerebro_spark.trainer.sharing.built_model import BuiltModel
 from cerebro_spark.trainer.torch.losses import BatchLoss
 from cerebro_spark.trainer.torch.metric_states import move_part
 from cerebro_spark.trainer.torch.model import TorchModel
-from cerebro_spark.trainer.torch.tensors import TENSOR_TAGS, fill_tensor, is_same_bits, read_tensor, reuse_tensor
+from cerebro_spark.trainer.torch.tensors import (
+    TENSOR_TAGS,
+    fill_tensor,
+    is_same_bits,
+    lay_out_like,
+    read_tensor,
+    reuse_tensor,
+)
 
 
 class BuiltTorchModel(BuiltModel):
@@ -155,7 +162,7 @@ class BuiltTorchModel(BuiltModel):
             for key, value in saved[index].items():
                 if isinstance(value, dict) and "$array" in value:
                     device = _state_device(key, parameter, group)
-                    new[key] = reuse_tensor(source, value["$array"], old.get(key), device)
+                    new[key] = lay_out_like(parameter, reuse_tensor(source, value["$array"], old.get(key), device))
                 else:
                     new[key] = unflatten(value, lambda name: read_tensor(source, name, parameter.device))  # noqa: B023
             if new or parameter in optimizer.state:

@@ -57,6 +57,13 @@ def reuse_tensor(source: StateSource, name: str, old: Any, device: torch.device)
     return read_tensor(source, name, device)
 
 
+def lay_out_like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in the memory layout of a parameter of the same shape; any other as it is."""
+    if value.shape != parameter.shape or value.stride() == parameter.stride():
+        return value
+    return torch.empty_like(parameter, dtype=value.dtype, device=value.device, requires_grad=False).copy_(value)
+
+
 def is_same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors are equal; NaN equals itself."""
     return torch.equal(one, other) or tensor_bytes(one) == tensor_bytes(other)

@@ -22,6 +22,7 @@ from cerebro_spark.trainer.torch.batches import TensorBatches, Tensors
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
 from cerebro_spark.trainer.torch.device import capture_torch, claim_torch_device, restore_torch
 from cerebro_spark.trainer.torch.inspection import TorchInspector, take_torch_snapshot
+from cerebro_spark.trainer.torch.layout import put_channels_last
 from cerebro_spark.trainer.torch.metrics import MetricCollector
 from cerebro_spark.trainer.torch.model import TorchModel
 from cerebro_spark.trainer.torch.model_checks import check_model
@@ -77,6 +78,11 @@ class TorchTrainer(FrameworkTrainer[BuiltTorchModel]):
             with torch.no_grad():
                 self._forward(model.module, {n: from_numpy(a) for n, a in self._sample(params).items()})
         return BuiltTorchModel(model, self.device, self.resources.precision)
+
+    def _prepare(self, model: BuiltTorchModel, params: Params) -> None:
+        if self.resources.compile and self.device.type == "cuda" and self.hooks.train_fn is None:
+            with self._outer_generators():
+                put_channels_last(model, self._compute_loss, lambda: self._batches.load_batch(self._sample(params)))
 
     def _sign(self, model: BuiltTorchModel) -> str:
         return compute_model_signature(model.model)

@@ -272,6 +272,50 @@ def test_the_pilot_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert tried == run(trainer(cnn, "SGD", "every batch"), ["a", "b"], 2, tmp_path)
 
 
+def is_channels_last(made: TorchTrainer) -> bool:
+    made.build("z", {"lr": 0.01})
+    weights = [p for p in made.model().module.parameters() if p.ndim == 4]
+    return all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)
+
+
+def with_view() -> nn.Module:
+    class Viewed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Conv2d(1, 4, 3, padding=1), nn.Linear(256, 1)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.last(torch.relu(self.first(x.view(-1, 1, 8, 8))).view(len(x), -1)).squeeze(1)
+
+    return Viewed()
+
+
+def depthwise() -> nn.Module:
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(256, 1), nn.Flatten(0))
+    return nn.Sequential(nn.Unflatten(1, (4, 4, 4)), nn.Conv2d(4, 16, 3, padding=1, groups=4), flat)
+
+
+def test_convolutions_have_their_channels_last_where_the_model_can_compute_so(tmp_path: Path) -> None:
+    assert is_channels_last(trainer(cnn))
+    assert not is_channels_last(trainer(cnn, compile=False))
+    assert not is_channels_last(trainer(depthwise))
+    viewed = trainer(with_view)
+    assert not is_channels_last(viewed)
+    assert len(run(viewed, ["a"], 2, tmp_path)) == 4
+
+
+@pytest.mark.parametrize("optimizer", ["Adam", "SGD", "RMSprop", "foreach Adam"])
+def test_channels_that_are_last_hop_into_a_new_process_too(optimizer: str, tmp_path: Path) -> None:
+    first, second = trainer(cnn, optimizer), trainer(cnn, optimizer)
+    first.build("a", {"lr": 0.01})
+    first.train(Unit("a", 1, "p0"), feed())
+    saved = first.save(tmp_path / "a")
+    second.load("a", {"lr": 0.01}, tmp_path / "a", digest=saved.digest)
+    for made in (first, second):
+        made.train(Unit("a", 2, "p0"), feed())
+    assert first.save(tmp_path / "first").digest == second.save(tmp_path / "second").digest
+
+
 class Kept:
     """A metric that keeps what it is given until the end of the unit."""
 
