@@ -30,8 +30,9 @@ class Resources:
             kernels of a step at once. "auto", the default, records the steps of a model where that is exact, as tried
             with real batches, and faster; True wherever it is exact; False never. Steps that are not recorded leave the
             same bits as those that are: Adam, AdamW and SGD then use PyTorch's fused kernels, others their
-            implementation for graphs. Those of False differ by rounding: they are the user's own optimizer as it is. It
-            means nothing to Keras, on a CPU and for a `train_fn`.
+            implementation for graphs, and convolutions have their channels last in memory where the model can compute
+            so. With False all is as `model_fn` made it; the bits differ by rounding. It means nothing to Keras, on a CPU
+            and for a `train_fn`.
 
     Raises:
         ConfigurationError: If a value is none of those above.
