@@ -31,8 +31,8 @@ class Resources:
             with real batches, and faster; True wherever it is exact; False never. Steps that are not recorded leave the
             same bits as those that are: Adam, AdamW and SGD then use PyTorch's fused kernels, others their
             implementation for graphs, and convolutions have their channels last in memory where the model can compute
-            so. With False all is as `model_fn` made it; the bits differ by rounding. It means nothing to Keras, on a CPU
-            and for a `train_fn`.
+            so. With False all is as `model_fn` made it; the bits differ by rounding. It means nothing to Keras, on a
+            CPU and for a `train_fn`.
 
     Raises:
         ConfigurationError: If a value is none of those above.
