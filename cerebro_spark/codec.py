@@ -167,8 +167,8 @@ def reader_of(kind: Any) -> Reader:
         inner = reader_of(next(one for one in arguments if one is not type(None)))
         return lambda value: None if value is None else inner(value)
     if origin is tuple:
-        inner = reader_of(arguments[0])
-        return lambda value: tuple([inner(item) for item in value["$tuple"]])
+        # Found when it is needed: a type may hold a tuple of its own kind.
+        return lambda value: tuple([reader_of(arguments[0])(item) for item in value["$tuple"]])
     if origin is Literal:
         return lambda value: value if value in arguments else _refuse(value, kind)
     if origin is not None and issubclass(origin, Mapping):

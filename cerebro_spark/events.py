@@ -68,7 +68,8 @@ class Settings:
     failures was never replaced; now it is after `quarantine` seconds. A training unit's last batch of fewer rows than
     `smallest_batch` joins the one before it; it used to be kept. A unit or a load may take `unit_timeout` seconds, or,
     if that is None, `least_timeout` and more where more is usual (see `scheduling/time_limits.py`); once there was no
-    limit. `digest` is the algorithm of the digests of checkpoints.
+    limit. `digest` is the algorithm of the digests of checkpoints. Up to `fuse` trials train together (see
+    `scheduling/bundles.py`); once every trial trained by itself.
     """
 
     partitions: tuple[Partition, ...]
@@ -88,6 +89,7 @@ class Settings:
     unit_timeout: float | None = None
     least_timeout: float | None = None
     digest: DigestName = "sha256"
+    fuse: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +207,8 @@ class UnitFinished(Event):
     `metrics` are those of this unit alone; `values`, of a unit that was `final`, are those of the whole epoch. `waited`
     is how long the worker computed nothing before it, since the end of its unit before: saving that one's state,
     waiting for this order and its checkpoint, loading it. The last of these is part of `seconds` too. `steps` says how
-    its steps were taken.
+    its steps were taken. `width` is how many units were computed at once, each for another trial; then `seconds` is
+    this one's share of the time.
     """
 
     worker: WorkerId
@@ -217,6 +220,7 @@ class UnitFinished(Event):
     values: Mapping[str, float] | None = None
     waited: float = 0.0
     steps: Steps = ""
+    width: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +266,10 @@ class RunUnit(Action):
     `step` is the number of training units of this epoch that the result will contain. `carry` is what the units of this
     epoch before this one measured, where it matters; a `final` unit turns it, with what it measures itself, into the
     values of the epoch, for which it takes the model's own metric objects. `rebased` says that the parent was trained
-    with other params, by another trial or this one: weights and state come from it, numbers from `params`.
+    with other params, by another trial or this one: weights and state come from it, numbers from `params`. `others` are
+    units of other trials on the same partition, to be run together with this one if that is possible: each has its own
+    attempt and ends with its own UnitFinished or UnitFailed. They have no `others` and no limit: that of this order is
+    for all of them.
     Backend: a worker that takes longer than `limit` seconds is stuck: say WorkerLost, and replace it.
     """
 
@@ -276,6 +283,12 @@ class RunUnit(Action):
     final: bool = False
     rebased: bool = False
     limit: float | None = None
+    others: tuple[RunUnit, ...] = ()
+
+    @property
+    def members(self) -> tuple[RunUnit, ...]:
+        """The orders of all its units, this one first."""
+        return (self, *self.others)
 
 
 @dataclass(frozen=True, slots=True)

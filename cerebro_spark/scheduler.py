@@ -25,6 +25,7 @@ from cerebro_spark.events import (
     PartitionLoaded,
     PartitionLost,
     RunStarted,
+    RunUnit,
     SearchEnded,
     Settings,
     TrialStopped,
@@ -37,8 +38,10 @@ from cerebro_spark.events import (
 )
 from cerebro_spark.scheduling.blame import BlameRules
 from cerebro_spark.scheduling.board import Bools
+from cerebro_spark.scheduling.bundles import BundleRules
+from cerebro_spark.scheduling.forming import BundleFormation
 from cerebro_spark.scheduling.inspection import audit
-from cerebro_spark.scheduling.records import WorkerRecord
+from cerebro_spark.scheduling.records import OrderRecord, TrialRecord, WorkerRecord
 from cerebro_spark.scheduling.settings import check_settings
 from cerebro_spark.scheduling.state import make_state
 from cerebro_spark.scheduling.time_limits import TimeLimits
@@ -70,8 +73,10 @@ class MopScheduler:
         self.settings = settings
         self.state = make_state(settings)
         self.finished = False
-        self._trials = TrialRules(self.state)
-        self._workers = WorkerRules(self.state, self._trials)
+        self._bundles = BundleRules(self.state)
+        self._formation = BundleFormation(self.state, self._bundles)
+        self._trials = TrialRules(self.state, self._bundles)
+        self._workers = WorkerRules(self.state, self._trials, self._bundles)
         self._blame = BlameRules(self.state, self._trials, self._workers)
         self._limits = TimeLimits(self.state)
         self._train = [p.id for p in settings.partitions if p.split == "train"]
@@ -150,13 +155,14 @@ class MopScheduler:
             if event.attempt in self.state.given_up and event.checkpoint is not None:
                 self.state.actions.append(DeleteCheckpoint(event.checkpoint))
             return
+        order = self.state.orders[event.attempt]
         self._workers.end_assignment(event.attempt, worker)
         trial = self.state.trials[event.unit.trial]
         if event.unit.kind == "eval":
             self._trials.finish_evaluation(trial, event)
         else:
-            column = self.state.columns[event.unit.partition]
-            self.state.board.costs.observe(trial.row, worker.row, column, event.seconds)
+            order.results.append((trial.row, event.seconds, event.width))
+            self._learn(order, worker, event)
             self._trials.finish_training(trial, event)
         self._blame.clear(worker, event.unit)
         self._workers.dismiss(worker)
@@ -165,12 +171,29 @@ class MopScheduler:
         worker = self._assignee(event)
         if worker is not None:
             trial = self.state.trials[event.unit.trial]
+            order = self.state.orders[event.attempt]
             self._workers.cancel_assignment(event.attempt, worker)
-            if event.blame == "worker":
-                self._blame.judge_unit(worker, trial, event)
-            else:
+            if event.unit.kind == "train":
+                self._learn(order, worker, event)
+            if event.blame != "worker":
                 self._trials.fail_unit(trial, event)
+            elif order.width > 1:
+                trial.alone = True  # whose fault it is shows when the unit runs by itself
+            else:
+                self._blame.judge_unit(worker, trial, event)
             self._workers.dismiss(worker)
+
+    def _learn(self, order: OrderRecord, worker: WorkerRecord, event: UnitFinished | UnitFailed) -> None:
+        """Learn from the times of training units: those that were computed together count as one measurement."""
+        costs, column = self.state.board.costs, self.state.columns[event.unit.partition]
+        if isinstance(event, UnitFinished) and event.width == 1:
+            costs.observe([self.state.trials[event.unit.trial].row], worker.row, column, event.seconds)
+        together = [result for result in order.results if result[2] > 1]
+        if together and not order.open:
+            rows, seconds, widths = zip(*together, strict=True)
+            costs.observe(rows, worker.row, column, sum(seconds), max(widths))
+        if not order.open:
+            self._bundles.learn_width(order)
 
     def _assignee(self, event: UnitFinished | UnitFailed) -> WorkerRecord | None:
         """The worker that reports, if it reports what it was last told to do; None if that is too late, or twice."""
@@ -197,12 +220,14 @@ class MopScheduler:
         self._start_evaluations()
         changed = state.look_at_all or state.fresh_workers or state.fresh_trials
         if changed and np.count_nonzero(state.board.idle) and np.count_nonzero(state.board.holders):
+            self._formation.form()
             self._start_chosen(Changes(state.fresh_workers, state.fresh_trials, state.look_at_all), state.board.idle)
         state.fresh_workers, state.fresh_trials, state.look_at_all = [], [], False
         # Busy workers are told their next unit, so that they fetch its checkpoint while they train.
-        if self.settings.queue_ahead and np.count_nonzero(state.board.free):
+        if self.settings.queue_ahead and np.count_nonzero(state.board.free) and not self._is_incomplete():
             room = self._with_room()
             if np.count_nonzero(room):
+                self._formation.form()
                 self._start_chosen(Changes(everything=True), room)
 
     def _start_chosen(self, changes: Changes, eligible: Bools) -> None:
@@ -211,17 +236,26 @@ class MopScheduler:
         for choice in self._policy(self.view, changes, eligible):
             self._start_training(*choice)
 
+    def _is_incomplete(self) -> bool:
+        """Whether a bundle has reported some of its units: the others, and what the search makes of them, come soon."""
+        return self.settings.fuse > 1 and any(order.partly_reported for order in self.state.orders.values())
+
     def _with_room(self) -> Bools:
         """By row of the board: the busy workers that may be told of one more unit."""
         room = np.zeros_like(self.state.board.idle)
         for worker in self.state.holdings.available():
-            room[worker.row] = 1 <= len(worker.queue) <= self.settings.queue_ahead
+            orders = {self.state.orders[attempt].number for attempt in worker.queue}
+            room[worker.row] = 1 <= len(orders) <= self.settings.queue_ahead
         return room
 
     def _start_training(self, worker_row: int, trial_row: int, column: int) -> None:
         trial = self.state.trials[self.state.board.trial_ids[trial_row]]
         worker = self.state.workers[self.state.board.worker_ids[worker_row]]
         self.state.board.start(worker_row, trial_row, column, self.state.now)
+        members = self._bundles.members(trial)
+        self._workers.assign(worker, [self._training_unit(member, worker, column) for member in members])
+
+    def _training_unit(self, trial: TrialRecord, worker: WorkerRecord, column: int) -> RunUnit:
         unit = Unit(trial.id, trial.epoch, self._train[column])
         step = trial.step + 1
         last = step == len(self._train)
@@ -229,7 +263,7 @@ class MopScheduler:
         carry = Metrics.merge(trial.trained.values()) if needed and trial.trained else None
         final = last and (carry is not None or step == 1)
         trial.running_params = trial.params
-        self._workers.assign(unit, trial.params, worker, trial.latest, step, carry, final, trial.rebased)
+        return RunUnit(worker.id, unit, 0, trial.params, trial.latest, step, carry, final, trial.rebased)
 
     def _start_evaluations(self) -> None:
         """Idle workers first; where workers are told of units beforehand, those that are never idle take part too."""
@@ -245,5 +279,7 @@ class MopScheduler:
                 carry = state.evaluations.carry(trial_id, evaluation, last=alone)
                 final = alone and (carry is not None or not evaluation.measured)
                 unit = Unit(trial_id, evaluation.epoch, partition, "eval")
-                self._workers.assign(unit, evaluation.params, worker, evaluation.checkpoint, carry=carry, final=final)
+                parent, params = evaluation.checkpoint, evaluation.params
+                order = RunUnit(worker.id, unit, 0, params, parent, carry=carry, final=final)
+                self._workers.assign(worker, [order])
                 state.board.occupy(worker.row, state.now)

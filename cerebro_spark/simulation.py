@@ -58,6 +58,8 @@ class Scenario:
         bandwidth: Bytes a second at which a checkpoint is read.
         queue_ahead: How many units a busy worker is told beforehand.
         max_kills: As in a search: how many workers a unit may lose before its trial fails.
+        fuse: How many trials may train together at most; 1 for never. Those of equal cost can.
+        gain: By how many train together, how many times faster that is: see `World`.
         deaths: By the number of a worker, the (dies at, returns at) pairs of its absences, in seconds.
     """
 
@@ -77,6 +79,8 @@ class Scenario:
     bandwidth: float = float("inf")
     queue_ahead: int = 0
     max_kills: int | None = None
+    fuse: int = 1
+    gain: Mapping[int, float] = field(default_factory=dict)
     deaths: Mapping[int, tuple[tuple[float, float], ...]] = field(default_factory=dict)
 
     @property
@@ -134,6 +138,7 @@ def simulate(scenario: Scenario, seed: int = 0, keep_units: bool = False) -> Out
         failure_rate=scenario.failure_rate,
         repair_seconds=5 * float(np.mean(costs)) / float(np.mean(speeds)),
         speeds_known=scenario.known_costs,
+        gain=scenario.gain,
     )
     workers = [
         SimulatedWorker(f"w{i}", speed, deaths=tuple(scenario.deaths.get(i, ()))) for i, speed in enumerate(speeds)
@@ -141,7 +146,7 @@ def simulate(scenario: Scenario, seed: int = 0, keep_units: bool = False) -> Out
     backend = SimulatedBackend(workers, world, seed)
     timeline = Timeline(keep_units)
     engine = Engine(
-        FixedSearch([{"cost": cost} for cost in costs], scenario.epochs),
+        FixedSearch([_params(cost) for cost in costs], scenario.epochs),
         _settings(scenario, seed),
         backend,
         DiscardingLog(),
@@ -201,6 +206,7 @@ def compute_lower_bound(
 def check_scenario(scenario: Scenario) -> None:
     """Raise ConfigurationError for a scenario that makes no sense."""
     least = {"trials": 1, "workers": 1, "columns": 1, "epochs": 1, "replicas": 1, "validation": 0, "model_bytes": 0}
+    least["fuse"] = 1
     for name, minimum in least.items():
         value = getattr(scenario, name)
         if value < minimum:
@@ -226,6 +232,11 @@ def _units_lost(scenario: Scenario, scheduler: MopScheduler) -> int:
     return sum(abs(whole - trial.finished) for trial in scheduler.state.trials.values() if trial.status != "failed")
 
 
+def _params(cost: float) -> dict[str, Any]:
+    """Trials of one cost are of one architecture: they can train together, others cannot."""
+    return {"cost": cost, "architecture": repr(cost)}
+
+
 def _cost(params: Mapping[str, Any]) -> float:
     return float(params["cost"])
 
@@ -241,6 +252,7 @@ def _settings(scenario: Scenario, seed: int) -> Settings:
         policy=scenario.policy,
         seed=seed,
         queue_ahead=scenario.queue_ahead,
+        fuse=scenario.fuse,
     )
     return with_todays_rules(settings, max_kills=scenario.max_kills)
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,8 @@ from cerebro_spark.events import (
 from cerebro_spark.types import Checkpoint, Metrics, Partition, PartitionId, TrialId, Unit, WorkerId
 
 Happening = Callable[[], list[Event]]
+_MemberEnd = tuple[RunUnit, float, float, int]
+"""A unit of an order, when it ends after the order began, its share of the time, and how many ran at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,9 @@ class World:
         repair_seconds: Seconds until a worker that died returns, without the partitions it held. Defaults to 0.0.
         late_results: Whether a worker that was given up still reports, too late. Defaults to False.
         speeds_known: Whether workers announce their speed as they join. Defaults to False.
+        gain: By how many trials are trained together, how many times faster that is than one after another, such as
+            `{2: 2.1, 8: 4.3}`. Between these widths it grows with the logarithm of the width; beyond the greatest it
+            stays. Empty by default: workers train the trials of a bundle one after another.
     """
 
     cost: Callable[[Mapping[str, Any]], float]
@@ -86,6 +93,17 @@ class World:
     repair_seconds: float = 0.0
     late_results: bool = False
     speeds_known: bool = False
+    gain: Mapping[int, float] = field(default_factory=dict)
+
+    def gain_at(self, width: int) -> float:
+        """Return how many times faster as many trials are trained together.
+
+        >>> World(cost=lambda params: 1.0, gain={8: 4.0}).gain_at(2)
+        2.0
+        """
+        known = sorted({1: 1.0, **self.gain}.items())
+        widths, gains = zip(*known, strict=True)
+        return float(np.interp(math.log(width), np.log(widths), gains))
 
 
 @dataclass(slots=True)
@@ -224,7 +242,8 @@ class SimulatedBackend(Backend):
             return []
         for order in state.end_life():
             if self._world.late_results:
-                self._at(self._now + self._seconds(order, state), partial(self._finish, order, state))
+                for member, seconds, share, width in self._schedule(order, state):
+                    self._at(self._now + seconds, partial(self._report, member, state, share, width))
         return [WorkerLost(self._now, state.spec.id, reason)]
 
     def _fall(self, state: _WorkerState) -> list[Event]:
@@ -239,11 +258,28 @@ class SimulatedBackend(Backend):
     def _begin(self, state: _WorkerState) -> None:
         """Begin the first unit of the queue."""
         order = state.queue[0]
-        seconds = self._read_seconds(order) + self._seconds(order, state)
-        end = partial(self._end, order, state)
+        fetching = sum(map(self._read_seconds, order.members))
+        ends = [(member, fetching + at, share, width) for member, at, share, width in self._schedule(order, state)]
+        seconds = ends[-1][1]
+        end = partial(self._end, order, state, ends)
+        dies = None
         if self._world.failure_rate and self._luck.random() < self._world.failure_rate:
-            seconds, end = seconds * self._luck.random(), partial(self._fall, state)
-        self._begin_order(state, order.attempt, seconds, order.limit, end)
+            dies = seconds * self._luck.random()
+            end = partial(self._fall, state)
+        for member, at, share, width in ends:
+            if at < seconds and (dies is None or at < dies):
+                self._at(self._now + at, partial(self._report, member, state, share, width), state)
+        self._begin_order(state, order.attempt, seconds if dies is None else dies, order.limit, end)
+
+    def _schedule(self, order: RunUnit, state: _WorkerState) -> list[_MemberEnd]:
+        """Return when each unit of an order ends: all at once, or one after another."""
+        each = [self._seconds(member, state) for member in order.members]
+        width = len(each)
+        if width == 1 or not self._world.gain:
+            ends = list(accumulate(each))
+            return [(member, at, own, 1) for member, at, own in zip(order.members, ends, each, strict=True)]
+        whole = sum(each) / self._world.gain_at(width)
+        return [(member, whole, whole / width, width) for member in order.members]
 
     def _begin_order(
         self, state: _WorkerState, key: int | PartitionId, seconds: float, limit: float | None, end: Happening
@@ -281,13 +317,19 @@ class SimulatedBackend(Backend):
         self._fall(state)
         return facts
 
-    def _end(self, order: RunUnit, state: _WorkerState) -> list[Event]:
+    def _end(self, order: RunUnit, state: _WorkerState, ends: list[_MemberEnd]) -> list[Event]:
         state.queue.popleft()
         del state.began[order.attempt]
-        facts = self._finish(order, state)
+        last = [end for end in ends if end[1] == ends[-1][1]]
+        facts = [fact for member, _, share, width in last for fact in self._report(member, state, share, width)]
         if state.queue:
             self._begin(state)
         return facts
+
+    def _report(self, order: RunUnit, state: _WorkerState, seconds: float, width: int) -> list[Event]:
+        """End a unit that took these seconds, as its share of the time of as many as were computed at once."""
+        facts = self._finish(order, state)
+        return [replace(f, seconds=seconds, width=width) if isinstance(f, UnitFinished) else f for f in facts]
 
     def _finish(self, order: RunUnit, state: _WorkerState) -> list[Event]:
         unit, seconds = order.unit, self._seconds(order, state)
@@ -369,5 +411,8 @@ def _check(workers: Sequence[SimulatedWorker], world: World) -> None:
     for name, value in (("jitter", world.jitter), ("failure_rate", world.failure_rate)):
         if not 0 <= value < 1:
             raise ConfigurationError(f"`{name}` is {value}, but must be at least 0 and below 1")
+    for width, gain in world.gain.items():
+        if width < 1 or not 0 < gain < float("inf"):
+            raise ConfigurationError(f"`gain` has {width}: {gain}, but must have gains above 0 by widths of at least 1")
     if world.bandwidth <= 0 or world.load_seconds < 0 or world.repair_seconds < 0 or world.evaluation_cost <= 0:
         raise ConfigurationError("bandwidth and evaluation cost must be above 0, load and repair seconds at least 0")

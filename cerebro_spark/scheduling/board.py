@@ -6,6 +6,7 @@ column is a training partition, in the order of the settings.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -127,15 +128,25 @@ class Board:
         if column is not None:
             self._pointed[trial, column] = True
 
-    def activate(self, trial: int, later: int) -> None:
-        """Give the trial an epoch to train, and `later` epochs after it."""
+    def activate(self, trial: int, later: int, done: Sequence[int] = (), turn: int | None = None) -> None:
+        """Give the trial an epoch to train, and `later` epochs after it.
+
+        Args:
+            trial: The row of the trial.
+            later: How many epochs follow the current one.
+            done: The columns that are not open any more, for a trial that begins in the middle of an epoch.
+            turn: Its turn in a rotation; None for that of a newcomer.
+        """
         if not self._active[trial]:
             slot = next(s for s in range(len(self._slots) + 1) if s not in self._slots)
             self._slots.add(slot)
             self._slot[trial] = slot
-            self._turn[trial] = self._turn_for_newcomer()
+            self._turn[trial] = self._turn_for_newcomer() if turn is None else turn
             self._active[trial] = self._free[trial] = True
             self._open_epoch(trial)
+            for column in done:
+                self._todo[trial, column] = False
+                self._open[trial] -= 1
         self._set_later(trial, later)
         self.layout += 1
         self._weigh(trial)
@@ -151,6 +162,27 @@ class Board:
             self._open[trial] = 0
             self._set_later(trial, 0)
             self._weight[trial] = 0.0
+
+    def hand_over(self, trial: int, heir: int) -> None:
+        """Let another row, which is not active, take the place of this one with all that it has to do."""
+        for array in (self._todo, self._open, self._active, self._free, self._later, self._skip, self._turn):
+            array[heir] = array[trial]
+        for array in (self._slot, self._weight, self._until):
+            array[heir] = array[trial]
+        self._active[trial] = self._free[trial] = False
+        self._todo[trial] = False
+        self._open[trial] = 0
+        self._set_later(trial, 0)
+        self._weight[trial] = 0.0
+        self.layout += 1
+
+    def close_ranks(self) -> None:
+        """Give out the places in a rotation anew, in their order, without the gaps that were left."""
+        (rows,) = self._active.nonzero()
+        for slot, row in enumerate(sorted(rows, key=lambda row: int(self._slot[row]))):
+            self._slot[row] = slot
+        self._slots = set(range(rows.size))
+        self.layout += 1
 
     def begin_epoch(self, trial: int, later: int) -> None:
         """Open all units of the trial's next epoch, which `later` epochs follow."""

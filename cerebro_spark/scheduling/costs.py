@@ -1,15 +1,19 @@
 """How long units take: given beforehand, or learnt as they are measured. PURE: it never looks at a clock.
 
 A unit's seconds are modelled as `cost[trial] * slowness[worker] * size[partition]`. The logarithms of the first two are
-fitted as units end, each new measurement moving an estimate less than the one before.
+fitted as units end, each new measurement moving an estimate less than the one before. Units that are computed together
+take the sum of their costs, divided by what is gained by that (see `gains.py`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+from cerebro_spark.scheduling.gains import Gains
 
 Floats = NDArray[np.float64]
 
@@ -25,7 +29,7 @@ class CostModel:
 
     >>> model = CostModel(sizes=[1.0, 1.0])
     >>> model.add_trial(0); model.add_worker(0)
-    >>> model.observe(trial=0, worker=0, column=1, seconds=3.0)
+    >>> model.observe([0], worker=0, column=1, seconds=3.0)
     >>> round(float(model.seconds(0, 0, 0)), 6)
     3.0
     """
@@ -37,17 +41,26 @@ class CostModel:
         self.version = 0
         self._sizes = list(sizes)
         self._guess = 1.0
+        self._gains = Gains()
+        self._kin: list[str] = []
         self._log_cost: list[float | None] = []
         self._seen_cost: list[float] = []
         self._log_slow: list[float] = []
         self._seen_slow: list[float] = []
 
-    def add_trial(self, row: int, cost: float | None = None) -> None:
+    def add_trial(self, row: int, cost: float | None = None, kin: str = "") -> None:
         """Add a trial in the next row; `cost` is its seconds for a unit of size 1 at slowness 1, if known."""
         self.cost = _with_room(self.cost, row)
-        self.cost[row] = self._guess if cost is None else cost
+        self._kin.append(kin)
         self._log_cost.append(None if cost is None else math.log(cost))
         self._seen_cost.append(0.0 if cost is None else _SURE)
+        self.cost[row] = self._unmeasured_cost(kin) if cost is None else cost
+        if cost is not None and self._gains.is_new(kin):
+            self._gains.settle(kin, 1, 0.0)
+
+    def set_kin(self, row: int, kin: str) -> None:
+        """The trial is of this kin from now on."""
+        self._kin[row] = kin
 
     def add_worker(self, row: int, speed: float | None = None) -> None:
         """Estimate the worker in this row, or the next, anew: from its `speed` if known, else as an average one."""
@@ -60,32 +73,94 @@ class CostModel:
         self.slowness[row] = math.exp(self._log_slow[row])
         self.version += 1
 
-    def observe(self, trial: int, worker: int, column: int, seconds: float) -> None:
-        """Learn from a training unit that took `seconds`."""
+    def observe(self, trials: Sequence[int], worker: int, column: int, seconds: float, width: int = 1) -> None:
+        """Learn from training units of one kin that took `seconds` in all, of which `width` were computed at once."""
         measured = math.log(max(seconds, 1e-9) / self._sizes[column])
-        expected = self._log_cost[trial]
-        if expected is None:
-            self._log_cost[trial] = measured - self._log_slow[worker]
+        kin = self._kin[trials[0]]
+        if self._gains.is_new(kin):
+            self._gains.settle(kin, width, 0.0)
+        gain = self._gains.log(kin, width)
+        if all(self._log_cost[trial] is None for trial in trials):
+            share = measured - self._log_slow[worker] + gain
+            self._measure(trials, share if len(trials) == 1 else share - math.log(len(trials)))
+        elif not self._gains.is_known(kin, width):
+            # Neither a trial nor the worker is slower than was thought: this is what the width does.
+            self._gains.settle(kin, width, self._sum_of(trials) + self._log_slow[worker] - measured)
+        else:
+            self._correct(trials, worker, kin, width, measured + gain)
+        for trial in trials:
+            self.cost[trial] = self.together([trial])
+
+    def _measure(self, trials: Sequence[int], log_cost: float) -> None:
+        """Set the cost of trials that were never measured before."""
+        for trial in trials:
+            self._log_cost[trial] = log_cost
             self._seen_cost[trial] = 1.0
-            self.cost[trial] = math.exp(measured - self._log_slow[worker])
-            self._guess_unmeasured()
-            return
-        self._seen_cost[trial] += 1.0
+        self._guess_unmeasured()
+
+    def _correct(self, trials: Sequence[int], worker: int, kin: str, width: int, measured: float) -> None:
+        """Let trials, worker and gain share the deviation of a measurement from what was expected."""
+        expected = self._sum_of(trials)
         self._seen_slow[worker] += 1.0
-        to_trial, to_worker = 1.0 / self._seen_cost[trial], 1.0 / self._seen_slow[worker]
-        scale = (measured - expected - self._log_slow[worker]) / max(1.0, to_trial + to_worker)
-        self._log_cost[trial] = expected + scale * to_trial
+        for trial in trials:
+            self._seen_cost[trial] += 1.0
+        to_trial = sum(1.0 / self._seen_cost[trial] for trial in trials) / len(trials)
+        to_worker, to_gain = 1.0 / self._seen_slow[worker], self._gains.weigh(kin, width)
+        scale = (measured - expected - self._log_slow[worker]) / max(1.0, to_trial + to_worker + to_gain)
+        for trial in trials:
+            known = self._log_cost[trial]
+            assert known is not None
+            self._log_cost[trial] = known + scale * (1.0 / self._seen_cost[trial])
         self._log_slow[worker] += scale * to_worker
-        self.cost[trial] = math.exp(expected + scale * to_trial)
+        self._gains.move(kin, width, -scale * to_gain)
         self._revise_slowness(worker)
 
+    def _sum_of(self, trials: Sequence[int]) -> float:
+        """Return the logarithm of the trials' costs in all; one that was never measured costs as much as its kin."""
+        logs = [self._log_cost[trial] for trial in trials]
+        known = [log for log in logs if log is not None]
+        for trial, log in zip(trials, logs, strict=True):
+            if log is None:
+                self._log_cost[trial] = sum(known) / len(known)
+        if len(known) == len(trials) == 1:
+            return known[0]
+        return math.log(sum(math.exp(self._log_cost[trial] or 0.0) for trial in trials))
+
+    def together(self, trials: Sequence[int]) -> float:
+        """Return the expected cost of units of one kin that are computed together; of a single trial, its own."""
+        kin = self._kin[trials[0]]
+        logs = [self._log_cost[trial] for trial in trials]
+        gain = self._gains.log(kin, len(trials))
+        if len(trials) == 1 and logs[0] is not None:
+            return math.exp(logs[0] - gain)
+        guess = self._unmeasured_cost(kin)
+        # What was never measured is guessed as it would be alone.
+        alone = math.exp(self._gains.log(kin, 1))
+        return sum(guess * alone if log is None else math.exp(log) for log in logs) / math.exp(gain)
+
+    def show(self, row: int, trials: Sequence[int]) -> None:
+        """Let a row stand for these trials, of one kin: its cost is theirs."""
+        self.cost[row] = self.together(trials)
+
     def seconds(self, trial: int, worker: int, column: int) -> float:
-        """The expected seconds of a training unit."""
+        """The expected seconds of a training unit, or of those of all trials for which the row stands."""
         return float(self.cost[trial]) * float(self.slowness[worker]) * self._sizes[column]
+
+    def seconds_alone(self, trial: int, worker: int, column: int) -> float:
+        """The expected seconds of a training unit that runs by itself."""
+        return self.together([trial]) * float(self.slowness[worker]) * self._sizes[column]
 
     def measured(self, trial: int) -> bool:
         """Whether the trial's cost is known or was measured at least once."""
         return self._log_cost[trial] is not None
+
+    def measured_alone(self, trial: int) -> bool:
+        """Whether the cost is known that the trial has by itself."""
+        return self._log_cost[trial] is not None and self._gains.is_known(self._kin[trial], 1)
+
+    def is_new(self, trial: int) -> bool:
+        """Whether nothing is known of the costs of this trial and its kin."""
+        return self._gains.is_new(self._kin[trial])
 
     def speed(self, row: int) -> float:
         """The relative speed of a worker, 1 for one that was never compared with others."""
@@ -108,7 +183,15 @@ class CostModel:
         if unmeasured:
             known = [log for log in self._log_cost if log is not None]
             self._guess = math.exp(float(np.quantile(known, _UNMEASURED_QUANTILE))) * (1 + 1e-9)
-            self.cost[unmeasured] = self._guess
+            guesses = {kin: self._unmeasured_cost(kin) for kin in {self._kin[row] for row in unmeasured}}
+            self.cost[unmeasured] = [guesses[self._kin[row]] for row in unmeasured]
+
+    def _unmeasured_cost(self, kin: str) -> float:
+        """Guess the cost, alone, of a trial that was never measured: that of its kin, or that of a costly one."""
+        if self._gains.is_new(kin) or not kin:
+            return self._guess
+        known = [log for log, other in zip(self._log_cost, self._kin, strict=True) if kin == other and log is not None]
+        return math.exp(sum(known) / len(known) - self._gains.log(kin, 1)) if known else self._guess
 
 
 def _with_room(array: Floats, row: int) -> Floats:

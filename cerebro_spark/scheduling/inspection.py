@@ -13,6 +13,7 @@ def audit(state: State) -> None:
     """Raise SchedulingError where two parts of the state contradict each other."""
     queued = [attempt for worker in state.workers.values() for attempt in worker.queue]
     _demand(sorted(queued) == sorted(state.assignments), "every assignment is in exactly one worker's queue")
+    _demand(sorted(queued) == sorted(state.orders), "every assignment is part of an order")
     for trial in state.trials.values():
         _audit_trial(state, trial)
     for worker in state.workers.values():
@@ -27,18 +28,57 @@ def _audit_trial(state: State, trial: TrialRecord) -> None:
     board, row = state.board, trial.row
     training = [a for a in state.assignments.values() if a.unit.trial == trial.id and a.unit.kind == "train"]
     _demand(len(training) <= 1, f"{trial.id} is in at most one training unit")
-    _demand(board.is_training(row) == bool(training), f"{trial.id} is free or not")
+    _demand([trial.attempt] == ([a.attempt for a in training] or [None]), f"{trial.id} knows its training unit")
     _demand(bool(board.active[row]) or not board.free[row], f"{trial.id} is free only if it is active")
-    if board.active[row] and trial.status == "training":
-        counted = int(board.todo[row].sum()) + trial.step + len(training)
-        _demand(counted == board.columns, f"{trial.id}: done, running and open units make up its epoch")
-        _demand(trial.until - trial.epoch == board.later[row], f"{trial.id} has the right number of epochs left")
-        _demand(int(board.open[row]) == int(board.todo[row].sum()), f"{trial.id}'s open units are counted right")
+    if trial.leader is not None:
+        _audit_follower(state, trial, state.trials[trial.leader])
+    elif trial.followers:
+        _audit_leader(state, trial)
+    else:
+        _demand(board.is_training(row) == bool(training), f"{trial.id} is free or not")
+        if board.active[row] and trial.status == "training":
+            counted = int(board.todo[row].sum()) + trial.step + len(training)
+            _demand(counted == board.columns, f"{trial.id}: done, running and open units make up its epoch")
+            _demand(trial.until - trial.epoch == board.later[row], f"{trial.id} has the right number of epochs left")
+            _demand(int(board.open[row]) == int(board.todo[row].sum()), f"{trial.id}'s open units are counted right")
     kept = state.retention
     _demand(all(c is None or c in kept for c in (trial.latest, trial.best, trial.reported)), f"{trial.id} is kept")
     _demand(all(e.checkpoint in kept for e in trial.evaluations.values()), f"{trial.id}'s evaluated epochs are kept")
     if training:
         _demand(training[0].parent == trial.latest, f"{trial.id} trains from its latest checkpoint")
+
+
+def _audit_follower(state: State, trial: TrialRecord, leader: TrialRecord) -> None:
+    """A follower keeps step with its leader, whose row stands for both."""
+    _demand(leader.leader is None, f"{leader.id} leads, and follows nobody")
+    _demand(leader.followers.count(trial.id) == 1, f"{trial.id} is in exactly one bundle")
+    _demand(not trial.followers, f"{trial.id} follows, and leads nobody")
+    _demand(not state.board.active[trial.row], f"{trial.id} follows, and its own row is not active")
+    _demand(not trial.alone and not leader.alone, f"{trial.id} is in a bundle, and not to be alone")
+    _demand(_visited(state, trial) == _visited(state, leader), f"{trial.id} keeps step with {leader.id}")
+
+
+def _audit_leader(state: State, leader: TrialRecord) -> None:
+    board, row = state.board, leader.row
+    members = [leader, *(state.trials[name] for name in leader.followers)]
+    _demand(all(member.leader == leader.id for member in members[1:]), f"{leader.id} is known to those it leads")
+    _demand(len(members) <= state.settings.fuse, f"the bundle of {leader.id} is not too large")
+    out = [state.orders[member.attempt].number for member in members if member.attempt is not None]
+    _demand(len(set(out)) <= 1, f"the bundle of {leader.id} runs one unit at a time")
+    _demand(board.is_training(row) == bool(out), f"the bundle of {leader.id} is free or not")
+    _demand(int(board.open[row]) == int(board.todo[row].sum()), f"{leader.id}'s open units are counted right")
+    if not out:
+        _demand(len({member.kin for member in members}) == 1, f"the bundle of {leader.id} is of one kin")
+        _demand(int(board.open[row]) + leader.step == board.columns, f"{leader.id}: done and open make up its epoch")
+        left = max(member.until - member.epoch for member in members)
+        _demand(left == board.later[row], f"the bundle of {leader.id} has the right number of epochs left")
+
+
+def _visited(state: State, trial: TrialRecord) -> set[str]:
+    """The partitions of its epoch that a trial has done or is at; none if these are all, as in its next epoch."""
+    running = () if trial.attempt is None else (state.assignments[trial.attempt].unit.partition,)
+    visited = {*trial.trained, *running}
+    return set() if len(visited) == state.board.columns else visited
 
 
 def _audit_worker(state: State, worker: WorkerRecord) -> None:
@@ -48,7 +88,8 @@ def _audit_worker(state: State, worker: WorkerRecord) -> None:
     _demand(bool(board.live[worker.row]) == worker.live, f"{worker.id} is there or not")
     held = {column for partition, column in state.columns.items() if partition in worker.holds}
     _demand(set(np.flatnonzero(board.holds[worker.row])) == held, f"{worker.id} holds what its record says")
-    _demand(len(worker.queue) <= 1 + state.settings.queue_ahead, f"{worker.id} runs one unit at a time")
+    orders = {state.orders[attempt].number for attempt in worker.queue}
+    _demand(len(orders) <= 1 + state.settings.queue_ahead, f"{worker.id} runs one bundle at a time")
     _demand(
         worker.live or not (worker.queue or worker.holds or worker.loading), f"{worker.id} is dead and holds nothing"
     )

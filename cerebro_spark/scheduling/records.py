@@ -59,6 +59,26 @@ class Evaluation:
 
 
 @dataclass(slots=True)
+class OrderRecord:
+    """An order to a worker: a unit of one trial, or one of each member of a bundle, whose trials are `kin`.
+
+    `number` is the attempt of its first unit, `width` the number of its units. `open` are the attempts that are not
+    over, `results` the (row of the trial, seconds, width) of training units that succeeded.
+    """
+
+    number: int
+    open: list[int]
+    kin: str
+    width: int = 1
+    results: list[tuple[int, float, int]] = field(default_factory=list)
+
+    @property
+    def partly_reported(self) -> bool:
+        """Whether some of its units are over, and others are not."""
+        return len(self.open) < self.width
+
+
+@dataclass(slots=True)
 class TrialRecord:
     """A trial: `epoch` is the one that it trains, or would train next; it was asked for `until`.
 
@@ -66,7 +86,10 @@ class TrialRecord:
     has the metrics of the epoch's finished units. `setbacks` are those of its training units; each evaluation has its
     own. `finished` counts its units that succeeded. `works` counts the Works that have taken effect; those `waiting`
     wait for their turn in a script. `running_params` are those of its running or last unit; `rebased` says that its
-    latest checkpoint has others.
+    latest checkpoint has others. `attempt` is that of its training unit that is under way.
+
+    Trials may share a bundle if `kin` is equal. A follower knows its `leader`, whose row on the board stands for all; a
+    leader knows its `followers`. A trial that is to be `alone` joins no bundle before its epoch ends.
     """
 
     id: TrialId
@@ -89,6 +112,11 @@ class TrialRecord:
     trained: dict[PartitionId, Metrics] = field(default_factory=dict)
     evaluations: dict[int, Evaluation] = field(default_factory=dict)
     error: str | None = None
+    attempt: int | None = None
+    kin: str = ""
+    leader: TrialId | None = None
+    followers: list[TrialId] = field(default_factory=list)
+    alone: bool = False
 
     @property
     def step(self) -> int:
@@ -108,7 +136,7 @@ class TrialRecord:
 
 @dataclass(slots=True)
 class WorkerRecord:
-    """A worker: the first attempt in `queue` is the unit it runs, the others wait behind it.
+    """A worker: the first attempt in `queue` is the unit it runs, the others wait behind it or run together with it.
 
     `failures` are the parts of trials that failed on it since its last success, `failed_loads` the number of loads that
     did. A worker that was set aside for its failures is in doubt as long as it has `doubters`: failures of which is not

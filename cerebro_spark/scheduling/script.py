@@ -44,7 +44,7 @@ class ScriptRules:
             return
         script, board = self._script_of(trial.id), self._state.board
         done = (trial.epoch - 1) * board.columns + trial.step
-        if not board.is_training(trial.row):
+        if trial.attempt is None:
             self._take_up(trial, script, done)
         limit = self._limit(trial, script)
         trial.until = -(-limit // board.columns)

@@ -10,7 +10,7 @@ from cerebro_spark.scheduling.costs import CostModel
 from cerebro_spark.scheduling.deaths import Deaths
 from cerebro_spark.scheduling.evaluations import Evaluations
 from cerebro_spark.scheduling.holdings import Holdings
-from cerebro_spark.scheduling.records import TrialRecord, WorkerRecord
+from cerebro_spark.scheduling.records import OrderRecord, TrialRecord, WorkerRecord
 from cerebro_spark.scheduling.retention import Retention
 from cerebro_spark.types import Checkpoint, PartitionId, TrialId, WorkerId
 
@@ -19,7 +19,9 @@ from cerebro_spark.types import Checkpoint, PartitionId, TrialId, WorkerId
 class State:
     """The whole state. `actions` collects what is ordered while one event is handled.
 
-    `assignments` are the units that workers have to run, by attempt number; `given_up` are the cancelled attempts.
+    `assignments` are the units that workers have to run, by attempt number, and `orders` the orders they are part of;
+    `given_up` are the cancelled attempts. `widest` is how many units of one kin were computed at once, where workers
+    did not do as many as they were told.
     `fresh_workers` and `fresh_trials` are the rows that became available since the policy was last asked, and
     `look_at_all` says that more than that has changed. `let_go` counts, by host, the workers that were dismissed for
     their failures.
@@ -33,6 +35,8 @@ class State:
     trials: dict[TrialId, TrialRecord]
     workers: dict[WorkerId, WorkerRecord]
     assignments: dict[int, RunUnit] = field(default_factory=dict)
+    orders: dict[int, OrderRecord] = field(default_factory=dict)
+    widest: dict[str, int] = field(default_factory=dict)
     retention: Retention = field(default_factory=Retention)
     now: float = 0.0
     attempts: int = 0

@@ -47,7 +47,9 @@ class TimeLimits:
     def observe(self, event: Event) -> None:
         """Learn from what succeeded, and forget orders that are over."""
         if isinstance(event, (UnitFinished, UnitFailed)):
-            self._units.pop(event.attempt, None)
+            order = self._state.orders.get(event.attempt)
+            if order is not None and order.open == [event.attempt]:
+                self._units.pop(order.number, None)
         elif isinstance(event, (PartitionLoaded, PartitionLost)):
             self._loads.pop((event.worker, event.partition), None)
         elif isinstance(event, (WorkerLost, WorkerJoined)):
@@ -57,7 +59,7 @@ class TimeLimits:
 
     def _learn(self, event: Event) -> None:
         if isinstance(event, UnitFinished):
-            self._longest = max(self._longest, event.seconds)
+            self._longest = max(self._longest, event.seconds * event.width)
             if event.unit.kind == "eval":
                 trial = event.unit.trial
                 self._evaluated[trial] = max(self._evaluated.get(trial, 0.0), event.seconds)
@@ -104,8 +106,12 @@ class TimeLimits:
         if unit.kind == "eval":
             known = self._evaluated.get(unit.trial)
             return _UNKNOWN * self._longest if known is None else _USUAL * known
-        trial, worker = state.trials[unit.trial].row, state.workers[order.worker].row
-        costs = state.board.costs
-        if not costs.measured(trial) or not costs.speed_is_sure(worker, 1):
+        trials = [state.trials[member.unit.trial].row for member in order.members]
+        worker, costs = state.workers[order.worker].row, state.board.costs
+        if not all(map(costs.measured_alone, trials)) or not costs.speed_is_sure(worker, 1):
             return _UNKNOWN * self._longest
-        return _USUAL * costs.seconds(trial, worker, state.columns[unit.partition])
+        column = state.columns[unit.partition]
+        if len(trials) == 1:
+            return _USUAL * costs.seconds(trials[0], worker, column)
+        # Those that are to be computed together may turn out to have to run one after another.
+        return _USUAL * sum(costs.seconds_alone(trial, worker, column) for trial in trials)

@@ -9,7 +9,9 @@ from typing import Any
 from cerebro_spark.codec import to_plain
 from cerebro_spark.errors import SchedulingError
 from cerebro_spark.events import FailRun, RunUnit, TellSearch, UnitFailed, UnitFinished, WorkAdded
+from cerebro_spark.scheduling.bundles import BundleRules
 from cerebro_spark.scheduling.evaluations import infer_merging
+from cerebro_spark.scheduling.kin import kin_of
 from cerebro_spark.scheduling.records import Evaluation, Kill, TrialRecord, WorkerRecord, merge_failures
 from cerebro_spark.scheduling.script import ScriptRules
 from cerebro_spark.scheduling.state import State
@@ -19,8 +21,9 @@ from cerebro_spark.types import Checkpoint, Report, TrialId, Unit, Work, WorkerI
 class TrialRules:
     """Changes the state of trials as facts come in."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, bundles: BundleRules) -> None:
         self._state = state
+        self._bundles = bundles
         self._script = ScriptRules(state, self.rest, self.fail)
 
     # -- what the search wants
@@ -44,10 +47,10 @@ class TrialRules:
             trial.latest = work.warm_start
         trial.rebased = trial.rebased or work.warm_start is not None or not _same(trial.params, work.params)
         trial.works += 1
-        trial.params = work.params
+        self._set_params(trial, work.params)
         trial.until = work.until_epoch
         trial.status = "training"
-        state.board.activate(trial.row, later=trial.until - trial.epoch)
+        self._bundles.extend(trial)
         state.look_at_all = True
 
     def stop(self, trial_id: TrialId) -> None:
@@ -56,7 +59,7 @@ class TrialRules:
         if trial is None or trial.status in ("failed", "stopped"):
             return
         trial.status = "stopped"
-        if not self._state.board.is_training(trial.row):
+        if trial.attempt is None:
             self.rest(trial)
 
     def end_search(self) -> None:
@@ -69,8 +72,16 @@ class TrialRules:
         board = self._state.board
         trial = TrialRecord(work.trial, board.add_trial(work.trial), work.params, work.until_epoch, status="paused")
         self._state.trials[work.trial] = trial
-        board.costs.add_trial(trial.row, cost)
+        board.costs.add_trial(trial.row, cost, self._kin_of(work.params))
         return trial
+
+    def _set_params(self, trial: TrialRecord, params: Mapping[str, Any]) -> None:
+        trial.params, trial.kin = params, self._kin_of(params)
+        self._state.board.costs.set_kin(trial.row, trial.kin)
+
+    def _kin_of(self, params: Mapping[str, Any]) -> str:
+        """Return whom a trial may train together with; "" in runs where every trial trains by itself."""
+        return kin_of(params) if self._state.settings.fuse > 1 else ""
 
     def _check(self, work: Work, trial: TrialRecord) -> None:
         if trial.status == "failed":
@@ -94,7 +105,9 @@ class TrialRules:
         state = self._state
         if event.checkpoint is None:
             raise SchedulingError(f"training unit {event.unit} finished without a checkpoint")
-        state.board.finish(trial.row)
+        mates = self._bundles.mates(trial)
+        if not mates:
+            state.board.finish(trial.row)
         self._went_well(trial, event.unit)
         trial.rebased = trial.params != trial.running_params
         trial.trained[event.unit.partition] = event.metrics
@@ -107,8 +120,10 @@ class TrialRules:
             self._end_epoch(trial, event.checkpoint, event.values)
         elif trial.status == "stopped":
             self.rest(trial)
-        else:
+        elif not mates:
             state.fresh_trials.append(trial.row)
+        if mates:
+            self._bundles.settle(mates[0])
         if state.settings.script:
             self._script.follow(trial)
 
@@ -128,10 +143,12 @@ class TrialRules:
         evaluation = self._begin_evaluation(trial, checkpoint, values)
         trial.trained = {}
         trial.epoch += 1
+        trial.alone = False
         state.actions += state.holdings.follow_speeds()
         if trial.status == "training" and trial.epoch <= trial.until:
-            state.board.begin_epoch(trial.row, later=trial.until - trial.epoch)
-            state.fresh_trials.append(trial.row)
+            if not self._bundles.mates(trial):  # a bundle begins it when its last member has ended this one
+                state.board.begin_epoch(trial.row, later=trial.until - trial.epoch)
+                state.fresh_trials.append(trial.row)
         else:
             trial.status = "paused" if trial.status == "training" else trial.status
             self.rest(trial)
@@ -231,7 +248,7 @@ class TrialRules:
             state.evaluations.cancel(trial.id, evaluation)
             state.delete(state.retention.release(evaluation.checkpoint))
         trial.evaluations = {}
-        if not self._state.board.is_training(trial.row):
+        if trial.attempt is None:
             self.rest(trial)
         self._tell(Report(trial.id, trial.epoch, at=state.now, error=error))
         self._let_go(trial)
@@ -239,7 +256,8 @@ class TrialRules:
     # -- the end
 
     def rest(self, trial: TrialRecord) -> None:
-        """Take the trial off the board: it has nothing to train for now."""
+        """Take the trial off the board, and out of its bundle: it has nothing to train for now."""
+        self._bundles.part(trial)
         self._state.board.deactivate(trial.row)
         self._state.look_at_all = True
         self._let_go(trial)
@@ -248,7 +266,7 @@ class TrialRules:
         """Release the checkpoints that no unit, evaluation or search can need any more; the best one stays."""
         state = self._state
         over = trial.status in ("failed", "stopped") or (state.search_ended and trial.status == "paused")
-        if over and not state.board.is_training(trial.row) and not trial.evaluations:
+        if over and trial.attempt is None and not trial.evaluations:
             state.delete(state.retention.exchange(trial.latest, None))
             state.delete(state.retention.exchange(trial.reported, None))
             trial.latest = trial.reported = None

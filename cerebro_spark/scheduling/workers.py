@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 from cerebro_spark.events import DropPartition, RetireWorker, RunUnit, WorkerJoined, WorkerLost
+from cerebro_spark.scheduling.bundles import BundleRules
 from cerebro_spark.scheduling.deaths import died_with_host, has_host_failed
-from cerebro_spark.scheduling.records import WorkerRecord
+from cerebro_spark.scheduling.records import OrderRecord, TrialRecord, WorkerRecord
 from cerebro_spark.scheduling.state import State
 from cerebro_spark.scheduling.trials import TrialRules
-from cerebro_spark.types import Checkpoint, Metrics, PartitionId, Unit, WorkerId
+from cerebro_spark.types import PartitionId, Unit, WorkerId
 
 # A host on which workers keep failing is tried less and less often, but about once an hour at least.
 _MOST_DOUBLINGS = 6
@@ -22,8 +23,9 @@ class WorkerRules:
     Those `in_doubt` are set aside until it shows whether they are at fault (see `blame.py`).
     """
 
-    def __init__(self, state: State, trials: TrialRules) -> None:
+    def __init__(self, state: State, trials: TrialRules, bundles: BundleRules) -> None:
         self._state = state
+        self._bundles = bundles
         self._trials = trials
         self.in_doubt: list[WorkerRecord] = []
 
@@ -126,12 +128,17 @@ class WorkerRules:
     def _lose(self, worker: WorkerRecord, event: WorkerLost) -> None:
         """Cancel what a dead worker had to do. Only the unit that it ran can have killed it."""
         running = self._running(worker, event)
+        suspect = self._suspect(worker, running) if event.blames_unit else None
         worker.live, worker.lost_at = False, self._state.now
         self.no_longer_in_doubt(worker)
         self._state.board.leave(worker.row)
         for attempt in list(worker.queue):
+            trial = self._state.trials[self._state.assignments[attempt].unit.trial]
+            is_suspect = self._state.orders[attempt] is suspect
             assignment = self.cancel_assignment(attempt, worker)
-            if event.blames_unit and attempt == running:
+            if is_suspect and suspect is not None and suspect.width > 1:
+                trial.alone = True  # if one of them kills its workers, it will show which
+            elif event.blames_unit and attempt == running:
                 self._trials.record_kill(assignment, worker, event.reason)
         self._state.holdings.release_all(worker)
         if has_host_failed(worker.host, self._state.workers.values(), self._state.now):
@@ -143,6 +150,11 @@ class WorkerRules:
             return event.running
         told = event.running is not None and self._state.settings.kill_rule != "in a row"
         return None if told else next(iter(worker.queue), None)
+
+    def _suspect(self, worker: WorkerRecord, running: int | None) -> OrderRecord | None:
+        """Return the order at which a lost worker was."""
+        attempt = next(iter(worker.queue), None) if running is None else running
+        return None if attempt is None else self._state.orders[attempt]
 
     # -- partitions
 
@@ -158,25 +170,22 @@ class WorkerRules:
 
     # -- assignments
 
-    def assign(
-        self,
-        unit: Unit,
-        params: Mapping[str, Any],
-        worker: WorkerRecord,
-        parent: Checkpoint | None,
-        step: int = 0,
-        carry: Metrics | None = None,
-        final: bool = False,
-        rebased: bool = False,
-    ) -> None:
-        """Give a unit to a worker, under the number with which its result must come back."""
+    def assign(self, worker: WorkerRecord, units: Sequence[RunUnit]) -> None:
+        """Give units to a worker in one order, each under a number of its own with which its result must come back."""
         state = self._state
-        state.attempts += 1
-        order = RunUnit(worker.id, unit, state.attempts, params, parent, step, carry, final, rebased)
-        state.assignments[state.attempts] = order
-        state.retention.hold(parent)
-        worker.queue.append(state.attempts)
-        state.actions.append(order)
+        first = state.attempts + 1
+        state.attempts += len(units)
+        orders = [replace(unit, attempt=first + place) for place, unit in enumerate(units)]
+        attempts = [order.attempt for order in orders]
+        record = OrderRecord(first, attempts, state.trials[orders[0].unit.trial].kin, len(orders))
+        for order in orders:
+            state.assignments[order.attempt] = order
+            state.orders[order.attempt] = record
+            state.retention.hold(order.parent)
+            worker.queue.append(order.attempt)
+            if order.unit.kind == "train":
+                state.trials[order.unit.trial].attempt = order.attempt
+        state.actions.append(replace(orders[0], others=tuple(orders[1:])) if orders[1:] else orders[0])
 
     def end_assignment(self, attempt: int, worker: WorkerRecord) -> RunUnit:
         """An assignment is over, with success or without."""
@@ -186,6 +195,9 @@ class WorkerRules:
             state.board.set_idle(worker.row, state.now)
             state.fresh_workers.append(worker.row)
         assignment = state.assignments.pop(attempt)
+        state.orders.pop(attempt).open.remove(attempt)
+        if assignment.unit.kind == "train":
+            state.trials[assignment.unit.trial].attempt = None
         state.delete(state.retention.release(assignment.parent))
         return assignment
 
@@ -197,11 +209,22 @@ class WorkerRules:
         state.given_up.add(attempt)
         trial = state.trials[unit.trial]
         if unit.kind == "train":
-            state.board.take_back(trial.row, state.columns[unit.partition])
-            if trial.status in ("stopped", "failed"):
-                self._trials.rest(trial)
-            else:
-                state.fresh_trials.append(trial.row)
+            self._take_back(trial, unit)
         elif unit.epoch in trial.evaluations:
             state.evaluations.put_back(trial.id, trial.evaluations[unit.epoch], unit.partition)
         return assignment
+
+    def _take_back(self, trial: TrialRecord, unit: Unit) -> None:
+        """A training unit is open again: for those of its bundle that have done it, or still are at it, it is not."""
+        state = self._state
+        mates = self._bundles.mates(trial)
+        if mates:
+            self._bundles.leave(trial)
+        else:
+            state.board.take_back(trial.row, state.columns[unit.partition])
+        if trial.status in ("stopped", "failed"):
+            self._trials.rest(trial)
+        else:
+            state.fresh_trials.append(trial.row)
+        if mates:
+            self._bundles.settle(mates[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from cerebro_spark.events import (
     DropPartition,
     Event,
     LoadPartition,
+    PartitionLoaded,
     PartitionLost,
     RunUnit,
     Settings,
@@ -41,6 +43,9 @@ class Auditor:
     attempts: set[int] = field(default_factory=set)
     until: dict[str, int] = field(default_factory=dict)
     trained_with: dict[Checkpoint, Mapping[str, Any]] = field(default_factory=dict)
+    leading: dict[int, int] = field(default_factory=dict)
+    loading: Counter[tuple[str, str]] = field(default_factory=Counter)
+    widths: list[int] = field(default_factory=list)
 
     def before(self, event: Event) -> None:
         """Note a fact just before the scheduler sees it."""
@@ -54,8 +59,11 @@ class Auditor:
             self.held[event.worker] = set(event.holds)
         elif isinstance(event, WorkerLost):
             self._gone(event.worker)
-        elif isinstance(event, PartitionLost):
-            self.held.get(event.worker, set()).discard(event.partition)
+        elif isinstance(event, (PartitionLoaded, PartitionLost)):
+            self.loading[event.worker, event.partition] -= 1
+            # What was dropped while it was loaded, and is loaded again, may first be reported as lost.
+            if isinstance(event, PartitionLost) and self.loading[event.worker, event.partition] <= 0:
+                self.held.get(event.worker, set()).discard(event.partition)
         elif isinstance(event, UnitFinished) and self._current(event):
             self._finish(event)
         elif isinstance(event, UnitFailed) and self._current(event):
@@ -65,10 +73,13 @@ class Auditor:
         """Judge what the scheduler ordered."""
         for action in actions:
             if isinstance(action, RunUnit):
-                self._ordered(action)
+                self._together(action)
+                for member in action.members:
+                    self._ordered(member, action.attempt)
             elif isinstance(action, LoadPartition):
                 assert action.worker in self.live, f"{action} goes to a dead worker"
                 self.held[action.worker].add(action.partition)
+                self.loading[action.worker, action.partition] += 1
             elif isinstance(action, DropPartition):
                 self.held[action.worker].discard(action.partition)
             elif isinstance(action, DeleteCheckpoint):
@@ -101,16 +112,38 @@ class Auditor:
     def _gone(self, worker: str) -> None:
         self.live.discard(worker)
         self.held.pop(worker, None)
+        self.loading = Counter({key: count for key, count in self.loading.items() if key[0] != worker})
         self.outstanding = {a: order for a, order in self.outstanding.items() if order.worker != worker}
 
-    def _ordered(self, order: RunUnit) -> None:
+    def _together(self, order: RunUnit) -> None:
+        """Those that train together differ in real numbers only, and have done the same of their epochs."""
+        members = order.members
+        self.widths.append(len(members))
+        assert len(members) <= self.settings.fuse
+        assert len({member.unit.trial for member in members}) == len(members)
+        assert len({(member.worker, member.unit.partition, member.unit.kind) for member in members}) == 1
+        assert not any(member.others for member in order.others)
+        assert len({self._shape(member) for member in members}) == 1, f"{members} are no kin"
+        assert len({self._done(member) for member in members}) == 1, f"{members} do not keep step"
+        if order.unit.kind == "eval" or self.settings.script:
+            assert len(members) == 1
+
+    def _shape(self, order: RunUnit) -> str:
+        return repr(sorted((k, "" if isinstance(v, float) else repr(v)) for k, v in order.params.items()))
+
+    def _done(self, order: RunUnit) -> tuple[str, ...]:
+        own = [unit for unit in self.finished if unit[:2] == order.unit[:2] and unit.kind == "train"]
+        return tuple(sorted(unit.partition for unit in own))
+
+    def _ordered(self, order: RunUnit, leading: int) -> None:
         unit = order.unit
         assert order.attempt not in self.attempts, "attempt numbers are never used twice"
         assert order.worker in self.live, f"{order} goes to a dead worker"
         assert unit.partition in self.held[order.worker], f"locality: {order.worker} does not hold {unit.partition}"
         assert unit not in self.finished, f"completeness: {unit} runs again"
         assert all(other.unit != unit for other in self.outstanding.values()), f"{unit} runs twice at once"
-        queued = [other for other in self.outstanding.values() if other.worker == order.worker]
+        mine = [attempt for attempt, other in self.outstanding.items() if other.worker == order.worker]
+        queued = {self.leading[attempt] for attempt in mine} - {leading}
         assert len(queued) <= self.settings.queue_ahead, f"exclusiveness: {order.worker} has {queued}"
         assert order.parent not in self.deleted, f"{unit} starts from a deleted checkpoint"
         if unit.kind == "train":
@@ -122,6 +155,7 @@ class Auditor:
             assert order.rebased or not other, f"{unit} does not know that its parent had other params"
         assert unit.trial not in self.failed, f"{unit} belongs to a failed trial"
         self.attempts.add(order.attempt)
+        self.leading[order.attempt] = leading
         self.outstanding[order.attempt] = order
 
     def _deleted(self, checkpoint: Checkpoint) -> None:

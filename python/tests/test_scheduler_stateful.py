@@ -56,6 +56,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         policy=st.sampled_from(list(POLICIES)),
         queue_ahead=st.integers(0, 1),
         serial=st.booleans(),
+        fuse=st.sampled_from([1, 2, 3, 8]),
         seed=st.integers(0, 3),
         rules=st.fixed_dictionaries(
             {
@@ -75,6 +76,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         policy: str,
         queue_ahead: int,
         serial: bool,
+        fuse: int,
         seed: int,
         rules: dict[str, Any],
     ) -> None:
@@ -89,6 +91,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             queue_ahead,
             serial_evaluation=serial,
             objective=Objective("loss", "min"),
+            fuse=fuse,
             **rules,
         )
         self.scheduler = MopScheduler(self.settings)
@@ -96,6 +99,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.events: list[Event] = []
         self.actions: list[list[Action]] = []
         self.orders: dict[int, RunUnit] = {}
+        self.limits: dict[int, float | None] = {}
+        self.widths: dict[int, int] = {}
         self.loads: list[LoadPartition] = []
         self.works: dict[str, int] = {}
         self.stopped: set[str] = set()
@@ -111,20 +116,22 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     # -- the search
 
-    @precondition(lambda self: not self.ended and len(self.works) < 6)
-    @rule(epochs=st.integers(1, 3))
-    def ask_for_new_trial(self, epochs: int) -> None:
-        trial = f"t{len(self.works)}"
-        self.works[trial] = epochs
-        self.feed(WorkAdded(self.now, Work(trial, {"lr": 0.1}, epochs)))
+    @precondition(lambda self: not self.ended and len(self.works) < 9)
+    @rule(epochs=st.integers(1, 3), many=st.integers(1, 3), layers=st.sampled_from([1, 1, 1, 2]))
+    def ask_for_new_trials(self, epochs: int, many: int, layers: int) -> None:
+        for _ in range(many):
+            trial = f"t{len(self.works)}"
+            self.works[trial] = epochs
+            params = {"lr": 0.1 * len(self.works), "layers": layers}
+            self.feed(WorkAdded(self.now, Work(trial, params, epochs)))
 
     @precondition(lambda self: not self.ended and self.works)
-    @rule(data=st.data(), more=st.integers(1, 2))
-    def ask_for_more(self, data: st.DataObject, more: int) -> None:
+    @rule(data=st.data(), more=st.integers(1, 2), layers=st.sampled_from([1, 1, 2]))
+    def ask_for_more(self, data: st.DataObject, more: int, layers: int) -> None:
         trial = data.draw(st.sampled_from(sorted(self.works)))
         if trial not in self.auditor.failed and trial not in self.stopped:
             self.works[trial] += more
-            self.feed(WorkAdded(self.now, Work(trial, {"lr": 0.2}, self.works[trial])))
+            self.feed(WorkAdded(self.now, Work(trial, {"lr": 0.2, "layers": layers}, self.works[trial])))
 
     @precondition(lambda self: not self.ended and len(self.reports) >= 2)
     @rule(data=st.data())
@@ -221,9 +228,24 @@ class SchedulerMachine(RuleBasedStateMachine):
     # -- units
 
     @precondition(lambda self: self.orders)
-    @rule(data=st.data(), seconds=st.sampled_from([0.5, 1.0, 4.0]))
-    def finish(self, data: st.DataObject, seconds: float) -> None:
-        self.feed(self.finished(self.orders.pop(self.draw_running(data)), seconds))
+    @rule(data=st.data(), seconds=st.sampled_from([0.5, 1.0, 4.0]), together=st.sampled_from([True, True, False]))
+    def finish(self, data: st.DataObject, seconds: float, together: bool) -> None:
+        """A unit ends; of a bundle perhaps only this one, whatever becomes of the others."""
+        attempt = self.draw_running(data)
+        width = self.widths[self.auditor.leading[attempt]] if together else 1
+        self.feed(self.finished(self.orders.pop(attempt), seconds, width))
+
+    @precondition(lambda self: self.orders)
+    @rule(data=st.data(), width=st.sampled_from([9, 9, 9, 9, 2, 1]))
+    def finish_all(self, data: st.DataObject, width: int) -> None:
+        """All that a worker was told in one order end well."""
+        drawn = self.draw_running(data)
+        width = min(width, self.widths[self.auditor.leading[drawn]])
+        for attempt in self.bundle_of(drawn):
+            order = self.orders.pop(attempt, None)
+            if order is not None:
+                self.feed(self.finished(order, 1.0, width))
+                self.scheduler.check_invariants()
 
     @precondition(lambda self: self.orders)
     @rule(data=st.data(), blame=st.sampled_from(["trial", "worker"]))
@@ -306,8 +328,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             if isinstance(action, (RunUnit, LoadPartition, LimitOrder)):
                 self.check_limit(action)
             if isinstance(action, RunUnit):
-                self.orders[action.attempt] = action
-                self.check_carry(action)
+                self.limits[action.attempt] = action.limit
+                self.widths[action.attempt] = len(action.members)
+                for member in action.members:
+                    self.orders[member.attempt] = member
+                    self.check_carry(member)
             elif isinstance(action, LoadPartition):
                 self.loads.append(action)
             elif isinstance(action, RetireWorker):
@@ -320,11 +345,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         return int(data.draw(st.sampled_from(self.running())))
 
     def running(self) -> list[int]:
-        """A worker runs its orders in turn: only the first of each can end."""
+        """A worker runs its orders in turn: only units of its first one can end, in any order."""
         first: dict[str, int] = {}
         for attempt, order in sorted(self.orders.items()):
-            first.setdefault(order.worker, attempt)
-        return sorted(first.values())
+            first.setdefault(order.worker, self.auditor.leading[attempt])
+        leading = set(first.values())
+        return sorted(attempt for attempt in self.orders if self.auditor.leading[attempt] in leading)
+
+    def bundle_of(self, attempt: int) -> list[int]:
+        leading = self.auditor.leading
+        return [other for other in sorted(self.orders) if leading[other] == leading[attempt]]
 
     def fail_again_and_again(self, fails: Callable[[RunUnit], bool], times: int) -> None:
         for _ in range(times):
@@ -334,12 +364,12 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.feed(UnitFailed(self.now, order.worker, order.unit, attempt, "boom", "worker"))
                 self.scheduler.check_invariants()
 
-    def finished(self, order: RunUnit, seconds: float) -> UnitFinished:
+    def finished(self, order: RunUnit, seconds: float, width: int = 1) -> UnitFinished:
         unit = order.unit
         train = unit.kind == "train"
         checkpoint = Checkpoint(unit.trial, unit.epoch, order.step, order.attempt, 8) if train else None
         metrics = self.measure(order)
-        event = UnitFinished(self.now, order.worker, unit, order.attempt, seconds, checkpoint, metrics)
+        event = UnitFinished(self.now, order.worker, unit, order.attempt, seconds, checkpoint, metrics, width=width)
         if order.attempt in self.auditor.outstanding:
             self.past.append(event)
         return event
@@ -390,7 +420,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         else:
             assert action.limit is None or action.limit >= least
         if isinstance(action, LimitOrder) and action.attempt is not None:
-            assert self.orders[action.attempt].limit is None, "it had none, and is under way"
+            assert self.limits[action.attempt] is None, "it had none"
+            leading = self.auditor.leading
+            assert any(leading[attempt] == action.attempt for attempt in self.orders), "it is under way"
 
     def forget(self, worker: str) -> None:
         self.lost_orders += [order for order in self.orders.values() if order.worker == worker]

@@ -23,7 +23,7 @@ def test_a_trial_never_measured_is_taken_for_a_costly_one() -> None:
     for row in range(12):
         model.add_trial(row)
     for row in range(10):
-        model.observe(row, 0, 0, float(row + 1))
+        model.observe([row], 0, 0, float(row + 1))
     assert model.cost[11] > np.median(model.cost[:10])
     assert not model.measured(11)
     assert model.measured(3)
@@ -42,7 +42,7 @@ def test_costs_and_speeds_are_learnt(seed: int) -> None:
     for _ in range(6):
         for trial in rng.permutation(12):
             for worker in rng.permutation(4):
-                model.observe(trial, worker, worker, cost[trial] * slow[worker] * rng.uniform(0.98, 1.02))
+                model.observe([trial], worker, worker, cost[trial] * slow[worker] * rng.uniform(0.98, 1.02))
     expected = np.outer(cost, slow)
     learnt = np.outer(model.cost[:12], model.slowness[:4])
     assert np.abs(learnt / expected - 1).max() < 0.15
