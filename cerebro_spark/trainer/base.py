@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from cerebro_spark.trainer.checkpoints.digest import DIGEST
 from cerebro_spark.trainer.checkpoints.writing import SavedCheckpoint as SavedCheckpoint
 from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
+from cerebro_spark.trainer.members import Member as Member
+from cerebro_spark.trainer.members import TrainedMember as TrainedMember
 from cerebro_spark.trainer.resources import Resources as Resources
 from cerebro_spark.trainer.sharing.hooks import Hooks as Hooks
 from cerebro_spark.trainer.sharing.hooks import Params as Params
@@ -102,6 +106,46 @@ class Trainer(ABC):
         Returns:
             The metrics of this partition alone.
         """
+
+    def train_together(self, members: Sequence[Member], digest: DigestName = DIGEST) -> list[TrainedMember | Exception]:
+        """Train several trials on one partition, each as `build` or `load`, `train`, `save` and `finish` would.
+
+        Who else is in the bundle changes nothing of a member: not a bit of its checkpoint on a CPU, and nothing of its
+        metrics. A member that fails does not touch the others. Afterwards one of them is current, or no trial is.
+
+        This implementation trains them one after another.
+
+        Args:
+            members: The trials.
+            digest: The algorithm of their checkpoints' digests. Defaults to that of runs that begin now.
+
+        Returns:
+            For each member, in order, what came of it, or the error that failed it.
+        """
+        return [self._train_member(member, digest) for member in members]
+
+    def _train_member(self, member: Member, digest: DigestName) -> TrainedMember | Exception:
+        """Train one member alone."""
+        began = time.perf_counter()
+        unit, file = member.unit, BytesIO()
+        try:
+            if member.source is None:
+                self.build(unit.trial, member.params)
+            else:
+                start = {"digest": member.digest, "warm_start": member.warm_start}
+                self.load(unit.trial, member.params, member.source, **start)
+            metrics = self.train(unit, member.feed, member.carried)
+            saved = self.save(file, digest)
+            values = self._finish_member(member, metrics)
+        except Exception as error:
+            return error
+        return TrainedMember(metrics, values, file, saved, 1, time.perf_counter() - began)
+
+    def _finish_member(self, member: Member, metrics: Metrics) -> dict[str, float] | None:
+        """Return the values of its metrics if it was final; it is the current trial."""
+        if not member.final:
+            return None
+        return self.finish(Metrics.merge([part for part in (member.carried, metrics) if part is not None]))
 
     @abstractmethod
     def evaluate(self, unit: Unit, feed: Feed | Iterable[Batch], carried: Metrics | None = None) -> Metrics:

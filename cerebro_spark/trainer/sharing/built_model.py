@@ -111,6 +111,10 @@ class ModelCache(Generic[M]):
         signature, hyperparameters = self._builds.get(compute_signature(params), ("", None))
         return self.get(signature), hyperparameters
 
+    def signature_of(self, model: M) -> str:
+        """Return the signature of a kept model; "" for any other."""
+        return next((signature for signature, kept in self._models.items() if kept is model), "")
+
     def drop(self, model: M) -> None:
         """Close a model that must not be used again."""
         self._models = OrderedDict((key, kept) for key, kept in self._models.items() if kept is not model)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -41,6 +41,21 @@ class TensorBatches:
     def load_batch(self, batch: Batch) -> Tensors:
         """Return one batch."""
         return {name: self._to_tensor(name, batch[name]).to(self._device) for name in self._columns.names}
+
+    def load_together(self, feeds: Sequence[Feed], count: int) -> Iterator[Tensors]:
+        """Yield the first batches of several feeds, which have the same size, each column with a row a feed."""
+        names, size = self._columns.names, feeds[0].batch_size
+        orders = torch.stack([torch.from_numpy(feed.order[: count * size]) for feed in feeds])
+        arrays = [{name: self._to_tensor(name, feed.arrays[name]) for name in names} for feed in feeds]
+        shared = all(feed.arrays[name] is feeds[0].arrays[name] for feed in feeds for name in names)
+        for rows in orders.split(size, dim=1) if count else ():
+            if shared:
+                flat = rows.reshape(-1)
+                gathered = {name: array.index_select(0, flat) for name, array in arrays[0].items()}
+                yield {name: part.view(*rows.shape, *part.shape[1:]) for name, part in gathered.items()}
+            else:
+                pairs = list(zip(arrays, rows, strict=True))
+                yield {name: torch.stack([own[name].index_select(0, row) for own, row in pairs]) for name in names}
 
     def load_inputs(self, batch: Batch) -> Tensors:
         """Return the inputs of a batch."""

@@ -82,6 +82,27 @@ class MetricCollector:
         if len(self._pending) >= _FLUSH_BATCHES:
             self._flush()
 
+    @property
+    def counts_only_losses(self) -> bool:
+        """Whether there are no metrics besides the loss."""
+        return not self._functions and not self._objects
+
+    def add_losses(self, losses: torch.Tensor, weights: Sequence[Any] | None, rows: int) -> None:
+        """Count batches of `rows` rows each, as `add` does, if only their losses count.
+
+        Args:
+            losses: The loss of each batch.
+            weights: How much each of them counts, as `weigh` returns it; None for losses that are sums over rows.
+            rows: The rows of a batch.
+        """
+        if weights is None:
+            losses, weights = losses.double() / rows, [rows] * len(losses)
+        for loss, weight in zip(losses.unbind(), weights, strict=True):
+            self._pending.append((loss, weight))
+            self._rows += rows
+            if len(self._pending) >= _FLUSH_BATCHES:
+                self._flush()
+
     def collect(self) -> Metrics:
         """Return the metrics of the unit. Only here, and after many batches, the device is waited for."""
         self._flush()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from cerebro_spark.trainer.checkpoints.arrays import StateArray, wrap_numpy
 from cerebro_spark.trainer.checkpoints.randomness import capture_host, restore_host, seed_host
 from cerebro_spark.trainer.checkpoints.tree import Tree
 from cerebro_spark.trainer.feed import Array, Batch, Feed
-from cerebro_spark.trainer.framework_trainer import FrameworkTrainer
 from cerebro_spark.trainer.sharing.inspection import Inspector
 from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
 from cerebro_spark.trainer.torch.auto_steps import AutoSteps
@@ -28,6 +27,7 @@ from cerebro_spark.trainer.torch.model import TorchModel
 from cerebro_spark.trainer.torch.model_checks import check_model
 from cerebro_spark.trainer.torch.pilot import Generators
 from cerebro_spark.trainer.torch.signature import compute_model_signature
+from cerebro_spark.trainer.torch.stacked.training import StackedTraining, StepObserver
 from cerebro_spark.trainer.torch.steps import EagerSteps
 from cerebro_spark.trainer.torch.tensors import from_numpy, wrap_tensor
 from cerebro_spark.types import Metrics
@@ -35,7 +35,7 @@ from cerebro_spark.types import Metrics
 __all__ = ["TorchModel", "TorchTrainer"]
 
 
-class TorchTrainer(FrameworkTrainer[BuiltTorchModel]):
+class TorchTrainer(StackedTraining):
     """Trains what `model_fn` returns as a TorchModel.
 
     >>> from cerebro_spark.trainer import ColumnSpec, Columns, Hooks, Resources
@@ -112,16 +112,19 @@ class TorchTrainer(FrameworkTrainer[BuiltTorchModel]):
 
     def _train(self, model: BuiltTorchModel, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:
         collector = self._make_collector(model, carried)
+        self._take_steps(model, self._batches.load(feed), collector)
+        return collector.collect()
+
+    def _take_steps(self, model: BuiltTorchModel, batches: Iterable[Tensors], collector: StepObserver) -> None:
         scheduler = model.model.lr_scheduler if model.model.scheduler_step == "batch" else None
         steps = self._steps_of(model)
         with steps.unit():
-            for tensors in self._batches.load(feed):
+            for tensors in batches:
                 collector.add(*steps.take(tensors))
                 if scheduler is not None:
                     scheduler.step()
             model.model.optimizer.zero_grad()
         self.steps = steps.kind
-        return collector.collect()
 
     def _steps_of(self, model: BuiltTorchModel) -> EagerSteps | AutoSteps:
         if not self.resources.compile or self.device.type != "cuda":
@@ -152,8 +155,11 @@ class TorchTrainer(FrameworkTrainer[BuiltTorchModel]):
     def _finish(self, model: BuiltTorchModel, metrics: Metrics) -> dict[str, float]:
         return self._make_collector(model, None).finish(metrics)
 
-    def _make_collector(self, model: BuiltTorchModel, carried: Metrics | None) -> MetricCollector:
-        return MetricCollector(model.model.metrics, carried, model.loss.weigh, self.device)
+    def _make_collector(
+        self, model: BuiltTorchModel, carried: Metrics | None, metrics: Mapping[str, Any] | None = None
+    ) -> MetricCollector:
+        own = model.model.metrics if metrics is None else metrics
+        return MetricCollector(own, carried, model.loss.weigh, self.device)
 
     def _compute_loss(self, model: BuiltTorchModel, tensors: Tensors) -> tuple[torch.Tensor, Any, Any]:
         """Return the loss of a batch, the output and the label."""

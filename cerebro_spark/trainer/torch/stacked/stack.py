@@ -1,0 +1,179 @@
+"""Members as one model: their states in shared buffers, and steps of all of them at once. It reads no feed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+
+from cerebro_spark.trainer.torch.batches import Tensors
+from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
+from cerebro_spark.trainer.torch.stacked.buffers import FlatGroup, TrainedParameter, list_trained
+from cerebro_spark.trainer.torch.stacked.members import MemberState, check_state
+from cerebro_spark.trainer.torch.stacked.optimizers import StackedOptimizer, find_stacked
+from cerebro_spark.trainer.torch.stacked.program import make_program
+from cerebro_spark.trainer.torch.stacked.trace import ComputeLoss, StepInputs, StepModule, StepResult, StepTrace
+
+_MODULE, _LOSS = "module.", "loss."
+
+
+def trace_step(model: BuiltTorchModel, compute: ComputeLoss, state: MemberState, batch: Tensors) -> StepTrace:
+    """Trace the step of one member.
+
+    Args:
+        model: The built model of its structure.
+        compute: Computes the loss of a batch.
+        state: The member.
+        batch: Its batch.
+    """
+    trained = [_MODULE + each.name for each in list_trained(model)]
+    tree = state.tree
+    parameters = {_MODULE + name: tensor for name, tensor in tree["parameters"].items()}
+    buffers = {_MODULE + name: tensor for name, tensor in tree["buffers"].items()}
+    buffers |= {_LOSS + name: tensor for name, tensor in tree["loss"].items()}
+    fixed = {name: tensor for name, tensor in parameters.items() if name not in trained}
+    inputs = StepInputs({name: parameters[name] for name in trained}, fixed, buffers, batch)
+    return StepTrace(StepModule(model, compute), inputs)
+
+
+class Stack:
+    """Members of one structure and batch shape that are computed as one model.
+
+    Args:
+        model: The built model of their structure.
+        trace: The traced step of one of them.
+        states: The members to begin with, as many as will be stacked.
+
+    Raises:
+        ValueError: Something about the members says that they cannot be stacked.
+    """
+
+    def __init__(self, model: BuiltTorchModel, trace: StepTrace, states: Sequence[MemberState]) -> None:
+        self.width = len(states)
+        self._trace, self._kind = trace, find_stacked(model.model.optimizer)
+        self._clip_norm, self._clip_value = model.model.clip_norm, model.model.clip_value
+        trained = [each for each in list_trained(model) if _MODULE + each.name in trace.trained]
+        if not trained:
+            raise ValueError("no parameter has a gradient")
+        self._trained = [each.index for each in trained]
+        self._groups = _make_groups(self._kind, trained, states)
+        placed = [item for group in self._groups for item in zip(group.parameters, group.values, strict=True)]
+        self._values = {_MODULE + each.name: values for each, values in placed}
+        self._rest = {**trace.inputs.trained, **trace.inputs.fixed, **trace.inputs.buffers}
+        self._rest = {
+            name: torch.zeros((self.width, *like.shape), dtype=like.dtype, device=like.device)
+            for name, like in self._rest.items()
+            if name not in self._values
+        }
+        self._generators = [torch.Generator() for _ in states]
+        self._slots = [self._make_slots(row) for row in range(self.width)]
+        self._program = make_program(trace.graph, self.width)
+
+    def fill(self, states: Sequence[MemberState]) -> None:
+        """Take on the states of members, as many as there are rows. Raises ValueError if one cannot be stacked."""
+        for row, state in enumerate(states):
+            check_state(state, self._kind, self._trained)
+            for group in self._groups:
+                group.fill(row, state)
+            for name, tensor in self._rest.items():
+                tensor[row].copy_(_find(state.tree, name))
+            self._generators[row].set_state(torch.from_numpy(np.array(state.current.generators["torch"])))
+
+    def leave(self, row: int, state: MemberState) -> dict[str, Any]:
+        """Return the tree of a member as it is now. Its tensors are those of the stack."""
+        buffers, optimizer = self._rest, state.tree["optimizer"]
+        tree = {
+            **state.tree,
+            "parameters": dict(state.tree["parameters"]),
+            "buffers": {name: buffers[_MODULE + name][row] for name in state.tree["buffers"]},
+            "loss": {name: buffers[_LOSS + name][row] for name in state.tree["loss"]},
+            "optimizer": {**optimizer, "state": list(optimizer["state"]), "groups": state.numbers[-1]},
+            "scheduler": state.schedule,
+        }
+        for group in self._groups:
+            group.leave(row, tree)
+        return tree
+
+    def generator_state(self, row: int) -> torch.Tensor:
+        """Return the state of a member's generator."""
+        return self._generators[row].get_state()
+
+    def copy(self) -> Any:
+        """Return copies of all that a step changes."""
+        rest = [tensor.clone() for tensor in self._rest.values()]
+        return [group.copy() for group in self._groups], rest, [each.get_state() for each in self._generators]
+
+    @torch.no_grad()
+    def restore(self, copies: Any) -> None:
+        """Take on what `copy` returned."""
+        groups, rest, generators = copies
+        for group, own in zip(self._groups, groups, strict=True):
+            group.restore(own)
+        for tensor, own in zip(self._rest.values(), rest, strict=True):
+            tensor.copy_(own)
+        for generator, own in zip(self._generators, generators, strict=True):
+            generator.set_state(own)
+
+    @torch.no_grad()
+    def step(self, batch: Tensors, states: Sequence[MemberState], number: int) -> StepResult:
+        """Take a step of all members, each with the numbers of its batch of that number."""
+        tensors = {**self._values, **self._rest}
+        *parts, _ = self._trace.inputs
+        inputs = [*(tensors[name] for part in parts for name in part), *batch.values()]
+        result = self._trace.unpack(self._program(inputs, self._generators))
+        for name, new in zip(self._trace.inputs.buffers, result.buffers, strict=True):
+            _put(self._rest[name], new)
+        gradients = zip((view for group in self._groups for view in group.gradients), result.gradients, strict=True)
+        for view, gradient in gradients:
+            _put(view, gradient)
+        self._clip()
+        for group in self._groups:
+            group.optimizer.step([state.numbers[number][group.number] for state in states])
+        return result
+
+    def _make_slots(self, row: int) -> list[torch.Tensor]:
+        """Return parameters of one member whose gradients are its rows: PyTorch's clipping goes by parameters."""
+        slots = []
+        for group in self._groups:
+            for values, gradients in zip(group.values, group.gradients, strict=True):
+                slot = torch.nn.Parameter(values[row])
+                slot.grad = gradients[row]
+                slots.append(slot)
+        return slots
+
+    def _clip(self) -> None:
+        if self._clip_norm is not None:
+            for slots in self._slots:
+                torch.nn.utils.clip_grad_norm_(slots, self._clip_norm)
+        if self._clip_value is not None:
+            for group in self._groups:
+                group.clamp_gradients(self._clip_value)
+
+
+def _make_groups(
+    kind: type[StackedOptimizer], trained: Sequence[TrainedParameter], states: Sequence[MemberState]
+) -> list[FlatGroup]:
+    groups = []
+    for number, parameters in groupby(trained, lambda each: each.group):
+        moments = kind.moment_names(states[0].numbers[0][number])
+        groups.append(FlatGroup(list(parameters), len(states), kind, moments))
+    return groups
+
+
+def _put(target: torch.Tensor, value: Any) -> None:
+    """Copy what a step gives into a tensor with a row a member."""
+    if isinstance(value, list):
+        torch._foreach_copy_(list(target.unbind(0)), value)
+    elif value is not target:
+        target.copy_(value)
+
+
+def _find(tree: dict[str, Any], name: str) -> Any:
+    """Return a tensor of a member by its name in the stack."""
+    kind, _, own = name.partition(".")
+    if kind == "loss":
+        return tree["loss"][own]
+    return tree["parameters"][own] if own in tree["parameters"] else tree["buffers"][own]

@@ -1,0 +1,80 @@
+"""What is known of a structure of trials: whether they are stacked, how many at once, and the stacks made so far."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+from cerebro_spark.trainer.torch.stacked.stack import Stack
+from cerebro_spark.trainer.torch.stacked.trace import StepTrace
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Structure:
+    """Trials whose models are alike, with batches of one shape.
+
+    Attributes:
+        name: What it is called in the log.
+        trace: The traced step of one member; None before the first bundle.
+        stacks: Stacks that were compared with single steps, by their width.
+        reason: Why its members are trained one by one; None if they are stacked, or if that is not known yet.
+        limit: The most members that are stacked; None for any number.
+        judged: Whether it is known how many members are best stacked.
+        single_seconds: The time of the fastest single step that was seen.
+    """
+
+    name: str
+    trace: StepTrace | None = None
+    stacks: dict[int, Stack] = field(default_factory=dict)
+    reason: str | None = None
+    limit: int | None = None
+    judged: bool = False
+    single_seconds: float = float("inf")
+
+    def refuse(self, reason: str) -> None:
+        """Have its members trained one by one from now on."""
+        self.reason, self.judged, self.trace = reason, True, None
+        self.stacks.clear()
+        _log.info("trials of %s are trained one by one: %s", self.name, reason)
+
+    def halve(self, width: int) -> None:
+        """Stack at most half of this many members from now on."""
+        self.stacks.clear()
+        self.limit, self.judged = width // 2, True
+        _log.info("%s trials of %s do not fit into memory together", width, self.name)
+        if self.limit < 2:
+            self.refuse("there is no memory for two of them")
+
+    def widths(self, members: int) -> list[int]:
+        """Return how many of so many members are stacked at a time: shares that differ by one at most.
+
+        >>> Structure("a model", limit=4).widths(9), Structure("a model").widths(9)
+        ([3, 3, 3], [9])
+        """
+        most = self.limit or members
+        parts = -(-members // most)
+        least, more = divmod(members, parts)
+        return [least + 1] * more + [least] * (parts - more)
+
+
+def explain(error: Exception) -> str:
+    """Return the first line of an error, as a reason.
+
+    >>> explain(ValueError("no parameter has a gradient"))
+    'no parameter has a gradient'
+    """
+    lines = str(error).strip().splitlines() or [""]
+    return lines[0] if type(error) is ValueError else f"{type(error).__name__}: {lines[0]}"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory is used up; PyTorch has no class for that on a CPU.
+
+    >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to ..."))
+    True
+    """
+    said: Any = str(error)
+    return isinstance(error, MemoryError) or "can't allocate memory" in said or "out of memory" in said
