@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from io import BytesIO
@@ -31,7 +31,7 @@ from cerebro_spark.errors import (
 )
 from cerebro_spark.events import Blame, RunUnit, UnitFailed, UnitFinished
 from cerebro_spark.store import paths
-from cerebro_spark.trainer.base import Trainer
+from cerebro_spark.trainer.base import Member, TrainedMember, Trainer
 from cerebro_spark.trainer.feed import Feed, batch_size_of
 from cerebro_spark.types import Checkpoint, Metrics, PartitionId, WorkerId
 
@@ -107,29 +107,96 @@ class UnitRunner:
             )
             self._finish(order, report)
         except Exception as error:
-            blame = blame_for(error)
-            text = traceback.format_exc() if blame is None else f"{type(error).__name__}: {error}"
-            self._fail(order, text, blame or "trial")
+            self._blame(order, error)
+
+    def run_together(self, order: RunUnit, parents: Mapping[int, Future[Parent]]) -> None:
+        """Run the units of an order with several trials at once, as far as possible, and report each.
+
+        Args:
+            order: The order.
+            parents: The checkpoints that the units start from, by attempt.
+        """
+        self._report(UnitStarted(order.attempt))
+        members: dict[int, Member] = {}
+        for unit in order.members:
+            try:
+                members[unit.attempt] = self._make_member(unit, parents.get(unit.attempt))
+            except Exception as error:
+                self._blame(unit, error)
+        self._waited = time.perf_counter() - self._computed if self._computed else 0.0
+        outcomes: Sequence[TrainedMember | Exception]
+        try:
+            outcomes = self.trainer().train_together(list(members.values()), self._job.digest)
+        except Exception as error:
+            outcomes = [error] * len(members)
+        self._computed = time.perf_counter()
+        trained = [unit for unit in order.members if unit.attempt in members]
+        self._saving.submit(self._store_together, list(zip(trained, outcomes, strict=True)), self._waited)
+
+    def _make_member(self, order: RunUnit, parent: Future[Parent] | None) -> Member:
+        source, digest = None, ""
+        if parent is not None and order.parent is not None:
+            source, digest = parent.result(), order.parent.digest
+        carry = load_states(order.carry, self._job.store)
+        feed = self._feed(order)
+        return Member(order.unit, order.params, feed, source, digest, order.rebased, carry, order.final)
+
+    def _store_together(self, outcomes: Sequence[tuple[RunUnit, TrainedMember | Exception]], waited: float) -> None:
+        """Store the checkpoints of a bundle, then report all of its units: they become one turn of the run."""
+        ready: list[UnitFinished] = []
+        for order, outcome in outcomes:
+            if self._abandoned.is_set():
+                return
+            if isinstance(outcome, Exception):
+                self._blame(order, outcome)
+                continue
+            try:
+                ready.append(self._store_member(order, outcome, 0.0 if ready else waited))
+            except Exception as error:
+                self._blame_saving(order, error)
+        for report in ready:
+            self._report(report)
+
+    def _store_member(self, order: RunUnit, trained: TrainedMember, waited: float) -> UnitFinished:
+        unit, attempt, saved = order.unit, order.attempt, trained.saved
+        metrics = store_large_states(trained.metrics, self._job, unit.trial, attempt, final=order.final)
+        checkpoint = Checkpoint(unit.trial, unit.epoch, order.step, attempt, saved.bytes, saved.digest)
+        self._job.store.write(paths.checkpoint(self._job.run, checkpoint), trained.checkpoint.getbuffer())
+        return UnitFinished(
+            UNKNOWN_TIME,
+            self._name,
+            unit,
+            attempt,
+            trained.seconds,
+            checkpoint,
+            metrics,
+            trained.values,
+            waited,
+            width=trained.width,
+        )
 
     def _perform(self, order: RunUnit, parent: Future[Parent] | None) -> tuple[Metrics, dict[str, float] | None]:
         unit, trainer = order.unit, self.trainer()
         self._make_current(trainer, order, parent)
-        dataset = self._job.dataset
-        arrays = self._cache.load(dataset, dataset.partition(unit.partition))
-        size = batch_size_of(order.params)
+        feed = self._feed(order)
         carry = load_states(order.carry, self._job.store)
         self._waited = time.perf_counter() - self._computed if self._computed else 0.0
-        if unit.kind == "train":
-            rows = len(next(iter(arrays.values())))
-            permutation = row_order(rows, self._job.trainer.seed, unit.trial, unit.epoch, unit.partition)
-            smallest = self._job.smallest_batch
-            feed = Feed(arrays, permutation, batch_size=size, key=unit.partition, smallest=smallest)
-            metrics = trainer.train(unit, feed, carry)
-        else:
-            metrics = trainer.evaluate(unit, Feed(arrays, batch_size=size, key=unit.partition), carry)
+        run = trainer.train if unit.kind == "train" else trainer.evaluate
+        metrics = run(unit, feed, carry)
         if not order.final:
             return metrics, None
         return metrics, trainer.finish(Metrics.merge([part for part in (carry, metrics) if part is not None]))
+
+    def _feed(self, order: RunUnit) -> Feed:
+        """Return the rows of a unit's partition, in the order in which the unit takes them."""
+        unit, dataset = order.unit, self._job.dataset
+        arrays = self._cache.load(dataset, dataset.partition(unit.partition))
+        size = batch_size_of(order.params)
+        if unit.kind == "eval":
+            return Feed(arrays, batch_size=size, key=unit.partition)
+        rows = len(next(iter(arrays.values())))
+        permutation = row_order(rows, self._job.trainer.seed, unit.trial, unit.epoch, unit.partition)
+        return Feed(arrays, permutation, batch_size=size, key=unit.partition, smallest=self._job.smallest_batch)
 
     def _make_current(self, trainer: Trainer, order: RunUnit, parent: Future[Parent] | None) -> None:
         if parent is None or order.parent is None:
@@ -158,9 +225,19 @@ class UnitRunner:
             self._report(report)
         except Exception as error:
             # This thread has no caller that would see it: whatever it is, the driver must hear of it.
-            refused = isinstance(error, (StoreUnavailable, StoreForbidden, StoreFull))
-            blame: Blame | None = "store" if refused else blame_for(error)
-            self._fail(order, f"{type(error).__name__}: {error}", blame or "worker")
+            self._blame_saving(order, error)
+
+    def _blame(self, order: RunUnit, error: Exception) -> None:
+        """Report that a unit failed."""
+        blame = blame_for(error)
+        known = f"{type(error).__name__}: {error}"
+        self._fail(order, "".join(traceback.format_exception(error)) if blame is None else known, blame or "trial")
+
+    def _blame_saving(self, order: RunUnit, error: Exception) -> None:
+        """Report that the checkpoint of a unit could not be stored."""
+        refused = isinstance(error, (StoreUnavailable, StoreForbidden, StoreFull))
+        blame: Blame | None = "store" if refused else blame_for(error)
+        self._fail(order, f"{type(error).__name__}: {error}", blame or "worker")
 
     def _fail(self, order: RunUnit, error: str, blame: Blame) -> None:
         self._report(UnitFailed(UNKNOWN_TIME, self._name, order.unit, order.attempt, error, blame))
