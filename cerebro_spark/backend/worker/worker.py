@@ -45,8 +45,9 @@ class Worker:
 
     def take(self, order: ToWorker) -> None:
         """Take an order; called by the listener. Fetching the checkpoint that a unit starts from begins at once."""
-        if isinstance(order, RunUnit) and order.parent is not None:
-            self._parents[order.attempt] = self._fetching.submit(self._units.fetch, order.parent)
+        for unit in order.members if isinstance(order, RunUnit) else ():
+            if unit.parent is not None:
+                self._parents[unit.attempt] = self._fetching.submit(self._units.fetch, unit.parent)
         self._orders.put(order)
 
     def abandon(self) -> None:
@@ -76,13 +77,20 @@ class Worker:
             case DropPartition():
                 self._drop(order.partition)
             case RunUnit():
-                mark_trial(order.unit.trial)
-                self._units.run(order, self._parents.pop(order.attempt, None))
-                mark_trial("")
+                self._run(order)
             case RehearseTrial():
                 error = rehearse(order.params, self._job, self._cache, self._units.trainer)
                 if order.number is not None:
                     self._report(TrialRehearsed(order.number, error))
+
+    def _run(self, order: RunUnit) -> None:
+        """Run the units of an order, one after another."""
+        for unit in order.members:
+            if self._abandoned.is_set():
+                return
+            mark_trial(unit.unit.trial)
+            self._units.run(unit, self._parents.pop(unit.attempt, None))
+            mark_trial("")
 
     def _load(self, partition: PartitionId) -> None:
         dataset = self._job.dataset
