@@ -89,6 +89,16 @@ def _setting(pair: str) -> tuple[str, str]:
     return name, value
 
 
+def _gain(pair: str) -> tuple[int, float]:
+    width, _, gain = pair.partition("=")
+    try:
+        return int(width), float(gain)
+    except ValueError:
+        raise ConfigurationError(
+            f"`fuse-gain` is {pair!r}, but must be WIDTH=X: 8=4.3 says that 8 trials train 4.3 times faster together"
+        ) from None
+
+
 def _runs(options: argparse.Namespace) -> None:
     from cerebro_spark.result.listing import as_text, listed
     from cerebro_spark.store.opening import open_store
@@ -126,6 +136,7 @@ def _simulate(options: argparse.Namespace) -> None:
         **{name: value for name, value in vars(options).items() if name in known},
         model_bytes=int(options.model_mb * MEGABYTE),
         bandwidth=options.bandwidth_mb * MEGABYTE,
+        gain=dict(_gain(pair) for pair in options.fuse_gain),
     )
     if options.gantt:
         check_writable(options.gantt)
@@ -170,11 +181,12 @@ def _as_table(scenario: Scenario, outcomes: Sequence[Outcome]) -> str:
     values = {key: sum(column) / len(column) for key, column in _as_json(outcomes).items()}
     kind = "heterogeneous" if scenario.heterogeneous else "homogeneous"
     seeds = f", mean of {len(outcomes)} seeds" if len(outcomes) > 1 else ""
+    by_itself = " if every trial trains by itself" if scenario.fuse > 1 else ""
     lines = [
         f"{scenario.trials} trials x {scenario.workers} workers x {scenario.columns} partitions"
         f" x {scenario.epochs} epochs, {scenario.replicas} replica(s), {kind}, policy {scenario.policy}{seeds}",
         f"  makespan      {values['makespan']:.2f} s",
-        f"  lower bound   {values['lower_bound']:.2f} s",
+        f"  lower bound   {values['lower_bound']:.2f} s{by_itself}",
         f"  ratio         {values['ratio']:.4f}",
         f"  utilisation   {values['utilisation']:.1%}",
         f"  units lost    {sum(outcome.units_lost for outcome in outcomes)}",
@@ -199,6 +211,12 @@ _SIMULATE = {
     "--jitter": _value("X", "vary unit times by up to this share", 0.0),
     "--known-costs": _flag("tell the scheduler the costs and speeds in advance"),
     "--failure-rate": _value("X", "probability that a worker dies during a unit", 0.0),
+    "--fuse": _value("N", "how many trials of equal cost may train together at most; 1 for never", 1),
+    "--fuse-gain": {
+        **_value("WIDTH=X", "as many trials train X times faster together, such as 8=4.3; may be repeated"),
+        "action": "append",
+        "default": [],
+    },
     "--model-mb": _value("MB", "size of a checkpoint in MB", 100.0),
     "--bandwidth-mb": _value("MB", "bandwidth for checkpoints in MB/s", float("inf")),
     "--seeds": _value("N", "run with the seeds 0 to N-1", 1),

@@ -1,20 +1,37 @@
-"""Draws a run: a lane a worker, a colour a trial, failures marked. It reads nothing but a timeline."""
+"""Draws a run: a lane a worker, a colour a trial, failures marked. It reads nothing but a timeline.
+
+Units that were computed together are one bar, in the colour of the first trial, with the number of trials on it.
+"""
 
 from __future__ import annotations
 
 import colorsys
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cerebro_spark.errors import ConfigurationError, MissingDependency
-from cerebro_spark.timeline import Timeline
+from cerebro_spark.timeline import Timeline, UnitRow
 
 _MOST_NAMES = 20
 _MOST_LABELS = 240
 _LABEL = {"ha": "center", "va": "center", "fontsize": 6.5, "color": "white", "clip_on": True}
 _ABSENCE = {"facecolor": "#f4f4f4", "edgecolor": "#b9b9b9", "hatch": "////", "linewidth": 0.4, "zorder": 2}
 _DEATH = {"marker": "X", "color": "#d62728", "markersize": 9, "markeredgecolor": "white", "zorder": 4}
+
+
+class Bar(NamedTuple):
+    """A bar of the chart: a unit, or units of several trials that were computed together."""
+
+    start: float
+    end: float
+    trial: str
+    kind: str
+    width: int = 1
+
+    @property
+    def label(self) -> str:
+        return self.trial if self.width == 1 else f"{self.width} trials"
 
 
 def draw(timeline: Timeline, path: str | os.PathLike[str], title: str) -> None:
@@ -74,13 +91,24 @@ def _draw_bars(axes: Any, timeline: Timeline, lanes: dict[str, int], trials: dic
     """One collection a lane: thousands of bars as single shapes would take minutes."""
     edge = 0.6 if len(timeline.units) <= 4000 else 0.0
     for worker, lane in lanes.items():
-        bars = [unit for unit in timeline.units if unit.worker == worker]
+        bars = bars_of([unit for unit in timeline.units if unit.worker == worker])
         spans = [(bar.start, bar.end - bar.start) for bar in bars]
         colours = [(*colour(trials[bar.trial]), 1.0 if bar.kind == "train" else 0.5) for bar in bars]
         axes.broken_barh(spans, (lane - 0.38, 0.76), facecolors=colours, edgecolor="white", linewidth=edge)
         if len(timeline.units) <= _MOST_LABELS:
             for bar in bars:
-                axes.text((bar.start + bar.end) / 2, lane, bar.trial, **_LABEL)
+                axes.text((bar.start + bar.end) / 2, lane, bar.label, **_LABEL)
+
+
+def bars_of(units: list[UnitRow]) -> list[Bar]:
+    """Return the bars of one worker's units."""
+    together: dict[int, list[UnitRow]] = {}
+    for unit in units:
+        together.setdefault(unit.bundle if unit.width > 1 else -unit.attempt, []).append(unit)
+    return [
+        Bar(min(u.start for u in rows), max(u.end for u in rows), rows[0].trial, rows[0].kind, len(rows))
+        for rows in together.values()
+    ]
 
 
 def _draw_absences(axes: Any, timeline: Timeline, lanes: dict[str, int]) -> None:

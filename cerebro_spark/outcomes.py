@@ -52,7 +52,8 @@ class OutcomeRecorder:
         finished = False
         for action in actions:  # one pass: this is done for every event of a run
             if isinstance(action, RunUnit):
-                orders.append(UnitOrder(action.attempt, action.worker, action.unit))
+                bundle = action.attempt if action.others else None
+                orders += [UnitOrder(one.attempt, one.worker, one.unit, bundle) for one in action.members]
             elif isinstance(action, TellSearch):
                 reports.append(action.report)
             elif isinstance(action, LoadPartition):

@@ -48,6 +48,7 @@ class Recipe:
     max_kills: int | None = None
     kind: str | None = None
     unit_timeout: float | None = None
+    fuse: int = 1
 
     def __setstate__(self, state: Sequence[Any]) -> None:
         """Set the fields in their order; those that an older release did not have get their defaults."""
@@ -74,6 +75,7 @@ class Recipe:
             objective=self.objective,
             smallest_batch=SMALLEST_BATCH,
             digest=DIGEST,
+            fuse=self.fuse,
         )
         return with_todays_rules(settings, max_kills=self.max_kills, unit_timeout=self.unit_timeout)
 

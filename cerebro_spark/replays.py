@@ -142,7 +142,8 @@ class _ScriptBuilder:
         trials = self._scheduler.state.trials
         for action in self._scheduler.handle(event):
             if isinstance(action, RunUnit):
-                self._works_of[action.attempt] = trials[action.unit.trial].works
+                for member in action.members:
+                    self._works_of[member.attempt] = trials[member.unit.trial].works
             elif isinstance(action, TellSearch) and not action.report.failed:
                 self._reported(action.report)
 

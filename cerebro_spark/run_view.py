@@ -59,15 +59,26 @@ class TrialView(NamedTuple):
 
 
 class AssignedUnit(NamedTuple):
-    """A unit that a worker has to do, and the params with which it trains."""
+    """A unit that a worker has to do, and the params with which it trains.
+
+    `bundle` is the attempt of the first unit of the same order, where an order has units of several trials.
+    """
 
     attempt: int
     unit: Unit
     params: Mapping[str, Any]
+    bundle: int | None = None
+
+    @property
+    def order(self) -> int:
+        """The number of its order, by itself or with others."""
+        return self.attempt if self.bundle is None else self.bundle
 
 
 class WorkerView(NamedTuple):
-    """A worker: the first unit of `queue` is the one that it runs; without any it may be `loading` partitions.
+    """A worker: the first unit of `queue` is the one that it runs, perhaps together with those of other trials.
+
+    Without any it may be `loading` partitions.
 
     It does what it does since `since`, in seconds of the run, which was at `since_clock` by the wall clock, in seconds
     since 1970, where that is known.
@@ -83,8 +94,13 @@ class WorkerView(NamedTuple):
 
     @property
     def unit(self) -> Unit | None:
-        """The unit that it runs now."""
+        """The unit that it runs now, the first one of those that run together."""
         return self.queue[0].unit if self.queue else None
+
+    @property
+    def together(self) -> int:
+        """How many units it was told to run together now, as far as they have not ended."""
+        return sum(assigned.order == self.queue[0].order for assigned in self.queue)
 
     @property
     def activity(self) -> str:
@@ -96,7 +112,8 @@ class WorkerView(NamedTuple):
         if not self.up:
             return "gone"
         if self.queue:
-            return str(self.queue[0].unit)
+            more = self.together - 1
+            return f"{self.queue[0].unit}{f' and {more} more trials' if more else ''}"
         return f"loading {', '.join(self.loading)}" if self.loading else "idle"
 
 
@@ -293,6 +310,7 @@ class RunView:
             self._take_report(report)
         for state in outcome.trials:
             self._set_trial(state)
+        self.timeline.note_orders(outcome.orders)
         for order in outcome.orders:
             self._assign(order)
         for load in outcome.loads:
@@ -308,7 +326,7 @@ class RunView:
         self.trials[name] = self.trials[name]._replace(params=params, status=status, until=until, best=row)
 
     def _assign(self, order: UnitOrder) -> None:
-        assigned = AssignedUnit(order.attempt, order.unit, self.trials[order.unit.trial].params)
+        assigned = AssignedUnit(order.attempt, order.unit, self.trials[order.unit.trial].params, order.bundle)
         self._set_worker(order.worker, queue=(*self.workers[order.worker].queue, assigned))
 
     def _start_load(self, load: LoadOrder) -> None:
@@ -351,4 +369,4 @@ class RunView:
 def _activity_key(worker: WorkerView) -> tuple[bool, int | None, bool]:
     """What makes one activity another."""
     queue = worker.queue
-    return worker.up, queue[0].attempt if queue else None, not queue and bool(worker.loading)
+    return worker.up, queue[0].order if queue else None, not queue and bool(worker.loading)

@@ -183,6 +183,8 @@ def compute_lower_bound(
 ) -> float:
     """No schedule can be shorter than the busiest worker or the longest trial, with the unit times as they came out.
 
+    It is that of trials that train by themselves: those that train together may take less.
+
     Which worker is busiest depends on which partitions it holds. With one holder a partition and no worker away, the
     bound is that of the best placement. With replicas it is the average worker. Where workers die, time counts only
     while they live.

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cerebro_spark.events import Event, UnitFinished, WorkerJoined, WorkerLost
-from cerebro_spark.turns import Turn
+from cerebro_spark.turns import Turn, UnitOrder
 from cerebro_spark.types import TrialId, UnitKind, WorkerId
 
 
 class UnitRow(NamedTuple):
-    """A unit that counts: one that was given up, and reported too late, is none. Times are seconds of the run."""
+    """A unit that counts: one that was given up, and reported too late, is none. Times are seconds of the run.
+
+    `width` is how many units, each of another trial, were computed at once from `start` to `end`; `seconds` is this
+    one's share of that time. `bundle` is equal for the units of one order: the attempt of the first of them.
+    """
 
     trial: TrialId
     epoch: int
@@ -24,6 +29,8 @@ class UnitRow(NamedTuple):
     seconds: float
     loss: float
     attempt: int
+    width: int = 1
+    bundle: int = 0
 
 
 class Absence(NamedTuple):
@@ -64,11 +71,20 @@ class Timeline:
     end: float = 0.0
     busy: float = 0.0
     epoch_ends: dict[int, float] = field(default_factory=dict)
+    _bundles: dict[int, int] = field(default_factory=dict)
+    """Of units that were ordered together, by attempt, the attempt of the first of them."""
 
     def __call__(self, turn: Turn) -> None:
         """Take in what counted of a turn."""
-        for event in turn.accepted:
-            self.add(event)
+        for event, outcome in turn:
+            if outcome.counted:
+                self.add(event)
+            self.note_orders(outcome.orders)
+
+    def note_orders(self, orders: Sequence[UnitOrder]) -> None:
+        """Take notice of units that are to run together."""
+        if self.keep_units:
+            self._bundles.update({order.attempt: order.bundle for order in orders if order.bundle is not None})
 
     def add(self, event: Event) -> None:
         """Take in one event that counted."""
@@ -93,9 +109,11 @@ class Timeline:
         self.epoch_ends[event.unit.epoch] = event.at
         if self.keep_units:
             loss = event.metrics.values().get("loss", float("nan"))
-            host, start = self.hosts.get(event.worker, ""), event.at - event.seconds
+            host, start = self.hosts.get(event.worker, ""), event.at - event.seconds * event.width
+            times = (start, event.at, event.seconds)
+            bundle = self._bundles.pop(event.attempt, event.attempt)
             self.units.append(
-                UnitRow(*event.unit, event.worker, host, start, event.at, event.seconds, loss, event.attempt)
+                UnitRow(*event.unit, event.worker, host, *times, loss, event.attempt, event.width, bundle)
             )
 
     def _joined(self, event: WorkerJoined) -> None:

@@ -18,11 +18,15 @@ TrialStatus = Literal["training", "paused", "stopped", "failed"]
 
 
 class UnitOrder(NamedTuple):
-    """A unit that was given to a worker, under the number of this attempt."""
+    """A unit that was given to a worker, under the number of this attempt.
+
+    `bundle` is the attempt of the first unit of the same order, where an order has units of several trials.
+    """
 
     attempt: int
     worker: WorkerId
     unit: Unit
+    bundle: int | None = None
 
 
 class LoadOrder(NamedTuple):
@@ -126,7 +130,10 @@ def outcome_to_plain(outcome: Outcome) -> dict[str, Any]:
     plain: dict[str, Any] = {} if outcome.counted else {"counted": False}
     # One by one: most outcomes are a single order, and a run writes as many as it has events.
     if outcome.orders:
-        plain["orders"] = [[attempt, worker, *unit] for attempt, worker, unit in outcome.orders]
+        plain["orders"] = [
+            [attempt, worker, *unit] if bundle is None else [attempt, worker, *unit, bundle]
+            for attempt, worker, unit, bundle in outcome.orders
+        ]
     if outcome.loads:
         plain["loads"] = outcome.loads
     if outcome.reports:
@@ -163,9 +170,11 @@ _USUAL = Outcome()
 _KINDS, _STATUSES = get_args(UnitKind), get_args(TrialStatus)
 
 
-def _unit_order(attempt: Any, worker: Any, trial: Any, epoch: Any, partition: Any, kind: Any) -> UnitOrder:
+def _unit_order(
+    attempt: Any, worker: Any, trial: Any, epoch: Any, partition: Any, kind: Any, bundle: Any = None
+) -> UnitOrder:
     unit = Unit(_text(trial), _number(epoch), _text(partition), _one_of(_KINDS, kind))
-    return UnitOrder(_number(attempt), _text(worker), unit)
+    return UnitOrder(_number(attempt), _text(worker), unit, None if bundle is None else _number(bundle))
 
 
 def _trial_state(trial: Any, status: Any, until: Any, works: Any, best: Any) -> TrialState:

@@ -165,9 +165,8 @@ class Board:
 
     def hand_over(self, trial: int, heir: int) -> None:
         """Let another row, which is not active, take the place of this one with all that it has to do."""
-        for array in (self._todo, self._open, self._active, self._free, self._later, self._skip, self._turn):
-            array[heir] = array[trial]
-        for array in (self._slot, self._weight, self._until):
+        taken = [self._todo, self._open, self._active, self._free, self._later, self._skip, self._turn, self._slot]
+        for array in (*taken, self._weight, self._until):
             array[heir] = array[trial]
         self._active[trial] = self._free[trial] = False
         self._todo[trial] = False

@@ -68,7 +68,7 @@ class BundleFormation:
     # -- too large
 
     def _split(self, census: _Census) -> None:
-        """Split bundles that are about to begin an epoch: in the middle of one the parts would be in each other's way."""
+        """Split bundles that are about to begin an epoch: later the parts would be in each other's way."""
         begin = [head for head in census.free if self._state.board.open[head.row] == self._state.board.columns]
         while wide := [head for head in begin if 1 + len(head.followers) > self._most(census, head)]:
             self._cut(census, begin, wide[0], self._most(census, wide[0]))

@@ -28,7 +28,8 @@ def _audit_trial(state: State, trial: TrialRecord) -> None:
     board, row = state.board, trial.row
     training = [a for a in state.assignments.values() if a.unit.trial == trial.id and a.unit.kind == "train"]
     _demand(len(training) <= 1, f"{trial.id} is in at most one training unit")
-    _demand([trial.attempt] == ([a.attempt for a in training] or [None]), f"{trial.id} knows its training unit")
+    running = training[0].attempt if training else None
+    _demand(trial.attempt == running, f"{trial.id} knows its training unit")
     _demand(bool(board.active[row]) or not board.free[row], f"{trial.id} is free only if it is active")
     if trial.leader is not None:
         _audit_follower(state, trial, state.trials[trial.leader])

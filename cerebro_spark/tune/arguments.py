@@ -16,6 +16,8 @@ from cerebro_spark.trainer.resources import Resources
 from cerebro_spark.tune.options import TrainingOptions
 from cerebro_spark.tune.spaces.space import Space
 
+# As many trials as "auto" lets train together: more gain little on a CPU, and take memory on a GPU.
+_AUTO_FUSED = 32
 _CALLS = {
     "model_fn": ("params",),
     "input_fn": ("batch", "params"),
@@ -57,6 +59,7 @@ def check_options(options: TrainingOptions) -> None:
             check_at_least(name, getattr(options, name), 1)
     if options.unit_timeout is not None:
         check_seconds("unit_timeout", options.unit_timeout)
+    fused_trials(options.fuse)
     check_backend(options.backend)
     if options.resources is not None and not isinstance(options.resources, Resources):
         raise ConfigurationError(
@@ -69,6 +72,27 @@ def check_options(options: TrainingOptions) -> None:
             " example"
         )
     check_kind(options.kind)
+
+
+def fused_trials(fuse: object) -> int:
+    """Return how many trials may be trained together, 1 for every trial by itself.
+
+    Raises:
+        ConfigurationError: `fuse` is none of its values.
+
+    >>> fused_trials("auto"), fused_trials(8), fused_trials(False)
+    (32, 8, 1)
+    """
+    if fuse == "auto":
+        return _AUTO_FUSED
+    if fuse is False:
+        return 1
+    if isinstance(fuse, bool) or not isinstance(fuse, int) or fuse < 2:
+        raise ConfigurationError(
+            f"`fuse` is {fuse!r}, but must be 'auto', False, or how many trials may be trained together, at least 2:"
+            " write fuse='auto', or fuse=False for every trial by itself"
+        )
+    return fuse
 
 
 def check_backend(backend: object) -> None:

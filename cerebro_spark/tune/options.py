@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.data.input.inputs import ColumnNames
@@ -52,6 +52,9 @@ class TrainingOptions:
             to None: estimated from how often workers die otherwise.
         unit_timeout: The seconds after which a unit, or the loading of a partition, counts as stuck and its worker is
             replaced. Defaults to None: estimated from how long they usually take.
+        fuse: Whether trials that differ in real numbers only, such as a learning rate, may be trained together on one
+            worker: "auto" for as many as is sensible, or how many at most, such as 8. What a trial learns does not
+            depend on it. Defaults to False: every trial is trained by itself.
         kind: What the model puts out, where its loss does not tell: see `Result.transform`. Defaults to None: inferred
             from the loss.
         trackers: What records the run as it goes on, such as `[cs.CSVTracker("run.csv")]`. Defaults to `()`: none.
@@ -76,6 +79,7 @@ class TrainingOptions:
     replicas: int = 1
     max_kills: int | None = None
     unit_timeout: float | None = None
+    fuse: Literal["auto"] | bool | int = False
     kind: str | None = None
     trackers: Sequence[Tracker] = ()
 

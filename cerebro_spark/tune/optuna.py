@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import fields
-from typing import Any
+from typing import Any, Literal
 
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.checks import check_at_least
@@ -79,6 +79,7 @@ def optimize(
     replicas: int = 1,
     max_kills: int | None = None,
     unit_timeout: float | None = None,
+    fuse: Literal["auto"] | bool | int = False,
     kind: str | None = None,
     trackers: Sequence[Tracker] = (),
 ) -> Result:

@@ -59,6 +59,7 @@ class Training:
             max_kills=options.max_kills,
             kind=options.kind,
             unit_timeout=options.unit_timeout,
+            fuse=arguments.fused_trials(options.fuse),
         )
 
     def dataset(self, data: Any, store: Store, backend: Backend) -> Dataset:

@@ -102,13 +102,15 @@ def best(events: list[Event]) -> dict[str, Any]:
     ahead=st.tuples(st.integers(0, 1), st.integers(0, 1)),
     replicas=st.integers(1, 2),
     policy=st.sampled_from(["hopper", "random", "longest-first"]),
-    trials=st.integers(1, 5),
+    trials=st.integers(1, 9),
     most=st.integers(0, 14),
     deaths=st.tuples(st.sampled_from([0.0, 0.1, 0.3]), st.sampled_from([0.0, 0.1, 0.3])),
     kills=st.sampled_from([2, 99]),
     faults=st.sampled_from([0.0, 0.02, 0.1]),
     stops=st.sampled_from([0.0, 0.02]),
     serial=st.booleans(),
+    fuse=st.sampled_from([1, 2, 8]),
+    gain=st.sampled_from([1.0, 4.0]),
     part=st.sampled_from([1.0, 1.0, 0.3, 0.6, 0.9]),
 )
 def test_every_run_can_be_replayed(
@@ -126,6 +128,8 @@ def test_every_run_can_be_replayed(
     faults: float,
     stops: float,
     serial: bool,
+    fuse: int,
+    gain: float,
     part: float,
 ) -> None:
     parts = [Partition(f"p{i}") for i in range(train)]
@@ -139,8 +143,9 @@ def test_every_run_can_be_replayed(
         max_kills=kills,
         serial_evaluation=serial,
         objective=Objective("loss", "min"),
+        fuse=fuse,
     )
-    trouble = Trouble(deaths[0], worker_faults=faults, trial_faults=faults, stops=stops)
+    trouble = Trouble(deaths[0], worker_faults=faults, trial_faults=faults, stops=stops, gain=gain)
     events = wild_run(seed, first, trials, most, trouble)
     events = events[: max(1, int(len(events) * part))]
     script = RunScript.from_events(events)

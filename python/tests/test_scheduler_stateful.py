@@ -116,8 +116,8 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     # -- the search
 
-    @precondition(lambda self: not self.ended and len(self.works) < 9)
-    @rule(epochs=st.integers(1, 3), many=st.integers(1, 3), layers=st.sampled_from([1, 1, 1, 2]))
+    @precondition(lambda self: not self.ended and len(self.works) < 12)
+    @rule(epochs=st.integers(1, 3), many=st.integers(1, 5), layers=st.sampled_from([1, 1, 1, 2]))
     def ask_for_new_trials(self, epochs: int, many: int, layers: int) -> None:
         for _ in range(many):
             trial = f"t{len(self.works)}"

@@ -105,13 +105,14 @@ class WildSearch(Search):
 
 @dataclass(frozen=True)
 class Trouble:
-    """How often things go wrong, and how many threads workers say they have."""
+    """How often things go wrong, how many threads workers say they have, and what they gain with eight at once."""
 
     deaths: float = 0.0
     worker_faults: float = 0.0
     trial_faults: float = 0.0
     stops: float = 0.0
     threads: int = 1
+    gain: float = 1.0
 
 
 class WildBackend(SimulatedBackend):
@@ -125,6 +126,7 @@ class WildBackend(SimulatedBackend):
             failure_rate=trouble.deaths,
             repair_seconds=3.0,
             late_results=True,
+            gain={8: trouble.gain} if trouble.gain > 1.0 else {},
         )
         specs = [SimulatedWorker(f"w{i}", speed=1.0 + 0.7 * i, joins_at=0.4 * i) for i in range(workers)]
         super().__init__(specs, world, seed)
@@ -137,8 +139,9 @@ class WildBackend(SimulatedBackend):
 
     def submit(self, action: Action) -> None:
         if isinstance(action, RunUnit):
-            assert action.parent not in self._deleted, f"{action.unit} starts from a deleted checkpoint"
-            self._seen.add(action.unit.trial)
+            for member in action.members:
+                assert member.parent not in self._deleted, f"{member.unit} starts from a deleted checkpoint"
+                self._seen.add(member.unit.trial)
         elif isinstance(action, DeleteCheckpoint):
             assert action.checkpoint not in self._deleted
             self._deleted.add(action.checkpoint)
@@ -158,6 +161,14 @@ class WildBackend(SimulatedBackend):
     def close(self) -> None:
         self.closed = True
         super().close()
+
+    def _schedule(self, order: RunUnit, state: Any) -> list[Any]:
+        """Of those that are computed together, some are reported at once and others one after another."""
+        ends = super()._schedule(order, state)
+        if len(ends) == 1 or self._dice.random() < 0.5:
+            return ends
+        late = [(one, at * (1 + 0.3 * self._dice.random()), own, width) for one, at, own, width in ends]
+        return sorted(late, key=lambda end: end[1])
 
     def _finish(self, order: RunUnit, seat: Any) -> list[Event]:
         roll = self._dice.random()

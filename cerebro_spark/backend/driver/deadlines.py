@@ -7,7 +7,7 @@ store is part of that. A worker that begins nothing at all is overdue too, only 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cerebro_spark.backend.wire.messages import FromWorker, LoadStarted, ToWorker, UnitStarted
@@ -32,13 +32,15 @@ _NEVER = float("inf")
 class PendingOrder:
     """A unit or a load that a worker is to end within `limit` seconds; `began` is None while it has not begun.
 
-    `key` is the attempt of a unit, or the partition of a load.
+    `key` is the attempt of a unit, or the partition of a load. An order may have units of several trials: `open` are
+    the attempts of those that have not ended, and `key` is that of the first.
     """
 
     what: str
     key: int | PartitionId
     limit: float
     began: float | None = None
+    open: set[int] = field(default_factory=set)
 
 
 class Deadlines:
@@ -59,15 +61,18 @@ class Deadlines:
     def note_order(self, handle: WorkerHandle, order: ToWorker, now: float) -> None:
         """Start to watch an order, if it is one that takes time."""
         key: int | PartitionId
+        attempts: set[int] = set()
         match order:
             case RunUnit(attempt=key):
                 what = f"unit {order.unit}"
+                attempts = {member.attempt for member in order.members}
+                what += f" with {len(order.others)} more trials" if order.others else ""
             case LoadPartition(partition=key):
                 what = f"loading partition {key}"
             case _:
                 return
         limit = _NEVER if order.limit is None else order.limit
-        handle.orders[key] = PendingOrder(what, key, limit)
+        handle.orders[key] = PendingOrder(what, key, limit, open=attempts)
         if len(handle.orders) == 1:
             handle.since = now
         self._look_at = min(self._look_at, now + limit)
@@ -86,12 +91,13 @@ class Deadlines:
             case UnitStarted(attempt=key) | LoadStarted(partition=key):
                 if key in handle.orders:
                     handle.orders[key].began = handle.since = now
-            case (
-                UnitFinished(attempt=key)
-                | UnitFailed(attempt=key)
-                | PartitionLoaded(partition=key)
-                | PartitionLost(partition=key)
-            ):
+            case UnitFinished(attempt=attempt) | UnitFailed(attempt=attempt):
+                handle.since = now
+                for order in [order for order in handle.orders.values() if attempt in order.open]:
+                    order.open.discard(attempt)
+                    if not order.open:
+                        del handle.orders[order.key]
+            case PartitionLoaded(partition=key) | PartitionLost(partition=key):
                 handle.orders.pop(key, None)
                 handle.since = now
 

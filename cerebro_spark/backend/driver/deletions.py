@@ -87,9 +87,10 @@ class CheckpointDeleter(BackgroundDeleter):
 
     def note_order(self, action: RunUnit) -> None:
         """Take notice of an order: from now on its checkpoint may be in the store."""
-        if action.unit.kind == "train":
-            left = Checkpoint(action.unit.trial, action.unit.epoch, action.step, action.attempt)
-            self._unreported[action.attempt] = left
+        for order in action.members:
+            if order.unit.kind == "train":
+                left = Checkpoint(order.unit.trial, order.unit.epoch, order.step, order.attempt)
+                self._unreported[order.attempt] = left
 
     def note_report(self, attempt: int) -> None:
         """Take notice that a unit was reported: its checkpoint is the scheduler's to keep or to delete."""
