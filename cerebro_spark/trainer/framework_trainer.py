@@ -79,8 +79,7 @@ class FrameworkTrainer(Trainer, Generic[M]):
         built, generators = self._call_model_fn(trial, params)
         model = self._share(params, built)
         if model is not built:
-            json, arrays = flatten({"model": built.state()}, self._wrap_array)
-            model.restore(MemorySource(arrays, json))
+            self._move_state(built, model)
             built.close()
         self._current = CurrentTrial(trial, params, model, generators)
 
@@ -97,12 +96,9 @@ class FrameworkTrainer(Trainer, Generic[M]):
             return
         self._current = None
         model, hyperparameters = self._find_model(trial, params)
-        with open_checkpoint(source, digest=digest) as reader, checking_fit(reader, self.framework):
-            model.restore(reader, hyperparameters if warm_start else None)
-            generators = unflatten(reader.meta["rng"], lambda name: read_array(reader, name))
-            counters = reader.meta["counters"]
-        known = "" if warm_start else digest
-        self._current = CurrentTrial(trial, params, model, generators, counters["epoch"], counters["units"], known)
+        current = self._read_checkpoint(trial, params, source, digest, model, hyperparameters if warm_start else None)
+        current.digest = "" if warm_start else digest
+        self._current = current
 
     def save(self, target: Path | BinaryIO, digest: DigestName = DIGEST) -> SavedCheckpoint:
         current = self._require_unchanged()
@@ -234,6 +230,21 @@ class FrameworkTrainer(Trainer, Generic[M]):
         built.snapshot = self._take_snapshot(built)
         self.models.put(signature, built)
         return built
+
+    def _move_state(self, built: M, model: M) -> None:
+        """Have a model take on the state of another one."""
+        json, arrays = flatten({"model": built.state()}, self._wrap_array)
+        model.restore(MemorySource(arrays, json))
+
+    def _read_checkpoint(
+        self, trial: TrialId, params: Params, source: Path | BinaryIO | bytes, digest: str, model: M, numbers: Any
+    ) -> CurrentTrial[M]:
+        """Have a model take on the state of a checkpoint, with the hyperparameters `numbers` unless these are None."""
+        with open_checkpoint(source, digest=digest) as reader, checking_fit(reader, self.framework):
+            model.restore(reader, numbers)
+            generators = unflatten(reader.meta["rng"], lambda name: read_array(reader, name))
+            counters = reader.meta["counters"]
+        return CurrentTrial(trial, params, model, generators, counters["epoch"], counters["units"])
 
     def _find_model(self, trial: TrialId, params: Params) -> tuple[M, Any]:
         """Return the model that these params build, kept or new, and their hyperparameters."""

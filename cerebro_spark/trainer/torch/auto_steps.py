@@ -104,7 +104,7 @@ class AutoSteps:
     def __init__(
         self, model: BuiltTorchModel, compute: ComputeLoss, generators: Generators, measures: bool = True
     ) -> None:
-        self._steps = GraphedSteps(model, compute)
+        self.graphed = GraphedSteps(model, compute)
         self._pilot = Pilot(model, compute, generators)
         self._name = type(model.model.module).__name__
         self._measures = measures
@@ -119,17 +119,22 @@ class AutoSteps:
         """How steps are taken now."""
         return "graph" if self._choice else "eager"
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the choice is made."""
+        return self._is_settled
+
     @contextmanager
     def unit(self) -> Iterator[None]:
         """Prepare for the steps of one unit."""
         self._start_over()
-        with self._steps.unit():
+        with self.graphed.unit():
             yield
 
     def take(self, tensors: Tensors) -> StepResult:
         """Compute gradients, clip them, and take one step of the optimizer."""
         if self._is_settled:
-            return self._steps.take(tensors) if self._choice else self._steps.take_eagerly(tensors)
+            return self.graphed.take(tensors) if self._choice else self.graphed.take_eagerly(tensors)
         shapes = shapes_of(tensors)
         if shapes != self._shapes:
             self._start_over()
@@ -150,7 +155,7 @@ class AutoSteps:
             self._batches.clear()
             return self.take(tensors)
         self._batches.append(tensors)
-        return self._timed(self._eager, self._steps.take_eagerly, tensors)
+        return self._timed(self._eager, self.graphed.take_eagerly, tensors)
 
     def _decide(self) -> None:
         """Choose between eager steps for good and a try of graphs."""
@@ -168,7 +173,7 @@ class AutoSteps:
             self._settle(True, "they leave the same bits")
 
     def _try_graph(self, tensors: Tensors) -> StepResult:
-        result = self._timed(self._graphed, self._steps.take, tensors)
+        result = self._timed(self._graphed, self.graphed.take, tensors)
         if self._graphed.is_done:
             before, now = self._eager.seconds * 1e6, self._graphed.seconds * 1e6
             times = f"{now:.0f} us a step instead of {before:.0f}"
@@ -178,7 +183,7 @@ class AutoSteps:
     def _settle(self, choice: bool, why: str) -> None:
         self._choice, self._is_settled = choice, True
         if not choice:
-            self._steps.forget()
+            self.graphed.forget()
         how = "CUDA graphs" if choice else "eager steps"
         _log.info("%s trains by %s: %s", self._name, how, why)
 

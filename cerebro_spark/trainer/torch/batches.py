@@ -57,6 +57,23 @@ class TensorBatches:
                 pairs = list(zip(arrays, rows, strict=True))
                 yield {name: torch.stack([own[name].index_select(0, row) for own, row in pairs]) for name in names}
 
+    def load_on_device(self, feeds: Sequence[Feed]) -> Iterator[Tensors] | None:
+        """Return the batches of feeds of one partition, each column with a row a feed; None if it is not on the GPU."""
+        first = feeds[0]
+        if any(feed.arrays is not first.arrays or feed.sizes != first.sizes for feed in feeds):
+            return None
+        kept = self._keep(first)
+        return None if kept is None else self._gather_together(feeds, kept)
+
+    def _gather_together(self, feeds: Sequence[Feed], arrays: Tensors) -> Iterator[Tensors]:
+        orders = torch.stack([torch.from_numpy(feed.order) for feed in feeds])
+        # The rows of one batch of all feeds lie together, so that nothing is copied for each batch.
+        parts = orders.split(feeds[0].sizes, dim=1) if orders.shape[1] else ()
+        rows = torch.cat([part.reshape(-1) for part in parts]).to(self._device) if parts else orders
+        for own in rows.split([part.numel() for part in parts]):
+            gathered = {name: array.index_select(0, own) for name, array in arrays.items()}
+            yield {name: part.view(len(feeds), -1, *part.shape[1:]) for name, part in gathered.items()}
+
     def load_inputs(self, batch: Batch) -> Tensors:
         """Return the inputs of a batch."""
         return {name: from_numpy(batch[name]).to(self._device) for name in self._columns.inputs}

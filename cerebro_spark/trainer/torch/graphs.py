@@ -41,6 +41,7 @@ class GraphedSteps(EagerSteps):
         """Whether the optimizer's step stays out of the graph: the host does something in it that is not repeated."""
         self._in_a_row = 0
         self._last_shapes: Shapes = ()
+        self._has_stepped = False
         # A metric object may keep what it is given; the memory of a graph is written again by the next step.
         self._copies = any(map(is_metric_object, model.model.metrics.values()))
         self.optimizer = GraphOptimizer(model)
@@ -49,7 +50,7 @@ class GraphedSteps(EagerSteps):
     @contextmanager
     def unit(self) -> Iterator[None]:
         """Prepare for the steps of one unit."""
-        self._in_a_row, self._last_shapes = 0, ()
+        self._in_a_row, self._last_shapes, self._has_stepped = 0, (), False
         self._checked.clear()
         with self.optimizer.on_device():
             yield
@@ -60,6 +61,7 @@ class GraphedSteps(EagerSteps):
         result = super().take(tensors)
         self.optimizer.settle()
         self._checked.clear()
+        self._has_stepped = True
         return result
 
     def take(self, tensors: Tensors) -> StepResult:
@@ -77,6 +79,27 @@ class GraphedSteps(EagerSteps):
                 return self.take_eagerly(tensors)
             graph = self._record(shapes, tensors)
         return self._take_by_graph(graph, tensors)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the optimizer has its state, which its first step makes; some keep none."""
+        state = self._model.model.optimizer.state
+        trained = [parameter for parameter in self._model.parameters if parameter.requires_grad]
+        return self._has_stepped or all(state.get(parameter) for parameter in trained)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the whole step can be part of a graph that serves all learning rates."""
+        return not self._splits and not self.optimizer.is_plain and self.optimizer.is_repeatable
+
+    def take_recorded(self, tensors: Tensors) -> StepResult:
+        """Take a step while a graph of others is recorded. What it returns is valid until that graph is repeated."""
+        loss, output, label = super().take(tensors)
+        return loss, detach(output), label
+
+    def dependencies(self) -> tuple[Any, Any]:
+        """Return what a graph with this step depends on, besides the batch: what units change, and what steps do."""
+        return self._places(), self._numbers()
 
     def forget(self) -> None:
         """Free all graphs."""
@@ -137,6 +160,13 @@ class GraphedSteps(EagerSteps):
         flags = tuple(parameter.requires_grad for parameter in model.parameters)
         scaler = model.scaler if model.scaler.is_enabled() else None
         return [part.data_ptr() for part in parts], flags, module.training, scaler
+
+
+def end_broken_recording(device: torch.device) -> None:
+    """Let the generator of a device be used again: a recording that broke off leaves it waiting for its end."""
+    torch.cuda.synchronize(device)
+    generator = torch.cuda.default_generators[device.index]
+    generator.graphsafe_set_state(generator.clone_state())
 
 
 class _Graph:

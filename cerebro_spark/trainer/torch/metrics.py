@@ -103,6 +103,22 @@ class MetricCollector:
             if len(self._pending) >= _FLUSH_BATCHES:
                 self._flush()
 
+    def add_all(self, losses: torch.Tensor, weights: Any, rows: Sequence[int]) -> None:
+        """Count all batches of a unit at once, as `add` does one by one, if only their losses count.
+
+        Args:
+            losses: The loss of each batch.
+            weights: How much each of them counts: a tensor, or None for losses that are sums over rows.
+            rows: The rows of each batch.
+        """
+        means = losses.double()
+        counts = torch.tensor(rows, dtype=torch.float64, device=means.device)
+        if weights is None:
+            means, weights = means / counts, counts
+        for part, weight in zip(means.split(_FLUSH_BATCHES), weights.double().split(_FLUSH_BATCHES), strict=True):
+            self._add_losses(part, weight)
+        self._rows += sum(rows)
+
     def collect(self) -> Metrics:
         """Return the metrics of the unit. Only here, and after many batches, the device is waited for."""
         self._flush()
@@ -139,14 +155,16 @@ class MetricCollector:
             return
         means, counts = zip(*self._pending, strict=True)
         losses = torch.stack(means).double()
-        weights = _stack(counts, losses.device)
-        # A batch whose labels are all ignored has no mean, and does not count.
-        self._sums["loss"] += float(torch.where(weights == 0, 0.0, losses * weights).sum())
-        self._weight += float(weights.sum())
+        self._add_losses(losses, _stack(counts, losses.device))
         for name, parts in self._values.items():
             self._sums[name] += float(torch.stack(parts).sum())
             parts.clear()
         self._pending.clear()
+
+    def _add_losses(self, means: torch.Tensor, weights: torch.Tensor) -> None:
+        # A batch whose labels are all ignored has no mean, and does not count.
+        self._sums["loss"] += float(torch.where(weights == 0, 0.0, means * weights).sum())
+        self._weight += float(weights.sum())
 
 
 def detach(output: Any) -> Any:

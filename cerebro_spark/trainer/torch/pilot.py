@@ -18,7 +18,7 @@ from cerebro_spark.trainer.checkpoints.randomness import capture_host, seed_host
 from cerebro_spark.trainer.checkpoints.tree import Tree, flatten
 from cerebro_spark.trainer.torch.batches import Tensors
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
-from cerebro_spark.trainer.torch.graphs import GraphedSteps
+from cerebro_spark.trainer.torch.graphs import GraphedSteps, end_broken_recording
 from cerebro_spark.trainer.torch.metrics import copy_output, detach
 from cerebro_spark.trainer.torch.steps import ComputeLoss, StepResult
 from cerebro_spark.trainer.torch.tensors import tensor_bytes, wrap_tensor
@@ -86,18 +86,12 @@ class Pilot:
         try:
             graphed = self._try(steps.take, batches, state, start, seed=2)
         except Exception as error:  # recording runs the user's code, which may raise anything where it asks the device
-            self._end_recording()
+            end_broken_recording(self._model.parameters[0].device)
             cause = str(error.__context__ or error).strip().splitlines()
             return f"it cannot be recorded: {cause[0] if cause else type(error).__name__}"
         if steps.captures == 0:
             return "no step of it is like the one before"
         return "" if graphed == eager else "a recorded step would not do what its Python code does in every step"
-
-    def _end_recording(self) -> None:
-        """Let the device's generator be used again: a recording that broke off leaves it waiting for its end."""
-        torch.cuda.synchronize()
-        generator = torch.cuda.default_generators[self._model.parameters[0].device.index]
-        generator.graphsafe_set_state(generator.clone_state())
 
     def _try(
         self,

@@ -19,6 +19,7 @@ from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
 from cerebro_spark.trainer.torch.auto_steps import AutoSteps
 from cerebro_spark.trainer.torch.batches import TensorBatches, Tensors
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
+from cerebro_spark.trainer.torch.bundled import BundledTraining
 from cerebro_spark.trainer.torch.device import capture_torch, claim_torch_device, restore_torch
 from cerebro_spark.trainer.torch.inspection import TorchInspector, take_torch_snapshot
 from cerebro_spark.trainer.torch.layout import put_channels_last
@@ -27,7 +28,7 @@ from cerebro_spark.trainer.torch.model import TorchModel
 from cerebro_spark.trainer.torch.model_checks import check_model
 from cerebro_spark.trainer.torch.pilot import Generators
 from cerebro_spark.trainer.torch.signature import compute_model_signature
-from cerebro_spark.trainer.torch.stacked.training import StackedTraining, StepObserver
+from cerebro_spark.trainer.torch.stacked.training import StepObserver
 from cerebro_spark.trainer.torch.steps import EagerSteps
 from cerebro_spark.trainer.torch.tensors import from_numpy, wrap_tensor
 from cerebro_spark.types import Metrics
@@ -35,7 +36,7 @@ from cerebro_spark.types import Metrics
 __all__ = ["TorchModel", "TorchTrainer"]
 
 
-class TorchTrainer(StackedTraining):
+class TorchTrainer(BundledTraining):
     """Trains what `model_fn` returns as a TorchModel.
 
     >>> from cerebro_spark.trainer import ColumnSpec, Columns, Hooks, Resources

@@ -156,7 +156,7 @@ def test_a_graph_is_recorded_once_for_trials_that_differ_in_the_learning_rate(tm
     made = trainer()
     run(made, ["a", "b", "c"], 3, tmp_path)
     steps = made._require_current().model.steps
-    assert (made.steps, steps._steps.captures) == ("graph", 1)
+    assert (made.steps, steps.graphed.captures) == ("graph", 1)
 
 
 def test_a_hop_carries_everything(tmp_path: Path) -> None:

@@ -1,0 +1,177 @@
+"""Steps of several trials as one CUDA graph, each trial on a stream of its own. It knows no trainer and no feed.
+
+The kernels of a trial are those of its steps alone, so they leave the same bits, whoever else is in the graph. The GPU
+runs them side by side: small models leave most of it idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+
+from cerebro_spark.trainer.torch.batches import Tensors
+from cerebro_spark.trainer.torch.graphs import GraphedSteps
+from cerebro_spark.trainer.torch.shapes import row_count
+
+_STREAMS = 16
+
+
+class BundleResult(NamedTuple):
+    """What a step of all members gave; it is valid until the next one.
+
+    Attributes:
+        losses: The loss of each member.
+        weights: How much each loss counts: a tensor, or None for losses that are sums over rows.
+        results: Of each member the loss, the output and the label.
+    """
+
+    losses: torch.Tensor
+    weights: torch.Tensor | None
+    results: list[tuple[torch.Tensor, Any, Any]]
+
+
+class _Recording(NamedTuple):
+    """A graph of steps of all members, with the memory of their batches and results, and what it depends on."""
+
+    graph: torch.cuda.CUDAGraph
+    inputs: Tensors
+    result: BundleResult
+    depends_on: Any
+
+    def repeat(self, batch: Tensors) -> BundleResult:
+        for name, tensor in batch.items():
+            self.inputs[name].copy_(tensor)
+        self.graph.replay()
+        return self.result
+
+
+class GraphBundle:
+    """Takes steps of several built models of one structure.
+
+    Args:
+        members: The steps of each of them.
+        weigh: Of each of them, how much the loss of a batch counts; see BatchLoss.
+        device: The GPU.
+
+    Attributes:
+        generators: The random generators of the members.
+        captures: How many graphs were recorded.
+    """
+
+    def __init__(
+        self, members: Sequence[GraphedSteps], weigh: Sequence[Callable[[Any, Any, int], Any]], device: torch.device
+    ) -> None:
+        self._members = members
+        self._weigh = weigh
+        self._streams = [torch.cuda.Stream(device) for _ in members[:_STREAMS]]
+        self.generators = [torch.Generator(device) for _ in members]
+        self._default = torch.cuda.default_generators[device.index]
+        self._recordings: dict[int, _Recording] = {}
+        self._checked: set[int] = set()
+        self.captures = 0
+
+    @contextmanager
+    def unit(self) -> Iterator[None]:
+        """Prepare for the steps of one unit of each member."""
+        self._checked.clear()
+        with ExitStack() as stack:
+            for member in self._members:
+                stack.enter_context(member.unit())
+            yield
+
+    def take(self, batch: Tensors) -> BundleResult:
+        """Take a step of every member, by a graph if their optimizers have a state.
+
+        Args:
+            batch: The batches of all members, a row a member.
+        """
+        if not all(member.is_ready for member in self._members):
+            return self._take_eagerly(batch)
+        size = next(iter(batch.values())).shape[1]
+        if size not in self._checked:
+            needed = [member.dependencies() for member in self._members]
+            recording = self._recordings.get(size)
+            if recording is None or recording.depends_on != needed:
+                self._record(batch, size, needed)
+            self._checked.add(size)
+        for member in self._members:
+            member.optimizer.send_rates()
+        return self._recordings[size].repeat(batch)
+
+    def check_numbers(self) -> None:
+        """Take notice that schedulers have been stepped.
+
+        Raises ValueError if they change numbers that a graph has as constants.
+        """
+        if any(
+            member.dependencies()[1] != depends_on[1]
+            for recording in self._recordings.values()
+            for member, depends_on in zip(self._members, recording.depends_on, strict=True)
+        ):
+            raise ValueError("its schedule changes more than the learning rate")
+
+    def _take_eagerly(self, batch: Tensors) -> BundleResult:
+        self._checked.clear()
+        results, weights = [], []
+        for index, member in enumerate(self._members):
+            with self._drawing_from(index):
+                results.append(member.take_eagerly(_row(batch, index)))
+            weights.append(self._weight(index, results[-1]))
+        return _make_result(results, weights)
+
+    def _record(self, batch: Tensors, size: int, needed: Any) -> None:
+        self._recordings.pop(size, None)
+        graph = torch.cuda.CUDAGraph()
+        for generator in self.generators:
+            graph.register_generator_state(generator)
+        for member in self._members:
+            member.optimizer.send_rates()
+        inputs = {name: tensor.clone() for name, tensor in batch.items()}
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            result = self._step_side_by_side(inputs)
+        self._recordings[size] = _Recording(graph, inputs, result, needed)
+        self.captures += 1
+
+    def _step_side_by_side(self, inputs: Tensors) -> BundleResult:
+        main = torch.cuda.current_stream()
+        results, weights = [], []
+        for stream in self._streams:
+            stream.wait_stream(main)
+        for index, member in enumerate(self._members):
+            with torch.cuda.stream(self._streams[index % len(self._streams)]), self._drawing_from(index):
+                results.append(member.take_recorded(_row(inputs, index)))
+                weights.append(self._weight(index, results[-1]))
+        for stream in self._streams:
+            main.wait_stream(stream)
+        return _make_result(results, weights)
+
+    @torch.no_grad()
+    def _weight(self, index: int, result: tuple[torch.Tensor, Any, Any]) -> Any:
+        _, output, label = result
+        return self._weigh[index](output, label, row_count(label))
+
+    @contextmanager
+    def _drawing_from(self, index: int) -> Iterator[None]:
+        """Let kernels draw from the generator of a member."""
+        own = self._default.graphsafe_get_state()
+        self._default.graphsafe_set_state(self.generators[index])
+        try:
+            yield
+        finally:
+            self._default.graphsafe_set_state(own)
+
+
+def _row(batch: Tensors, index: int) -> Tensors:
+    return {name: tensor[index] for name, tensor in batch.items()}
+
+
+def _make_result(results: list[tuple[torch.Tensor, Any, Any]], weights: list[Any]) -> BundleResult:
+    losses = torch.stack([loss for loss, _, _ in results])
+    if weights[0] is None:
+        return BundleResult(losses, None, results)
+    if isinstance(weights[0], torch.Tensor):
+        return BundleResult(losses, torch.stack(weights), results)
+    return BundleResult(losses, torch.full_like(losses, weights[0], dtype=torch.float64), results)
