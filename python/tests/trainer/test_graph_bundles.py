@@ -19,7 +19,8 @@ from test_graphed_steps import BATCH, COLUMNS, ROWS, Branch, Kept, cnn, feed, ml
 from torch import nn
 
 from cerebro_spark.errors import TrialFailed
-from cerebro_spark.trainer import Feed, Hooks, Member, Resources, TorchModel
+from cerebro_spark.trainer import Feed, Hooks, Resources, TorchModel
+from cerebro_spark.trainer.base import Member
 from cerebro_spark.trainer.torch.trainer import TorchTrainer
 from cerebro_spark.types import Metrics, Unit
 
