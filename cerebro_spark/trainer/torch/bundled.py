@@ -222,6 +222,7 @@ class BundledTraining(StackedTraining):
             else:
                 for collector, one in zip(collectors, result.results, strict=True):
                     collector.add(*copy_output(one))
+            del result  # before the next step is recorded, if that is to be
             if by_batch:
                 for scheduler in schedulers:
                     scheduler.step()

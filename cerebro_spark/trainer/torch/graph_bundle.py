@@ -14,6 +14,7 @@ import torch
 
 from cerebro_spark.trainer.torch.batches import Tensors
 from cerebro_spark.trainer.torch.graphs import GraphedSteps
+from cerebro_spark.trainer.torch.metrics import detach
 from cerebro_spark.trainer.torch.shapes import row_count
 
 _STREAMS = 16
@@ -118,7 +119,9 @@ class GraphBundle:
         results, weights = [], []
         for index, member in enumerate(self._members):
             with self._drawing_from(index):
-                results.append(member.take_eagerly(_row(batch, index)))
+                loss, output, label = member.take_eagerly(_row(batch, index))
+            # Without its graph of gradients, which would tie recorded steps to the stream of this one.
+            results.append((loss, detach(output), label))
             weights.append(self._weight(index, results[-1]))
         return _make_result(results, weights)
 

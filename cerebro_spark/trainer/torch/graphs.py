@@ -90,7 +90,7 @@ class GraphedSteps(EagerSteps):
     @property
     def is_whole(self) -> bool:
         """Whether the whole step can be part of a graph that serves all learning rates."""
-        return not self._splits and not self.optimizer.is_plain and self.optimizer.is_repeatable
+        return not self._splits and not self.optimizer.is_plain
 
     def take_recorded(self, tensors: Tensors) -> StepResult:
         """Take a step while a graph of others is recorded. What it returns is valid until that graph is repeated."""
@@ -163,10 +163,13 @@ class GraphedSteps(EagerSteps):
 
 
 def end_broken_recording(device: torch.device) -> None:
-    """Let the generator of a device be used again: a recording that broke off leaves it waiting for its end."""
+    """Let the generator of a device be used again: a recording that broke off leaves it waiting for its end.
+
+    Another recording, which ends, does that. A new generator would not: all graphs that there are draw from this one.
+    """
     torch.cuda.synchronize(device)
-    generator = torch.cuda.default_generators[device.index]
-    generator.graphsafe_set_state(generator.clone_state())
+    with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+        torch.zeros(1, device=device)
 
 
 class _Graph:

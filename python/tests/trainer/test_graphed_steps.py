@@ -265,6 +265,30 @@ def test_what_a_graph_would_freeze_stays_eager(
     assert found == run(trainer(module), ["a", "b"], 2, tmp_path)
 
 
+def test_a_recording_that_breaks_off_does_not_touch_other_graphs(tmp_path: Path) -> None:
+    def model_fn(params: Mapping[str, Any]) -> TorchModel:
+        made = Branch() if params["branches"] else mlp()
+        return TorchModel(made, torch.optim.Adam(made.parameters(), lr=0.01), nn.MSELoss())
+
+    def train(breaks: bool) -> list[str]:
+        made = TorchTrainer(Hooks(model_fn), COLUMNS, seed=3, resources=Resources(compile=True))
+        found = []
+        for epoch in (1, 2, 3):
+            if epoch == 1:
+                made.build("a", {"branches": False})
+            else:
+                made.load("a", {"branches": False}, tmp_path / "a", digest=found[-1])
+            made.train(Unit("a", epoch, "p0"), feed())
+            found.append(made.save(tmp_path / "a").digest)
+            assert made.steps == "graph"
+            if breaks:
+                made.build("b", {"branches": True})
+                made.train(Unit("b", 1, "p0"), feed())
+        return found
+
+    assert train(breaks=True) == train(breaks=False)
+
+
 def test_the_pilot_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tried").mkdir()
     tried = run(trainer(cnn, "SGD", "every batch"), ["a", "b"], 2, tmp_path / "tried")
