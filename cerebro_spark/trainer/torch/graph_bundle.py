@@ -72,12 +72,14 @@ class GraphBundle:
         self._default = torch.cuda.default_generators[device.index]
         self._recordings: dict[int, _Recording] = {}
         self._checked: set[int] = set()
+        self._are_ready = False
         self.captures = 0
 
     @contextmanager
     def unit(self) -> Iterator[None]:
         """Prepare for the steps of one unit of each member."""
         self._checked.clear()
+        self._are_ready = False
         with ExitStack() as stack:
             for member in self._members:
                 stack.enter_context(member.unit())
@@ -89,7 +91,8 @@ class GraphBundle:
         Args:
             batch: The batches of all members, a row a member.
         """
-        if not all(member.is_ready for member in self._members):
+        self._are_ready = self._are_ready or all(member.is_ready for member in self._members)
+        if not self._are_ready:
             return self._take_eagerly(batch)
         size = next(iter(batch.values())).shape[1]
         if size not in self._checked:
