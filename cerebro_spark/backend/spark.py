@@ -38,6 +38,9 @@ class SparkBackend(RemoteBackend):
         start_timeout: Seconds after which a worker whose task runs, but has not joined, is given up and replaced.
             Default: 120.
         max_restarts: How many workers may be replaced in a run. Default: 100.
+        idle_timeout: Seconds for which tasks wait for the next run inside a `with` block, so that it starts at once; 0
+            for not at all. They hold their places meanwhile: a job of yours that needs one waits no longer than this.
+            Default: 30.
 
     Raises:
         ConfigurationError: If there is no usable session, the cluster has too few places, or a number is not valid.
@@ -57,13 +60,20 @@ class SparkBackend(RemoteBackend):
         heartbeat: float = 30.0,
         start_timeout: float = 120.0,
         max_restarts: int = 100,
+        idle_timeout: float = 30.0,
     ) -> None:
         self._spark: Any = spark if spark is not None else _active_session()
         context = _context_of(self._spark)
         use_this_python(context)
         cluster = spark_cluster.settled(context) if num_workers is None else spark_cluster.look(context)
         count = max(1, cluster.slots) if num_workers is None else num_workers
-        super().__init__(count, heartbeat=heartbeat, start_timeout=start_timeout, max_restarts=max_restarts)
+        super().__init__(
+            count,
+            heartbeat=heartbeat,
+            start_timeout=start_timeout,
+            max_restarts=max_restarts,
+            idle_timeout=idle_timeout,
+        )
         if threads is not None:
             check_whole("threads", threads)
         if not 0 <= port <= 65535:
