@@ -24,6 +24,9 @@ from cerebro_spark.types import WorkerId
 class LocalBackend(RemoteBackend):
     """One process a worker on this machine.
 
+    Inside a `with` block processes stay for a while when a run is over, so that the next one starts at once. Each run
+    has new workers below them: it finds nothing of the run before.
+
     Three workers that die one after another in the same place, without having done anything, end the run.
 
     Args:

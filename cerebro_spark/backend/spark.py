@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 from cerebro_spark.backend.driver import spark_cluster
 from cerebro_spark.backend.driver.launcher import HubAddress
@@ -11,7 +12,9 @@ from cerebro_spark.backend.remote import RemoteBackend
 from cerebro_spark.checks import check_whole
 from cerebro_spark.data.cluster import find_replica_hosts, use_this_python
 from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.slots import add_holder, make_room, remove_holder
 from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.types import Partition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,6 +27,9 @@ _INSTEAD_OF_CONNECT = (
 
 class SparkBackend(RemoteBackend):
     """One Spark task a worker, for as long as a run lasts.
+
+    Inside a `with` block tasks stay for a while when a run is over, so that the next one starts at once. They give
+    their places back before `prepare`, `transform` or `evaluate` need one.
 
     Each worker is its own Spark job with one barrier stage of one task; a plain task where dynamic allocation is on,
     which barrier stages do not allow.
@@ -82,11 +88,36 @@ class SparkBackend(RemoteBackend):
         spark_cluster.advise(spark_cluster.check(context, self.num_workers), self.threads)
         self.host = host or cluster.driver_host
         self.port = port
+        self._context = context
         self._launcher = SparkLauncher(context, self.threads, HubAddress(cluster.bind_address, port, self.host))
 
     def located(self, dataset: Dataset) -> Dataset:
         hosts = find_replica_hosts(self._spark, dataset)
         return dataset.with_hosts(hosts) if hosts else dataset
+
+    def start(self, partitions: Sequence[Partition], at: float = 0.0) -> None:
+        make_room(self._context, besides=self)
+        super().start(partitions, at)
+
+    def make_room(self, context: Any) -> None:
+        """Give back the places of tasks that wait for the next run, if the cluster has no other that is free.
+
+        Args:
+            context: The SparkContext of the job that needs room.
+        """
+        parents = self._parents
+        if parents is None or context is not self._context or context._jsc is None or not parents.idle:
+            return
+        if spark_cluster.look(context).slots <= parents.held:
+            parents.end_idle()
+
+    def __enter__(self) -> Self:
+        add_holder(self)
+        return super().__enter__()
+
+    def _end_parents(self) -> None:
+        remove_holder(self)
+        super()._end_parents()
 
 
 def _active_session() -> Any:

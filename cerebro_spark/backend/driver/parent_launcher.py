@@ -247,9 +247,12 @@ class ParentLauncher(Launcher):
             self._session.send(parent.peer, Stop())
         return parent.handle
 
-    def _wait_for_work(self, parent: Parent) -> None:
-        """Let a parent without a worker live on for a while."""
+    def _wait_for_work(self, parent: Parent, dismissed: bool) -> None:
+        """Let a parent without a worker live on for a while, unless that worker was let go: its place is not wanted."""
         if parent.leaving:
+            return
+        if dismissed:
+            self._dismiss(parent)
             return
         parent.timer = threading.Timer(self._idle_timeout, self._end_if_idle, (parent,))
         parent.timer.daemon = True
@@ -295,7 +298,7 @@ class ParentLauncher(Launcher):
             for parent in self._parents:
                 if parent.work is work:
                     parent.work = None
-                    self._wait_for_work(parent)
+                    self._wait_for_work(parent, dismissed=work.handle.dismissed)
         work.handle.words.extend(message.words)
         work.watcher.ended(work.handle)
 

@@ -46,9 +46,18 @@ def worker_kind(framework: str | None, job: Job) -> str:
         sorted(os.environ.items()),
         os.getcwd(),
         sys.executable,
-        [(path, _installed_at(path)) for path in sys.path],
+        [(path, _installed_at(path)) for path in sys.path if not _is_inside_package(path)],
     ]
     return hashlib.blake2b(json.dumps(made_of).encode(), digest_size=16).hexdigest()
+
+
+def _is_inside_package(path: str) -> bool:
+    """Return whether a folder is part of an installed package, which has put it on the path when it was imported.
+
+    >>> _is_inside_package("/lib/site-packages/setuptools/_vendor"), _is_inside_package("/lib/site-packages")
+    (True, False)
+    """
+    return any(parent.name in _INSTALLED for parent in Path(path).parents)
 
 
 def _installed_at(path: str) -> int:

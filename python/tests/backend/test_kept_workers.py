@@ -106,7 +106,7 @@ def state_of_process() -> dict[str, Any]:
     return {
         "environment": dict(os.environ),
         "folder": os.getcwd(),
-        "module path": list(sys.path),
+        "module path": [path for path in sys.path if "_vendor" not in path],  # setuptools puts it there
         "recursion": sys.getrecursionlimit(),
         "switches": sys.getswitchinterval(),
         "hooks": (sys.excepthook is sys.__excepthook__, sys.gettrace(), sys.getprofile()),
