@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cerebro_spark.backend.driver.launcher import Launcher, ProcessWatcher
 from cerebro_spark.backend.driver.switchboard import Listener, Switchboard
@@ -158,7 +158,8 @@ class ParentLauncher(Launcher):
                 return
             parent = self._new_parent(handle, spec, watcher)
         try:
-            first = ParentSpec(parent.handle.name, self._session.name, spec, self._launcher.echoes)
+            worker = replace(spec, leaves_cache=True)
+            first = ParentSpec(parent.handle.name, self._session.name, worker, self._launcher.echoes)
             self._launcher.launch(parent.handle, first, self)
         except BaseException:
             with self._lock:

@@ -184,6 +184,7 @@ class WorkerPool:
             probe=self._launcher.probe(),
             framework=framework,
             kind=worker_kind(framework, job),
+            cache=job.cache,
         )
 
     def _check_joined(self, handle: WorkerHandle) -> None:

@@ -17,6 +17,7 @@ from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer.spec import detect_framework
 
 _INSTALLED = ("site-packages", "dist-packages")
+_PYTORCH_FOLDER = ("torch.distributed.nn.jit.instantiator", "INSTANTIATED_TEMPLATE_DIR_PATH")
 
 
 def framework_of(job: Job) -> str | None:
@@ -46,18 +47,21 @@ def worker_kind(framework: str | None, job: Job) -> str:
         sorted(os.environ.items()),
         os.getcwd(),
         sys.executable,
-        [(path, _installed_at(path)) for path in sys.path if not _is_inside_package(path)],
+        [(path, _installed_at(path)) for path in sys.path if not _is_a_librarys(path)],
     ]
     return hashlib.blake2b(json.dumps(made_of).encode(), digest_size=16).hexdigest()
 
 
-def _is_inside_package(path: str) -> bool:
-    """Return whether a folder is part of an installed package, which has put it on the path when it was imported.
+def _is_a_librarys(path: str) -> bool:
+    """Return whether a library has put a folder on the path when it was imported, for itself alone.
 
-    >>> _is_inside_package("/lib/site-packages/setuptools/_vendor"), _is_inside_package("/lib/site-packages")
+    Setuptools does so with a part of itself, and PyTorch's compiler with a temporary folder.
+
+    >>> _is_a_librarys("/lib/site-packages/setuptools/_vendor"), _is_a_librarys("/lib/site-packages")
     (True, False)
     """
-    return any(parent.name in _INSTALLED for parent in Path(path).parents)
+    made = getattr(sys.modules.get(_PYTORCH_FOLDER[0]), _PYTORCH_FOLDER[1], None)
+    return path == made or any(parent.name in _INSTALLED for parent in Path(path).parents)
 
 
 def _installed_at(path: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -122,6 +123,11 @@ class Child:
         if self._spec is not None:
             os.close(self._spec)
         return True
+
+    def wait(self) -> None:
+        """Wait until a child that was killed has ended: then it holds nothing any more."""
+        with contextlib.suppress(ChildProcessError):  # it was waited for already
+            os.waitpid(self._pid, 0)
 
     def kill(self) -> None:
         """End the child; it has not been waited for, so its number is still its own."""

@@ -8,6 +8,7 @@ The parent has one thread only, and waits for its driver, its worker and its own
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import selectors
 import signal
@@ -36,6 +37,8 @@ from cerebro_spark.backend.worker.child import Child, ChildStream, fork_child, s
 from cerebro_spark.backend.worker.preloading import preload_to_fork
 from cerebro_spark.backend.worker.process import HOST
 from cerebro_spark.backend.worker.session import WorkerSpec
+from cerebro_spark.data.loading.cache import Cache
+from cerebro_spark.errors import CerebroError
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +65,14 @@ def run_parent(spec: ParentSpec) -> WorkerSpec | None:
         None in the parent, when it is to end. In a forked child, the worker that this process is now.
     """
     # Before dialling: the driver would take the silence for death.
-    forks = preload_to_fork(spec.worker.framework)
+    trouble = preload_to_fork(spec.worker.framework)
+    if trouble is not None:
+        print(f"workers of {spec.name} are not forked, but started anew: {trouble}", file=sys.stderr)
     first = spec.worker
     connection = DriverConnection(first.address, first.secret, first.timeout, silence=8 * first.beat)
     host = os.environ.get(HOST) or socket.gethostname()
     connection.send(Hello(spec.name, host, os.getpid(), session=spec.session))
-    return _Parent(spec, connection, forks).run()
+    return _Parent(spec, connection, forks=trouble is None).run()
 
 
 class _Parent:
@@ -103,10 +108,17 @@ class _Parent:
         while self._born is None and not self._over:
             self._wait()
         if self._born is None:
-            for child in (self._child, self._spare):
-                if child is not None:
-                    child.kill()
+            self._end()
         return self._born
+
+    def _end(self) -> None:
+        """End all children, and delete what they left in the cache, unless others use it."""
+        for child in (self._child, self._spare):
+            if child is not None:
+                child.kill()
+                child.wait()
+        with contextlib.suppress(OSError, CerebroError), Cache(**self._spec.worker.cache) as cache:
+            cache.enter()
 
     def _watch(self, number: int, act: Callable[[], None]) -> None:
         self._selector.register(number, selectors.EVENT_READ, act)

@@ -11,8 +11,9 @@ import os
 import socket
 import sys
 import threading
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import cloudpickle
 
@@ -44,6 +45,8 @@ class WorkerSpec:
         session: The session of the driver's switchboard that it joins.
         framework: What its trainer is made with, if that is known: "torch" or "keras".
         kind: Workers of one kind may be started one after another by the same parent; "" if none may.
+        cache: The arguments of its cache of partitions.
+        leaves_cache: Whether partitions stay in the cache when it ends: its parent deletes them when it ends itself.
     """
 
     address: tuple[str, int]
@@ -57,6 +60,8 @@ class WorkerSpec:
     session: str = ""
     framework: str | None = None
     kind: str = ""
+    cache: Mapping[str, Any] = field(default_factory=dict)
+    leaves_cache: bool = False
 
 
 class PackedJob(NamedTuple):
@@ -120,7 +125,7 @@ def serve(spec: WorkerSpec, relay: OutputRelay) -> None:
 
 def work_for(job: Job, connection: DriverConnection, spec: WorkerSpec) -> None:
     """Work on this job until the driver says stop, or hangs up; the worker has joined already."""
-    worker = Worker(spec.name, job, connection.send)
+    worker = Worker(spec.name, job, connection.send, leaves_cache=spec.leaves_cache)
     stopped = threading.Event()
     threading.Thread(target=_beat, args=(connection, spec.beat, stopped), daemon=True).start()
     threading.Thread(target=_listen, args=(connection, worker), name=f"listen-{spec.name}", daemon=True).start()
