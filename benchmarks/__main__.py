@@ -21,6 +21,7 @@ NAMES = (
     "data",
     "unit",
     "engine",
+    "start",
     "transform",
     "remote_bytes",
     "scaling",

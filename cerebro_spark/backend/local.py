@@ -13,6 +13,7 @@ from cerebro_spark.backend.driver.launcher import Launcher, ProcessWatcher
 from cerebro_spark.backend.driver.workers import WorkerHandle
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.remote import RemoteBackend
+from cerebro_spark.backend.worker.parent import ParentSpec
 from cerebro_spark.backend.worker.process import WorkerProcess
 from cerebro_spark.backend.worker.session import WorkerSpec
 from cerebro_spark.checks import check_whole
@@ -23,6 +24,9 @@ from cerebro_spark.types import WorkerId
 class LocalBackend(RemoteBackend):
     """One process a worker on this machine.
 
+    Inside a `with` block processes stay for a while when a run is over, so that the next one starts at once. Each run
+    has new workers below them: it finds nothing of the run before.
+
     Three workers that die one after another in the same place, without having done anything, end the run.
 
     Args:
@@ -32,6 +36,8 @@ class LocalBackend(RemoteBackend):
         heartbeat: Seconds after which a silent worker is given up and replaced. Default: 30.
         start_timeout: Seconds after which a worker that has not joined is given up and replaced. Default: 120.
         max_restarts: How many workers may be replaced in a run. Default: 100.
+        idle_timeout: Seconds for which processes wait for the next run inside a `with` block, so that it starts at
+            once; 0 for not at all. Default: 300.
 
     Raises:
         ConfigurationError: If one of these is no such number.
@@ -50,8 +56,15 @@ class LocalBackend(RemoteBackend):
         heartbeat: float = 30.0,
         start_timeout: float = 120.0,
         max_restarts: int = 100,
+        idle_timeout: float = 300.0,
     ) -> None:
-        super().__init__(num_workers, heartbeat=heartbeat, start_timeout=start_timeout, max_restarts=max_restarts)
+        super().__init__(
+            num_workers,
+            heartbeat=heartbeat,
+            start_timeout=start_timeout,
+            max_restarts=max_restarts,
+            idle_timeout=idle_timeout,
+        )
         if threads is not None:
             check_whole("threads", threads)
         self.threads = threads or max(1, len(os.sched_getaffinity(0)) // num_workers)
@@ -67,6 +80,8 @@ class LocalLauncher(Launcher):
         devices: Devices that go in turn to workers whose job asks for none in particular.
     """
 
+    keeps = True
+
     def __init__(self, threads: int, devices: Sequence[str]) -> None:
         self._threads = threads
         self._devices = devices
@@ -78,7 +93,7 @@ class LocalLauncher(Launcher):
             device = self._devices[int(name.partition(".")[0][1:]) % len(self._devices)]
         return replace(job, trainer=job.trainer.with_resources(threads=threads, device=device))
 
-    def launch(self, handle: WorkerHandle, spec: WorkerSpec, watcher: ProcessWatcher) -> None:
+    def launch(self, handle: WorkerHandle, spec: WorkerSpec | ParentSpec, watcher: ProcessWatcher) -> None:
         try:
             # It may die before this call returns: its words must be where the watcher looks for them.
             process = WorkerProcess(

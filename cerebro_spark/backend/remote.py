@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.backend.driver.launcher import Launcher
+from cerebro_spark.backend.driver.parent_launcher import ParentLauncher
 from cerebro_spark.backend.driver.run import RemoteRun
+from cerebro_spark.backend.driver.switchboard import Switchboard
 from cerebro_spark.backend.job import Job
 from cerebro_spark.checks import check_seconds, check_whole
 from cerebro_spark.errors import BackendError
@@ -25,6 +28,7 @@ class RemoteBackend(Backend):
         heartbeat: Seconds after which a silent worker is given up and replaced.
         start_timeout: Seconds after which a worker that has not joined is given up and replaced.
         max_restarts: How many workers may be replaced in a run.
+        idle_timeout: Seconds for which processes wait for the next run inside a `with` block; 0 for not at all.
 
     Raises:
         ConfigurationError: If one of these is no such number.
@@ -32,14 +36,28 @@ class RemoteBackend(Backend):
 
     _launcher: Launcher
 
-    def __init__(self, num_workers: int, *, heartbeat: float, start_timeout: float, max_restarts: int) -> None:
+    def __init__(
+        self,
+        num_workers: int,
+        *,
+        heartbeat: float,
+        start_timeout: float,
+        max_restarts: int,
+        idle_timeout: float = 0.0,
+    ) -> None:
         check_whole("num_workers", num_workers)
         check_seconds("heartbeat", heartbeat)
         check_seconds("start_timeout", start_timeout)
+        if idle_timeout != 0:
+            check_seconds("idle_timeout", idle_timeout)
         self.num_workers = num_workers
         self.heartbeat = heartbeat
         self.start_timeout = start_timeout
         self.max_restarts = max_restarts
+        self.idle_timeout = idle_timeout
+        self._entered = 0
+        self._board: Switchboard | None = None
+        self._parents: ParentLauncher | None = None
         self._job: Job | None = None
         self._current: RemoteRun | None = None
         self._zero = time.monotonic()
@@ -61,10 +79,18 @@ class RemoteBackend(Backend):
         if self._current is not None:
             raise BackendError("this backend is running already: close it before it is started again")
         job = replace(self._job, trainer=self._job.trainer.with_modules())
-        self._launcher.prepare(job, self.num_workers)
+        launcher = self._launcher_of_run()
+        launcher.prepare(job, self.num_workers)
         self._zero = time.monotonic() - at
         self._current = RemoteRun(
-            self._launcher, job, self.num_workers, self.now, self.heartbeat, self.start_timeout, self.max_restarts
+            launcher,
+            job,
+            self.num_workers,
+            self.now,
+            self.heartbeat,
+            self.start_timeout,
+            self.max_restarts,
+            self._board,
         )
 
     def rehearse(self, params: Mapping[str, Any]) -> str | None:
@@ -84,6 +110,38 @@ class RemoteBackend(Backend):
         run, self._current = self._current, None
         if run is not None:
             run.close()
+
+    # -- processes that stay between runs
+
+    def __enter__(self) -> Self:
+        self._entered += 1
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._entered -= 1
+        try:
+            self.close()
+        finally:
+            if not self._entered:
+                self._end_parents()
+
+    def _launcher_of_run(self) -> Launcher:
+        """Return what starts the workers of a run: inside a `with` block, parents that stay when it is over."""
+        if not self._entered or not self.idle_timeout or not self._launcher.keeps:
+            return self._launcher
+        if self._board is None or self._parents is None:
+            self._board = Switchboard(self._launcher.hub_address, self.heartbeat)
+            self._parents = ParentLauncher(self._launcher, self._board, self.idle_timeout)
+        return self._parents
+
+    def _end_parents(self) -> None:
+        parents, board = self._parents, self._board
+        self._parents = self._board = None
+        if parents is not None and board is not None:
+            parents.close()
+            board.close()
 
     # -- workers that come and go on purpose
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 from cerebro_spark.backend.driver import spark_cluster
 from cerebro_spark.backend.driver.launcher import HubAddress
@@ -11,7 +12,9 @@ from cerebro_spark.backend.remote import RemoteBackend
 from cerebro_spark.checks import check_whole
 from cerebro_spark.data.cluster import find_replica_hosts, use_this_python
 from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.slots import add_holder, make_room, remove_holder
 from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.types import Partition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,6 +27,9 @@ _INSTEAD_OF_CONNECT = (
 
 class SparkBackend(RemoteBackend):
     """One Spark task a worker, for as long as a run lasts.
+
+    Inside a `with` block tasks stay for a while when a run is over, so that the next one starts at once. They give
+    their places back before `prepare`, `transform` or `evaluate` need one.
 
     Each worker is its own Spark job with one barrier stage of one task; a plain task where dynamic allocation is on,
     which barrier stages do not allow.
@@ -38,6 +44,9 @@ class SparkBackend(RemoteBackend):
         start_timeout: Seconds after which a worker whose task runs, but has not joined, is given up and replaced.
             Default: 120.
         max_restarts: How many workers may be replaced in a run. Default: 100.
+        idle_timeout: Seconds for which tasks wait for the next run inside a `with` block, so that it starts at once; 0
+            for not at all. They hold their places meanwhile: a job of yours that needs one waits no longer than this.
+            Default: 30.
 
     Raises:
         ConfigurationError: If there is no usable session, the cluster has too few places, or a number is not valid.
@@ -57,13 +66,20 @@ class SparkBackend(RemoteBackend):
         heartbeat: float = 30.0,
         start_timeout: float = 120.0,
         max_restarts: int = 100,
+        idle_timeout: float = 30.0,
     ) -> None:
         self._spark: Any = spark if spark is not None else _active_session()
         context = _context_of(self._spark)
         use_this_python(context)
         cluster = spark_cluster.settled(context) if num_workers is None else spark_cluster.look(context)
         count = max(1, cluster.slots) if num_workers is None else num_workers
-        super().__init__(count, heartbeat=heartbeat, start_timeout=start_timeout, max_restarts=max_restarts)
+        super().__init__(
+            count,
+            heartbeat=heartbeat,
+            start_timeout=start_timeout,
+            max_restarts=max_restarts,
+            idle_timeout=idle_timeout,
+        )
         if threads is not None:
             check_whole("threads", threads)
         if not 0 <= port <= 65535:
@@ -72,11 +88,36 @@ class SparkBackend(RemoteBackend):
         spark_cluster.advise(spark_cluster.check(context, self.num_workers), self.threads)
         self.host = host or cluster.driver_host
         self.port = port
+        self._context = context
         self._launcher = SparkLauncher(context, self.threads, HubAddress(cluster.bind_address, port, self.host))
 
     def located(self, dataset: Dataset) -> Dataset:
         hosts = find_replica_hosts(self._spark, dataset)
         return dataset.with_hosts(hosts) if hosts else dataset
+
+    def start(self, partitions: Sequence[Partition], at: float = 0.0) -> None:
+        make_room(self._context, besides=self)
+        super().start(partitions, at)
+
+    def make_room(self, context: Any) -> None:
+        """Give back the places of tasks that wait for the next run, if the cluster has no other that is free.
+
+        Args:
+            context: The SparkContext of the job that needs room.
+        """
+        parents = self._parents
+        if parents is None or context is not self._context or context._jsc is None or not parents.idle:
+            return
+        if spark_cluster.look(context).slots <= parents.held:
+            parents.end_idle()
+
+    def __enter__(self) -> Self:
+        add_holder(self)
+        return super().__enter__()
+
+    def _end_parents(self) -> None:
+        remove_holder(self)
+        super()._end_parents()
 
 
 def _active_session() -> Any:

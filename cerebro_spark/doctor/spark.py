@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from cerebro_spark.backend.driver import spark_cluster as cluster
 from cerebro_spark.backend.driver.spark_cluster import Cluster, Finding
 from cerebro_spark.data.cluster import use_this_python
+from cerebro_spark.data.slots import make_room
 from cerebro_spark.doctor.diagnosis import Diagnosis, fix, note, ok
 from cerebro_spark.errors import CerebroError
 from cerebro_spark.store import paths
@@ -58,6 +59,7 @@ def _session(master: str, settings: Mapping[str, str]) -> Any:
 
 def _examine_context(context: Any, store: Store | None, versions: Mapping[str, str]) -> Iterator[Diagnosis]:
     use_this_python(context)  # as a run would
+    make_room(context)
     found = cluster.settled(context)
     yield ok(f"Spark {context.version} on {found.master}")
     yield from check_room(found)

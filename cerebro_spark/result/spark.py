@@ -69,6 +69,7 @@ def score(
     """Return `df` with predictions in new columns, computed when it is used. `scorer` is the driver's own."""
     features = scorer.blueprint.features
     frame = _check_frame(df, features)
+    frame.make_room()  # what uses the columns is a job of the user's, which is not asked later
     outputs = scorer.sample_outputs()
     decoder = scorer.choose_decoder(outputs, kind)
     found = decode_outputs(decoder, outputs)

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 from cerebro_spark.backend.driver.workers import WorkerHandle
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.wire.messages import Hello, OutputLine, StartTrouble
+from cerebro_spark.backend.worker.parent import ParentSpec
 from cerebro_spark.backend.worker.session import WorkerSpec
 from cerebro_spark.types import WorkerId
 
@@ -42,9 +43,13 @@ class Launcher(ABC):
 
     Attributes:
         hub_address: Where the driver is to listen for workers.
+        keeps: Whether it can launch a parent of workers, which stays between runs.
+        echoes: Whether what workers print goes into a log of their machine's own, too.
     """
 
     hub_address = HubAddress()
+    keeps = False
+    echoes = False
 
     def prepare(self, job: Job, num_workers: int) -> None:  # noqa: B027 (not every kind has something to check)
         """Get ready for a run. Called by the engine's thread, before anything is launched.
@@ -62,8 +67,8 @@ class Launcher(ABC):
         return None
 
     @abstractmethod
-    def launch(self, handle: WorkerHandle, spec: WorkerSpec, watcher: ProcessWatcher) -> None:
-        """Start a worker.
+    def launch(self, handle: WorkerHandle, spec: WorkerSpec | ParentSpec, watcher: ProcessWatcher) -> None:
+        """Start a worker; or a parent of workers, if it `keeps`.
 
         Raises:
             BackendError: If it cannot be started; the watcher is then told nothing.

@@ -12,6 +12,7 @@ from typing import Any
 
 from cerebro_spark.backend.driver.event_queue import EventQueue
 from cerebro_spark.backend.driver.launcher import Launcher
+from cerebro_spark.backend.driver.worker_kinds import framework_of, worker_kind
 from cerebro_spark.backend.driver.workers import WorkerHandle, WorkerNames
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.wire.messages import OutputLine
@@ -166,13 +167,25 @@ class WorkerPool:
         handle.launched_at = time.monotonic()
         self.after(self._start_timeout, self._check_joined, handle)
         try:
-            job = pack_job(self._launcher.job_for(handle.name, self._job), handle.name)
-            spec = replace(self._spec, name=handle.name, job=job, probe=self._launcher.probe())
-            self._launcher.launch(handle, spec, self)
+            self._launcher.launch(handle, self._spec_for(handle), self)
         except Exception as error:  # this thread has no caller that would see it
             known = error if isinstance(error, BackendError) else None
             self._events.fail(known or BackendError(f"worker {handle.name} cannot be launched: {error!r}"))
             self.ended(handle)
+
+    def _spec_for(self, handle: WorkerHandle) -> WorkerSpec:
+        job = self._launcher.job_for(handle.name, self._job)
+        packed, framework = pack_job(job, handle.name), framework_of(job)
+        return replace(
+            self._spec,
+            name=handle.name,
+            job=packed.job,
+            stores=packed.stores,
+            probe=self._launcher.probe(),
+            framework=framework,
+            kind=worker_kind(framework, job),
+            cache=job.cache,
+        )
 
     def _check_joined(self, handle: WorkerHandle) -> None:
         """Kill a worker that had its time to join."""

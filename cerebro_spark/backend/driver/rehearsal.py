@@ -11,8 +11,8 @@ from typing import Any
 
 from cerebro_spark.backend.driver.event_queue import EventQueue
 from cerebro_spark.backend.driver.pool import WorkerPool
+from cerebro_spark.backend.driver.switchboard import Session
 from cerebro_spark.backend.driver.workers import WorkerHandle
-from cerebro_spark.backend.wire.hub import Hub
 from cerebro_spark.backend.wire.messages import RehearseTrial, TrialRehearsed
 from cerebro_spark.events import WorkerLost
 
@@ -24,14 +24,14 @@ class Rehearsals:
 
     Args:
         pool: The run's workers.
-        hub: The way to them.
+        session: The way to them.
         events: The queue in which their answers and their losses come.
         timeout: Seconds that one batch may take; None for as long as it takes.
     """
 
-    def __init__(self, pool: WorkerPool, hub: Hub, events: EventQueue, timeout: float | None) -> None:
+    def __init__(self, pool: WorkerPool, session: Session, events: EventQueue, timeout: float | None) -> None:
         self._pool = pool
-        self._hub = hub
+        self._session = session
         self._events = events
         self._timeout = timeout
         self._count = 0
@@ -60,7 +60,7 @@ class Rehearsals:
         """Have a worker try one batch; return its answer, None if it died."""
         number, self._count = self._count, self._count + 1
         handle.tried = True
-        self._hub.send(handle.peer or 0, RehearseTrial(params, number))
+        self._session.send(handle.peer or 0, RehearseTrial(params, number))
         told = {handle.name}
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         while True:
@@ -80,9 +80,9 @@ class Rehearsals:
         for other in self._pool.connected():
             if other.name not in told:
                 told.add(other.name)
-                self._hub.send(other.peer or 0, RehearseTrial(params))
+                self._session.send(other.peer or 0, RehearseTrial(params))
 
     def _give_up(self, handle: WorkerHandle, number: int) -> TrialRehearsed:
         error = f"one batch took longer than {self._timeout:g} s"
-        self._hub.lose(handle.peer or 0, error)
+        self._session.lose(handle.peer or 0, error)
         return TrialRehearsed(number, error)

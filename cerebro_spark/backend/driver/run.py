@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,10 +12,10 @@ from cerebro_spark.backend.driver.event_queue import EventQueue
 from cerebro_spark.backend.driver.launcher import Launcher
 from cerebro_spark.backend.driver.pool import WorkerPool
 from cerebro_spark.backend.driver.rehearsal import Rehearsals
+from cerebro_spark.backend.driver.switchboard import Listener, Switchboard
 from cerebro_spark.backend.driver.workers import WorkerHandle
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.wire.channel import WireError
-from cerebro_spark.backend.wire.hub import Hub
 from cerebro_spark.backend.wire.messages import (
     FromWorker,
     Hello,
@@ -66,6 +65,7 @@ class RemoteRun:
         heartbeat: Seconds after which a silent worker is lost.
         start_timeout: Seconds that a worker may take to join.
         max_restarts: How many workers may be replaced.
+        switchboard: Through which workers are talked to. Default: one of the run's own.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class RemoteRun:
         heartbeat: float,
         start_timeout: float,
         max_restarts: int,
+        switchboard: Switchboard | None = None,
     ) -> None:
         self._launcher = launcher
         self._num_workers = num_workers
@@ -86,15 +87,17 @@ class RemoteRun:
         self._deadlines = Deadlines(start_timeout)
         self._deleter = CheckpointDeleter(job)
         self._by_peer: dict[int, WorkerHandle] = {}
-        address, secret = launcher.hub_address, secrets.token_bytes(32)
-        self._hub = Hub(
-            secret, self._receive, self._lost, self._broken, host=address.host, port=address.port, silence=heartbeat
-        )
-        spec = WorkerSpec((address.dialled, self._hub.address[1]), secret, "", b"", beat=heartbeat / 4)
-        self.pool = WorkerPool(launcher, job, spec, self._events, now, self._hub.lose, start_timeout, max_restarts)
+        self._own = Switchboard(launcher.hub_address, heartbeat) if switchboard is None else None
+        board = self._own or switchboard
+        assert board is not None
+        listener = Listener(self._receive, self._lost, self._broken)
+        self._session = board.open(listener, None if self._own is None else "")
+        beat, session = heartbeat / 4, self._session.name
+        spec = WorkerSpec(board.dialled, board.secret, "", b"", beat=beat, session=session)
+        self.pool = WorkerPool(launcher, job, spec, self._events, now, self._session.lose, start_timeout, max_restarts)
         # Frameworks are loaded and models built before the batch itself.
         timeout = None if job.unit_timeout is None else job.unit_timeout + start_timeout
-        self.rehearsals = Rehearsals(self.pool, self._hub, self._events, timeout)
+        self.rehearsals = Rehearsals(self.pool, self._session, self._events, timeout)
         self.pool.after(start_timeout, self._stop_gathering)
         self.pool.hire(num_workers)
 
@@ -125,8 +128,8 @@ class RemoteRun:
         """Stop all workers, and wait until nothing is left of them."""
         try:
             for handle in self.pool.begin_close():
-                self._hub.send(handle.peer or 0, Stop())
-            self._hub.close()
+                self._session.send(handle.peer or 0, Stop())
+            (self._own or self._session).close()
             self.pool.close()
             self._deleter.close()
         except BaseException:  # Ctrl-C again: there will be no second call, so nothing waits any more
@@ -160,7 +163,7 @@ class RemoteRun:
         if isinstance(action, RunUnit):
             self._deleter.note_order(action)
         self._deadlines.note_order(handle, action, self._now())
-        self._hub.send(peer, action)
+        self._session.send(peer, action)
 
     def _give_up(self, handle: WorkerHandle, late: PendingOrder) -> None:
         """Lose a worker that lives, but is stuck with something; the lock is held."""
@@ -172,7 +175,7 @@ class RemoteRun:
             handle.cause = reason
             self._events.put(PartitionLost(self._now(), handle.name, late.key, reason))
         handle.orders.clear()
-        self._hub.lose(handle.peer or 0, reason)
+        self._session.lose(handle.peer or 0, reason)
 
     def _stop_gathering(self) -> None:
         """Begin with the workers that are there, although not all came; wait as long again if none did."""

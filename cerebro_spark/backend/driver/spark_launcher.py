@@ -19,6 +19,7 @@ from cerebro_spark.backend.driver.spark_cluster import Cluster
 from cerebro_spark.backend.driver.workers import WorkerHandle
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.wire.messages import Hello, StartTrouble
+from cerebro_spark.backend.worker.parent import ParentSpec
 from cerebro_spark.backend.worker.session import WorkerSpec
 from cerebro_spark.backend.worker.spark_task import MissingLibraries, TaskSpec, run_task
 from cerebro_spark.data.cluster import explain_missing_package
@@ -39,6 +40,8 @@ class SparkLauncher(Launcher):
         address: Where the driver listens, and the host that workers dial.
     """
 
+    keeps = True
+    echoes = True
     _cluster: Cluster
     _job: Job
     _libraries: tuple[str, ...]
@@ -64,7 +67,7 @@ class SparkLauncher(Launcher):
         # Beside the run, not in it: a worker that is killed may write it after its run was cleared away.
         return paths.probe(uuid.uuid4().hex)
 
-    def launch(self, handle: WorkerHandle, spec: WorkerSpec, watcher: ProcessWatcher) -> None:
+    def launch(self, handle: WorkerHandle, spec: WorkerSpec | ParentSpec, watcher: ProcessWatcher) -> None:
         from pyspark import InheritableThread
 
         self._check_session()

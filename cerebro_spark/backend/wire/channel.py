@@ -16,7 +16,7 @@ from hashlib import sha256
 
 from cerebro_spark.errors import BackendError
 
-VERSION = 2
+VERSION = 3
 """To be raised with every change of the messages that an older version would misread."""
 _PROTOCOL = b"cerebro-spark wire "
 MAGIC = _PROTOCOL + b"%d\n" % VERSION

@@ -78,6 +78,20 @@ class DriverConnection:
             frames = self._channel.receive(self._received())
         return [unpack_order(body) for body in frames]
 
+    def receive_ready(self) -> list[ToWorker]:
+        """Read once, and return the orders that are complete, if any: for a caller that waits for several things.
+
+        Raises WireError when the driver hangs up, or cannot be understood.
+        """
+        frames, self._early = self._early, []
+        if not frames:
+            frames = self._channel.receive(self._received())
+        return [unpack_order(body) for body in frames]
+
+    def fileno(self) -> int:
+        """Return the number of its socket, to wait for; what came with the proof is there before anything is read."""
+        return self._socket.fileno()
+
     def close(self) -> None:
         self._socket.close()
 

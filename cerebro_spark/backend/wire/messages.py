@@ -39,7 +39,10 @@ class StartTrouble:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Worker: the first message. `probe` is the blob it has written into the store; `threads` is 0 if unknown."""
+    """Worker or parent: the first message, in the session of its run, or in that of the parents.
+
+    `probe` is the blob it has written into the store; `threads` is 0 if unknown.
+    """
 
     worker: WorkerId
     host: str = ""
@@ -47,6 +50,7 @@ class Hello:
     threads: int = 0
     probe: str | None = None
     trouble: StartTrouble | None = None
+    session: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +105,49 @@ class Stop:
     """Driver: the run is over, end."""
 
 
-ToWorker = LoadPartition | DropPartition | RunUnit | RetireWorker | RehearseTrial | Stop
+@dataclass(frozen=True, slots=True)
+class StartWorker:
+    """Driver to a parent: start the worker `name`, which is to join this session. It is the parent's `number`th.
+
+    `job` is a pickle in Base64, as a worker gets it when it is launched, and so is `stores`. Empty `stores` are those
+    that the parent was launched with.
+    """
+
+    number: int
+    name: WorkerId
+    session: str
+    job: str
+    stores: str = ""
+    probe: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KillWorker:
+    """Driver to a parent: end the worker with this number, whatever it is doing."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPrinted:
+    """Parent: the worker with this number printed a line."""
+
+    number: int
+    line: OutputLine
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnded:
+    """Parent: nothing is left of the worker with this number; `words` are the last lines that it printed."""
+
+    number: int
+    words: tuple[str, ...] = ()
+
+
+ToWorker = LoadPartition | DropPartition | RunUnit | RetireWorker | RehearseTrial | StartWorker | KillWorker | Stop
 WorkerEvent = PartitionLoaded | PartitionLost | UnitFinished | UnitFailed
-FromWorker = Hello | Heartbeat | OutputLine | UnitStarted | LoadStarted | TrialRehearsed | WorkerEvent
+FromParent = WorkerPrinted | WorkerEnded
+FromWorker = Hello | Heartbeat | OutputLine | UnitStarted | LoadStarted | TrialRehearsed | FromParent | WorkerEvent
 _TO_WORKER: dict[str, type] = {kind.__name__: kind for kind in get_args(ToWorker)}
 _FROM_WORKER: dict[str, type] = {kind.__name__: kind for kind in get_args(FromWorker)}
 

@@ -11,14 +11,15 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import IO
+from collections.abc import Callable
+from io import BufferedIOBase
 
 from cerebro_spark.backend.wire.messages import OutputLine
 
 MARK = "\x1etrial:"
 """Begins a line by which a worker says, within its output, of which trial the rest is."""
 _MOST_CHARACTERS = 1000
+_BYTES_AT_ONCE = 1 << 16
 _WARNING = re.compile(r"^(WARNING|ERROR|CRITICAL)\b|\w*(Warning|Error)\b: ")
 
 
@@ -67,30 +68,71 @@ class LineQuota:
             return count
 
 
+class LineReader:
+    """Makes lines of what one stream of a process says, piece by piece as it comes.
+
+    Args:
+        is_error: Whether the stream is standard error.
+        quota: How many lines may pass.
+        on_line: Called with every line that passes.
+        keep: Called with the text of every line, but for the marks.
+
+    >>> reader = LineReader(False, LineQuota(), lambda line: print(line.text), lambda text: None)
+    >>> reader.feed(b"one\\ntw")
+    one
+    >>> reader.feed(b"o\\n")
+    two
+    """
+
+    def __init__(self, is_error: bool, quota: LineQuota, on_line: OnLine, keep: Callable[[str], None]) -> None:
+        self._is_error = is_error
+        self._quota = quota
+        self._on_line = on_line
+        self._keep = keep
+        self._trial = ""
+        self._rest = b""
+
+    def feed(self, data: bytes) -> None:
+        """Take in what came; a long line is cut into pieces, of a progress bar the last state is shown."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for raw in lines:
+            self._pass_on(raw)
+        while len(self._rest) >= _MOST_CHARACTERS:
+            piece, self._rest = self._rest[:_MOST_CHARACTERS], self._rest[_MOST_CHARACTERS:]
+            self._pass_on(piece)
+
+    def end(self) -> None:
+        """Take in that no more comes."""
+        self._pass_on(self._rest)
+        self._rest = b""
+        self._tell_left_out()
+
+    def _pass_on(self, raw: bytes) -> None:
+        for start in range(0, len(raw), _MOST_CHARACTERS):
+            text = raw[start : start + _MOST_CHARACTERS].decode(errors="replace").rstrip().rpartition("\r")[2]
+            if text:
+                self._take(text)
+
+    def _take(self, text: str) -> None:
+        if text.startswith(MARK):
+            self._trial = text[len(MARK) :]
+            return
+        self._keep(text)
+        if self._quota.take():
+            self._tell_left_out()
+            self._on_line(OutputLine(text, self._trial, self._is_error and _WARNING.search(text) is not None))
+
+    def _tell_left_out(self) -> None:
+        if count := self._quota.left_out():
+            text = f"({count} lines left out: it prints more than a log can bear)"
+            self._on_line(OutputLine(text, self._trial, loud=True))
+
+
 def read_lines(
-    stream: IO[bytes], is_error: bool, quota: LineQuota, on_line: OnLine, keep: Callable[[str], None]
+    stream: BufferedIOBase, is_error: bool, quota: LineQuota, on_line: OnLine, keep: Callable[[str], None]
 ) -> None:
     """Read a stream to its end and pass on its lines; `keep` gets the text of all of them, but for the marks."""
-    trial = ""
-    for text in _lines(stream):
-        if text.startswith(MARK):
-            trial = text[len(MARK) :]
-            continue
-        keep(text)
-        if quota.take():
-            _tell_left_out(quota, trial, on_line)
-            on_line(OutputLine(text, trial, is_error and _WARNING.search(text) is not None))
-    _tell_left_out(quota, trial, on_line)
-
-
-def _tell_left_out(quota: LineQuota, trial: str, on_line: OnLine) -> None:
-    if count := quota.left_out():
-        on_line(OutputLine(f"({count} lines left out: it prints more than a log can bear)", trial, loud=True))
-
-
-def _lines(stream: IO[bytes]) -> Iterator[str]:
-    """Yield the lines that are not empty; a long one in pieces, of a progress bar its last state."""
-    while raw := stream.readline(_MOST_CHARACTERS):
-        text = raw.decode(errors="replace").rstrip().rpartition("\r")[2]
-        if text:
-            yield text
+    reader = LineReader(is_error, quota, on_line, keep)
+    while data := stream.read1(_BYTES_AT_ONCE):
+        reader.feed(data)
+    reader.end()

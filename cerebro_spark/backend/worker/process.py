@@ -16,15 +16,16 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import IO
+from io import BufferedReader
+from typing import IO, cast
 
 from cerebro_spark.backend.wire.messages import OutputLine, pack
 from cerebro_spark.backend.worker.output import LineQuota, OnLine, read_lines
 
 _log = logging.getLogger(__name__)
 HOST = "CEREBRO_SPARK_HOST"  # the name of a worker's machine, if its parent knows it
-_LAST_WORDS = 40
-_SECONDS_FOR_LAST_WORDS = 5.0
+LAST_WORDS = 40
+_SECONDS_FORLAST_WORDS = 5.0
 
 
 class WorkerProcess:
@@ -49,7 +50,7 @@ class WorkerProcess:
         environment: dict[str, str] | None = None,
         on_line: OnLine = lambda line: _log.info("%s", line.text),
     ) -> None:
-        self.words: deque[str] = deque(maxlen=_LAST_WORDS) if words is None else words
+        self.words: deque[str] = deque(maxlen=LAST_WORDS) if words is None else words
         self._on_end = on_end
         self._on_line = on_line
         self._process = subprocess.Popen(
@@ -104,14 +105,15 @@ class WorkerProcess:
         self._process.kill()
 
     def _listen(self, stream: IO[bytes], is_error: bool, quota: LineQuota) -> None:
+        keep = self.words.append if is_error else lambda text: None
         with stream:
-            read_lines(stream, is_error, quota, self._on_line, self.words.append if is_error else lambda text: None)
+            read_lines(cast(BufferedReader, stream), is_error, quota, self._on_line, keep)
 
     def _watch(self) -> None:
         code = self._process.wait()
         # Processes that it started may hold its standard error open for as long as they like.
         for pump in self._pumps:
-            pump.join(timeout=_SECONDS_FOR_LAST_WORDS)
+            pump.join(timeout=_SECONDS_FORLAST_WORDS)
         if code:
             self.words.append(f"(its process ended with code {code})")
         assert self._process.stdin is not None

@@ -11,7 +11,9 @@ import os
 import socket
 import sys
 import threading
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import cloudpickle
 
@@ -23,6 +25,8 @@ from cerebro_spark.backend.worker.process import HOST
 from cerebro_spark.backend.worker.spark_task import write_probe
 from cerebro_spark.backend.worker.worker import Worker
 from cerebro_spark.errors import BackendError
+from cerebro_spark.store import references
+from cerebro_spark.store.base import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +37,16 @@ class WorkerSpec:
         address: Host and port of the driver.
         secret: The secret of the run.
         name: The worker's name.
-        job: What it works on, pickled.
+        job: What it works on, pickled, with references in place of stores.
         beat: Seconds between two heartbeats.
         timeout: Seconds that connecting may take.
         probe: The name of a blob that it writes into the store first, to show that it can; None for none.
+        stores: The list of stores that the job refers to, pickled.
+        session: The session of the driver's switchboard that it joins.
+        framework: What its trainer is made with, if that is known: "torch" or "keras".
+        kind: Workers of one kind may be started one after another by the same parent; "" if none may.
+        cache: The arguments of its cache of partitions.
+        leaves_cache: Whether partitions stay in the cache when it ends: its parent deletes them when it ends itself.
     """
 
     address: tuple[str, int]
@@ -46,15 +56,41 @@ class WorkerSpec:
     beat: float = 5.0
     timeout: float = 30.0
     probe: str | None = None
+    stores: bytes = b""
+    session: str = ""
+    framework: str | None = None
+    kind: str = ""
+    cache: Mapping[str, Any] = field(default_factory=dict)
+    leaves_cache: bool = False
 
 
-def pack_job(job: Job, name: str) -> bytes:
+class PackedJob(NamedTuple):
+    """A job as it travels. Its stores are apart, because these may have credentials."""
+
+    job: bytes
+    stores: bytes
+
+
+def pack_job(job: Job, name: str) -> PackedJob:
     """Return a job as it travels. Raises BackendError that says what cannot."""
     try:
-        data: bytes = cloudpickle.dumps(job)
+        data, stores = references.dumps(job)
+        return PackedJob(data, cloudpickle.dumps(stores))
     except Exception as error:
         raise BackendError(f"what worker {name} needs cannot be sent to it: {error}") from error
-    return data
+
+
+def unpack_job(packed: PackedJob) -> Job:
+    """Return the job; its stores are unpickled only if it refers to any."""
+    stores: list[Store] = []
+
+    def resolve(reference: references.Reference) -> Store:
+        if not stores:
+            stores.extend(cloudpickle.loads(packed.stores))
+        return stores[reference.number]
+
+    job: Job = references.loads(packed.job, resolve)
+    return job
 
 
 class OutputRelay:
@@ -77,7 +113,7 @@ def serve(spec: WorkerSpec, relay: OutputRelay) -> None:
     connection = DriverConnection(spec.address, spec.secret, spec.timeout, silence=8 * spec.beat)
     # The name by which others say where data lies, if the parent knows it.
     host = os.environ.get(HOST) or socket.gethostname()
-    hello = Hello(spec.name, host, os.getpid(), probe=spec.probe)
+    hello = Hello(spec.name, host, os.getpid(), probe=spec.probe, session=spec.session)
     if isinstance(job, StartTrouble):
         connection.send(replace(hello, trouble=job))
         connection.close()
@@ -89,7 +125,7 @@ def serve(spec: WorkerSpec, relay: OutputRelay) -> None:
 
 def work_for(job: Job, connection: DriverConnection, spec: WorkerSpec) -> None:
     """Work on this job until the driver says stop, or hangs up; the worker has joined already."""
-    worker = Worker(spec.name, job, connection.send)
+    worker = Worker(spec.name, job, connection.send, leaves_cache=spec.leaves_cache)
     stopped = threading.Event()
     threading.Thread(target=_beat, args=(connection, spec.beat, stopped), daemon=True).start()
     threading.Thread(target=_listen, args=(connection, worker), name=f"listen-{spec.name}", daemon=True).start()
@@ -104,7 +140,7 @@ def work_for(job: Job, connection: DriverConnection, spec: WorkerSpec) -> None:
 def _load_job(spec: WorkerSpec) -> Job | StartTrouble:
     """Return the job, or what prevents it: functions that cannot be loaded here, or a store that cannot be written."""
     try:
-        job: Job = cloudpickle.loads(spec.job)
+        job = unpack_job(PackedJob(spec.job, spec.stores))
     except Exception as error:
         return StartTrouble("functions", f"{type(error).__name__}: {error}")
     refusal = None if spec.probe is None else write_probe(job.store, spec.probe)

@@ -30,12 +30,16 @@ class Worker:
         name: The worker's name.
         job: What it works on.
         report: Sends a message to the driver; called from several threads.
+        leaves_cache: Leave its partitions in the cache when it ends, for the workers of a next run.
     """
 
-    def __init__(self, name: WorkerId, job: Job, report: Callable[[FromWorker], None]) -> None:
+    def __init__(
+        self, name: WorkerId, job: Job, report: Callable[[FromWorker], None], *, leaves_cache: bool = False
+    ) -> None:
         self._name = name
         self._job = job
         self._report = report
+        self._leaves_cache = leaves_cache
         self._cache = Cache(**job.cache)
         self._orders: queue.SimpleQueue[ToWorker] = queue.SimpleQueue()
         self._parents: dict[int, Future[Parent]] = {}
@@ -68,7 +72,7 @@ class Worker:
             self._carry_out(order)
         self._units.close()
         self._fetching.shutdown(wait=False, cancel_futures=True)
-        self._cache.close()
+        self._cache.close(tidy=not self._leaves_cache)
 
     def _carry_out(self, order: ToWorker) -> None:
         match order:

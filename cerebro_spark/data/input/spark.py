@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from cerebro_spark.data.cluster import explain_missing_package, use_this_python
 from cerebro_spark.data.input.base import SplitTask, StagingFolder, T
+from cerebro_spark.data.slots import make_room
 from cerebro_spark.errors import CerebroError, DataError, StoreForbidden, StoreFull
 from cerebro_spark.store.base import Store
 
@@ -38,6 +39,10 @@ class SparkFrame:
     def slots(self) -> int:
         """The tasks that the cluster runs at the same time, as Spark counts them."""
         return int(self.session.sparkContext.defaultParallelism)
+
+    def make_room(self) -> None:
+        """Have workers that wait for a next run give back their places, if no other is free."""
+        make_room(self.session.sparkContext)
 
     def types(self) -> dict[str, pa.DataType]:
         """Return the Arrow type of each column; DataError if Arrow has none."""
@@ -78,6 +83,7 @@ class SparkFrame:
             outcome = _outcome(lambda: task(context.partitionId(), columns))
             yield pa.RecordBatch.from_pydict({"outcome": [pickle.dumps(outcome)]})
 
+        self.make_room()
         with self.small_batches(), explain_missing_package():
             rows = self.selected.mapInArrow(run, "outcome binary").collect()
         # Results of executors are pickles for Spark itself too.
@@ -89,6 +95,7 @@ class SparkFrame:
         def run(item: tuple[Any, ...]) -> T | CerebroError:
             return _outcome(lambda: task(*item))
 
+        self.make_room()
         work = self.session.sparkContext.parallelize(list(items), len(items))
         return [_result(outcome) for outcome in work.map(run).collect()]
 

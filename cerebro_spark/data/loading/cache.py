@@ -155,13 +155,18 @@ class Cache:
         if held is not None:
             held.lock.close()
 
-    def close(self) -> None:
-        """Release everything; the last user on this host deletes all partitions."""
+    def close(self, *, tidy: bool = True) -> None:
+        """Release everything; the last user on this host deletes all partitions.
+
+        Args:
+            tidy: Delete at all. Default: True. What is left is found by the next user, who deletes what is of another
+                data set.
+        """
         for held in self._open_entries.values():
             held.lock.close()
         self._open_entries.clear()
         for root in self._roots():
-            root.leave()
+            root.leave(tidy=tidy)
 
     def _roots(self) -> list[CacheRoot]:
         return [self._memory, self._disk] if self.memory_budget > 0 else [self._disk]

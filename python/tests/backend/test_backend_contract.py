@@ -160,6 +160,48 @@ def test_a_backend_can_be_used_again(setting: Setting) -> None:
     assert started(setting) == ["w0", "w1"]
 
 
+def test_inside_a_block_the_workers_of_the_next_run_come_from_processes_that_are_there(setting: Setting) -> None:
+    backend, partition = setting.backend, setting.partitions[0].id
+    if not isinstance(backend, RemoteBackend):
+        pytest.skip("it has no processes")
+    seen: list[tuple[set[int | None], set[int | None]]] = []
+    for _ in range(2):
+        worker = started(setting)[0]
+        backend.submit(LoadPartition(worker, partition))
+        # The same attempt in each run: nothing of the first may be taken for an answer in the second.
+        backend.submit(RunUnit(worker, Unit("t0", 1, partition), attempt=1, params={}, step=1))
+        (event,) = gather(backend, UnitFinished, 1)
+        assert event.worker == worker  # type: ignore[attr-defined]
+        assert backend._parents is not None
+        parents = {parent.handle.pid for parent in backend._parents._parents}
+        seen.append((parents, {handle.pid for handle in backend._run.pool.handles.values()}))
+        backend.close()
+        assert backend._parents.idle == 2
+    (parents, workers), (parents_later, workers_later) = seen
+    assert parents == parents_later
+    assert not workers & workers_later
+
+
+def test_a_process_that_dies_between_two_runs_is_replaced_and_nobody_is_lost(setting: Setting) -> None:
+    backend = setting.backend
+    if not isinstance(backend, RemoteBackend):
+        pytest.skip("it has no processes")
+    started(setting)
+    backend.close()
+    assert backend._parents is not None
+    parent = backend._parents._parents[0].handle
+    assert parent.pid
+    os.kill(parent.pid, signal.SIGKILL)
+    assert parent.ended.wait(60)
+    backend.start(setting.partitions)
+    joined: list[str] = []
+    while len(joined) < 2:
+        events = backend.events()
+        assert not any(isinstance(event, WorkerLost) for event in events)
+        joined += [event.worker for event in events if isinstance(event, WorkerJoined)]
+    assert sorted(joined) == ["w0", "w1"]
+
+
 def test_a_worker_that_is_killed_is_lost_and_replaced(setting: Setting) -> None:
     backend = setting.backend
     if not isinstance(backend, RemoteBackend):

@@ -50,3 +50,24 @@ def test_a_folder_that_lets_others_in_is_said_before_the_run_begins(tmp_path: Pa
         runs.execute(small_recipe(dataset, 1), dataset.store, LocalBackend(1, threads=1), "r1")
     assert not dataset.store.list("runs/r1")
     assert not list(memory.iterdir())
+
+
+def arrays(memory: Path) -> set[int]:
+    """The files of arrays that lie in the cache, by their numbers: one that is loaded again has another."""
+    return {file.stat().st_ino for file in memory.glob("*/*.npy")}
+
+
+def test_between_the_runs_of_a_block_the_partitions_stay(tmp_path: Path, memory: Path) -> None:
+    dataset = small_dataset(tmp_path, rows=80)
+    with LocalBackend(2, threads=1) as backend:
+        runs.execute(small_recipe(dataset, 1), dataset.store, backend)
+        loaded = arrays(memory)
+        assert len(list(memory.glob("*/entry.json"))) == len(dataset.partitions)
+        runs.execute(small_recipe(dataset, 1), dataset.store, backend)
+        assert arrays(memory) == loaded
+        other = small_dataset(tmp_path / "other", rows=80)
+        runs.execute(small_recipe(other, 1), other.store, backend)
+        assert len(list(memory.glob("*/entry.json"))) == len(other.partitions), "those of the first are gone"
+        assert not arrays(memory) & loaded
+    assert not memory.exists()
+    assert not (tmp_path / "disk").exists()
