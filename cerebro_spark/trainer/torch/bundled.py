@@ -85,7 +85,9 @@ class BundledTraining(StackedTraining):
         """Return the members that have the structure of the first one, if that is known to train by graphs."""
         signature = self._find_signature(left[0][1])
         model = self.models.get(signature)
-        if model is None or not _trains_by_graphs(model) or not isinstance(left[0][1].feed, Feed):
+        # Batches of `input_fn` are made one by one, by each trial's own generators.
+        gathers = isinstance(left[0][1].feed, Feed) and self.hooks.input_fn is None
+        if model is None or not gathers or not _trains_by_graphs(model):
             return "", []
         limit = self._bundled[signature].limit if signature in self._bundled else len(left)
         group = [item for item in left if self._find_signature(item[1]) == signature]

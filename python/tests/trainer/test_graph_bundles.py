@@ -41,13 +41,16 @@ def make_trainer(module: Any = mlp, **options: Any) -> TorchTrainer:
     schedule = options.pop("schedule", lambda own: None)
     precision = options.pop("precision", None)
     make_metrics = options.pop("metrics", dict)
+    input_fn = options.pop("input_fn", None)
 
     def model_fn(params: Mapping[str, Any]) -> TorchModel:
         made = module()
         own = optimizer(made.parameters(), lr=params["lr"])
         return TorchModel(made, own, nn.MSELoss(), make_metrics(), lr_scheduler=schedule(own), **options)
 
-    return TorchTrainer(Hooks(model_fn), COLUMNS, seed=3, resources=Resources(precision=precision, compile=True))
+    return TorchTrainer(
+        Hooks(model_fn, input_fn), COLUMNS, seed=3, resources=Resources(precision=precision, compile=True)
+    )
 
 
 def params_of(trial: str) -> dict[str, Any]:
@@ -132,6 +135,13 @@ def test_a_trial_that_diverges_fails_alone() -> None:
 
 def test_what_cannot_be_recorded_trains_one_by_one() -> None:
     assert set(compare([list("abc"), list("abc")], module=Branch).widths) == {1}
+
+
+def test_batches_of_input_fn_are_made_one_by_one() -> None:
+    def add_noise(batch: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
+        return {**batch, "x": batch["x"] + np.random.normal(size=batch["x"].shape).astype("float32")}
+
+    assert set(compare([list("abc"), list("abc")], input_fn=add_noise).widths) == {1}
 
 
 def test_a_schedule_of_other_numbers_trains_one_by_one() -> None:
