@@ -5,8 +5,9 @@
 numpy, pandas, torch, safetensors, pyarrow, xxhash and cloudpickle are all that must be there. Both train the same
 models on the same rows, in batches of 256 by Adam in float32 for three epochs, and measure all validation rows after
 each epoch. The loops keep the data on the GPU, gather there, and wait for the GPU once an epoch. The search is `fit` of
-a prepared data set on a LocalBackend with one worker; all it does is counted, from the call to the result. Loops and
-search take turns, each after the other has ended.
+a prepared data set on a LocalBackend with one worker; all it does is counted, from the call to the result. It is run
+twice inside a `with` block: first without, then with workers that are already there. Loops and searches take turns,
+each after the other has ended.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def run_loop(work: Work, rate: float, x: torch.Tensor, y: torch.Tensor, cut: int
     return min(measured)
 
 
-def run_search(work: Work, dataset: Any, store: str, **options: Any) -> tuple[float, Any]:
+def run_search(work: Work, dataset: Any, store: str, backend: Any, **options: Any) -> tuple[float, Any]:
     """Run the search; return its seconds and its result."""
 
     def model_fn(params: Mapping[str, Any]) -> cs.TorchModel:
@@ -154,7 +155,8 @@ def run_search(work: Work, dataset: Any, store: str, **options: Any) -> tuple[fl
     search = cs.GridSearch(
         model_fn,
         space={"lr": hp.choice(work.rates()), "batch_size": BATCH},
-        backend=cs.LocalBackend(num_workers=1),
+        backend=backend,
+        fuse="auto",
         store=store,
         metric="val_loss",
         epochs=EPOCHS,
@@ -174,24 +176,25 @@ def measure(name: str, work: Work, folder: str, rounds: int) -> dict[str, Any]:
     dataset = cs.prepare(dict(data), store=store, features="x", label="y", partitions=1, validation=VALIDATION)
     x, y = (torch.from_numpy(data[key][: BATCH * 8]).cuda() for key in ("x", "y"))
     run_loop(work, 1e-3, x, y, BATCH * 7)  # what a process does once
-    loops, searches, firsts, trained = [], [], [], []
+    found: dict[str, Any] = {"goal": work.goal, "loops": [], "new workers": [], "workers there": [], "training": []}
     for _ in range(rounds):
         seconds, best = run_loops(work, data)
         torch.cuda.empty_cache()
-        loops.append(seconds)
-        seconds, result = run_search(work, dataset, store)
-        searches.append(seconds)
+        found["loops"].append(seconds)
+        with cs.LocalBackend(num_workers=1) as backend:
+            found["new workers"].append(run_search(work, dataset, store, backend)[0])
+            seconds, result = run_search(work, dataset, store, backend)
+        found["workers there"].append(seconds)
         units = result.units
-        firsts.append(float(units.start.min()))
-        trained.append(float(units[units.kind == "train"].seconds.sum()))
-    ratio = statistics.median(searches) / statistics.median(loops)
+        found["training"].append(float(units[units.kind == "train"].seconds.sum()))
+    loops, new, there = (statistics.median(found[key]) for key in ("loops", "new workers", "workers there"))
     print(
-        f"{name:24} loops {statistics.median(loops):6.1f} s   fit {statistics.median(searches):6.1f} s   {ratio:6.3f} x"
-        f" (goal {work.goal})   first unit {firsts[-1]:4.1f} s, training {trained[-1]:5.1f} s"
-        f"   best {best:.4f} / {result.best_trial.metrics['val_loss']:.4f}",
+        f"{name:24} loops {loops:6.2f} s   fit {there:6.2f} s, {there / loops:.3f} x (goal {work.goal})   with new workers"
+        f" {new:6.2f} s, {new / loops:.3f} x   first unit {units.start.min():.2f} s, training {found['training'][-1]:.2f} s,"
+        f" widths {sorted(set(units.width))}   best {best:.4f} / {result.best_trial.metrics['val_loss']:.4f}",
         flush=True,
     )
-    return {"goal": work.goal, "loops": loops, "searches": searches, "first unit": firsts, "training": trained}
+    return found
 
 
 def main() -> None:
