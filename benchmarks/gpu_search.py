@@ -188,10 +188,11 @@ def measure(name: str, work: Work, folder: str, rounds: int) -> dict[str, Any]:
         units = result.units
         found["training"].append(float(units[units.kind == "train"].seconds.sum()))
     loops, new, there = (statistics.median(found[key]) for key in ("loops", "new workers", "workers there"))
+    ends = f"first unit {units.start.min():.2f} s, training {found['training'][-1]:.2f} s, widths {set(units.width)}"
     print(
-        f"{name:24} loops {loops:6.2f} s   fit {there:6.2f} s, {there / loops:.3f} x (goal {work.goal})   with new workers"
-        f" {new:6.2f} s, {new / loops:.3f} x   first unit {units.start.min():.2f} s, training {found['training'][-1]:.2f} s,"
-        f" widths {sorted(set(units.width))}   best {best:.4f} / {result.best_trial.metrics['val_loss']:.4f}",
+        f"{name:24} loops {loops:6.2f} s   fit {there:6.2f} s, {there / loops:.3f} x (goal {work.goal}),"
+        f" with new workers {new:6.2f} s, {new / loops:.3f} x   {ends}"
+        f"   best {best:.4f} / {result.best_trial.metrics['val_loss']:.4f}",
         flush=True,
     )
     return found
