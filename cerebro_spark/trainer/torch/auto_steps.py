@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 
 _WARM_UP = 3
 _TIMED = 6
+BATCHES_TO_SETTLE = 2 * (_WARM_UP + _TIMED) + 2
+"""As many batches of one size are enough to choose."""
 _LEAST_HOST_SHARE = 0.6
 """The share of a step's time that the host takes to launch it, below which the device is the limit anyway."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import Any
 
@@ -16,7 +16,7 @@ from cerebro_spark.trainer.checkpoints.digest import DIGEST
 from cerebro_spark.trainer.checkpoints.writing import write_checkpoint
 from cerebro_spark.trainer.feed import Columns, Feed
 from cerebro_spark.trainer.framework_trainer import CurrentTrial
-from cerebro_spark.trainer.torch.auto_steps import AutoSteps
+from cerebro_spark.trainer.torch.auto_steps import BATCHES_TO_SETTLE, AutoSteps
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
 from cerebro_spark.trainer.torch.graph_bundle import GraphBundle
 from cerebro_spark.trainer.torch.graphs import GraphedSteps, end_broken_recording
@@ -84,6 +84,8 @@ class BundledTraining(StackedTraining):
     def _find_group(self, left: Sequence[tuple[int, Member]]) -> tuple[str, list[tuple[int, Member]]]:
         """Return the members that have the structure of the first one, if that is known to train by graphs."""
         signature = self._find_signature(left[0][1])
+        if signature and len(left) > 1:
+            self._settle(signature, left[0][1])
         model = self.models.get(signature)
         # Batches of `input_fn` are made one by one, by each trial's own generators.
         gathers = isinstance(left[0][1].feed, Feed) and self.hooks.input_fn is None
@@ -102,6 +104,16 @@ class BundledTraining(StackedTraining):
             except Exception:
                 return ""
         return self.models.signature_of(model)
+
+    def _settle(self, signature: str, member: Member) -> None:
+        """Find out whether a structure trains by graphs, by steps of a member that are not kept."""
+        model, feed = self.models.get(signature), member.feed
+        if model is None or model.steps is not None or not isinstance(feed, Feed):
+            return
+        some = feed.order[: BATCHES_TO_SETTLE * feed.batch_size]
+        first = Feed(feed.arrays, some, batch_size=feed.batch_size, key=feed.key, smallest=feed.smallest)
+        self._train_member(replace(member, feed=first, final=False), DIGEST)  # if it fails, so will its own unit
+        self._current = None
 
     # A unit
 
