@@ -20,6 +20,7 @@ NAMES = (
     "result",
     "data",
     "unit",
+    "bundles",
     "engine",
     "transform",
     "remote_bytes",
