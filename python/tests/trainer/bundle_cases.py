@@ -73,6 +73,13 @@ class Jittered(nn.Module):
         return x + 0.1 * torch.randn_like(x)
 
 
+class Doubled(nn.Module):
+    """Changes its batch in place."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mul_(2)
+
+
 class Tied(nn.Module):
     """Uses one layer twice, and has a parameter that it never uses and one that is not trained."""
 
@@ -150,6 +157,7 @@ STACKED: dict[str, tuple[Any, str]] = {
         with_schedule(lambda o, p: schedulers.OneCycleLR(o, p["lr"], total_steps=60), "batch", optim.Adam),
         "tabular",
     ),
+    "changed_batch": (with_module(lambda: nn.Sequential(Doubled(), net())), "tabular"),
     "noise": (with_module(lambda: net(Jittered())), "tabular"),
     "tied": (with_module(Tied), "tabular"),
     "replaced_buffer": (with_module(lambda: net(Mean())), "tabular"),

@@ -51,20 +51,20 @@ def test_a_stack_leaves_the_bits_of_single_units(case: str, threads: int) -> Non
     seen, wanted, trainer = train_both(*STACKED[case], width=4, threads=threads)
 
     assert reasons(trainer) == []
-    # The members differ in numbers that switch parts of the optimizer off.
-    widths = {outcome.width for outcome in seen}
-    assert widths == {4}
+    assert {outcome.width for outcome in seen} == {4}
     assert [describe(outcome) for outcome in seen] == [describe(outcome) for outcome in wanted]
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_not_stacked_is_trained_one_by_one(case: str) -> None:
+def test_what_is_not_stacked_is_trained_one_by_one(case: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "cerebro_spark.trainer.torch.stacked.structures")
     model_fn, kind, reason = REFUSED[case]
     seen, wanted, trainer = train_both(model_fn, kind, width=2)
 
     assert {outcome.width for outcome in seen} == {1}
     assert [describe(outcome) for outcome in seen] == [describe(outcome) for outcome in wanted]
     assert reason in reasons(trainer)[0]
+    assert f"are trained one by one: {reasons(trainer)[0]}" in caplog.text
 
 
 @pytest.mark.parametrize(

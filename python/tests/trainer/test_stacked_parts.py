@@ -11,6 +11,8 @@ from bundle_runs import describe, make_member, make_trainer, params_of, reasons,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cerebro_spark.trainer.torch.losses import BatchLoss
+from cerebro_spark.trainer.torch.metrics import MetricCollector
 from cerebro_spark.trainer.torch.stacked import program, rules
 from cerebro_spark.trainer.torch.stacked.agreement import agree
 from cerebro_spark.trainer.torch.stacked.optimizers import StackedSGD, find_stacked
@@ -162,3 +164,19 @@ def test_products_are_stacked_only_where_they_are_exact(
     for row in range(width):
         wanted = layer(*(part[row].clone() for part in parts))
         assert all(torch.equal(one[row], other) for one, other in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_losses_of_many_batches_add_up_as_if_counted_one_by_one(reduction: str) -> None:
+    batches, rows = 2500, 3
+    losses, output = torch.randn(batches) * 1e3, torch.zeros(rows, 2)
+    labels = torch.randint(0, 2, (batches, rows))
+    loss = BatchLoss(torch.nn.CrossEntropyLoss(torch.tensor([1.0, 0.3]), reduction=reduction))
+    one, other = (MetricCollector({}, None, loss.weigh, torch.device("cpu")) for _ in range(2))
+    for value, label in zip(losses, labels, strict=True):
+        one.add(value, output, label)
+    weights = None if reduction == "sum" else [loss.weigh(output, label, rows) for label in labels[:-1]]
+    other.add_losses(losses[:-1], weights, rows)
+    other.add(losses[-1], output, labels[-1])
+
+    assert one.collect() == other.collect()

@@ -236,7 +236,9 @@ class StackedTraining(FrameworkTrainer[BuiltTorchModel]):
         Raises ValueError that says what differs.
         """
         stack.fill(states)
-        results = [stack.step(batch, states, number) for number, batch in enumerate(batches)]
+        # Of copies: a step may change its batch in place.
+        copies = [{name: part.clone() for name, part in batch.items()} for batch in batches]
+        results = [stack.step(batch, states, number) for number, batch in enumerate(copies)]
         fastest = float("inf")
         for row, state in enumerate(states):
             single = self._run_single(state, [{name: part[row] for name, part in batch.items()} for batch in batches])
