@@ -20,6 +20,7 @@ NAMES = (
     "result",
     "data",
     "unit",
+    "bundles",
     "engine",
     "start",
     "transform",

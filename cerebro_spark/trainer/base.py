@@ -132,8 +132,7 @@ class Trainer(ABC):
             if member.source is None:
                 self.build(unit.trial, member.params)
             else:
-                start = {"digest": member.digest, "warm_start": member.warm_start}
-                self.load(unit.trial, member.params, member.source, **start)
+                self.load(unit.trial, member.params, member.source, digest=member.digest, warm_start=member.warm_start)
             metrics = self.train(unit, member.feed, member.carried)
             saved = self.save(file, digest)
             values = self._finish_member(member, metrics)

@@ -13,7 +13,8 @@ from cerebro_spark.trainer.checkpoints.tree import Tree
 from cerebro_spark.trainer.framework_trainer import CurrentTrial
 from cerebro_spark.trainer.members import Member
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
-from cerebro_spark.trainer.torch.stacked.optimizers import Numbers, StackedOptimizer, check_numbers
+from cerebro_spark.trainer.torch.stacked.optimizers import Numbers, StackedOptimizer, check_numbers, find_stacked
+from cerebro_spark.trainer.torch.stacked.structures import Structure
 
 # PyTorch counts steps in float32, which is exact up to here.
 _MAX_COUNT = 1 << 24
@@ -26,6 +27,7 @@ class MemberState:
     Attributes:
         index: Its place in the bundle.
         member: What it was asked for.
+        structure: What is known of its structure.
         current: Its trial, with its generators and counters.
         tree: Its whole state as `BuiltTorchModel.state` returns it; the tensors are its own.
         numbers: For each batch, and after the last one, the numbers of each group of parameters.
@@ -35,6 +37,7 @@ class MemberState:
 
     index: int
     member: Member
+    structure: Structure
     current: CurrentTrial[BuiltTorchModel]
     tree: dict[str, Any]
     numbers: list[list[Numbers]]
@@ -47,21 +50,26 @@ class MemberState:
         states: list[dict[str, Any]] = self.tree["optimizer"]["state"]
         return states
 
-    def mode(self, kind: type[StackedOptimizer]) -> tuple[Any, ...]:
-        """Return what must be the same for members of one stack, besides the structure of the model."""
-        flags = tuple(sorted(self.tree.get("requires_grad", {}).items()))
-        return tuple((kind.mode(group), kind.moment_names(group)) for group in self.numbers[0]), flags
+    @property
+    def mode(self) -> tuple[Any, ...]:
+        """What must be the same for members of one stack, besides the structure of the model."""
+        kind = find_stacked(self.current.model.model.optimizer)
+        return tuple((kind.mode(group), kind.moment_names(group)) for group in self.numbers[0])
 
 
-def read_state(index: int, member: Member, current: CurrentTrial[BuiltTorchModel], batches: int) -> MemberState:
+def read_state(
+    index: int, member: Member, structure: Structure, current: CurrentTrial[BuiltTorchModel], batches: int
+) -> MemberState:
     """Read the state of the trial that the built model holds, and step its scheduler for that many batches.
 
     Raises ValueError that says why it cannot be stacked.
     """
     model = current.model
     tree = _map_tensors(copy_plain(model.state()), lambda tensor: tensor.detach().clone())
+    if "requires_grad" in tree:
+        raise ValueError("it trains other parameters than when it was built")
     numbers, schedule = _list_numbers(model, batches)
-    return MemberState(index, member, current, tree, numbers, schedule)
+    return MemberState(index, member, structure, current, tree, numbers, schedule)
 
 
 def check_state(state: MemberState, kind: type[StackedOptimizer], trained: Sequence[int]) -> None:

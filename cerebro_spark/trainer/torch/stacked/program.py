@@ -103,7 +103,9 @@ class _Writer:
             return
         if not isinstance(node.target, torch._ops.OpOverload):
             raise ValueError(f"{node.target} is no kernel of PyTorch")
-        if torch.Tag.nondeterministic_seeded in node.target.tags:
+        if _goes_by_data(node):
+            raise ValueError(f"the shape of what {name_of(node)} gives depends on the data")
+        if _draws(node):
             self._write_loop(node, _draw_by(node))
         elif all(self._forms[each] == "shared" for each in node.all_input_nodes):
             self._write_shared(node)
@@ -237,6 +239,24 @@ class _Drawing:
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
+
+
+def _goes_by_data(node: Node) -> bool:
+    """Whether the shape of the result depends on values; that of `index` only with masks."""
+    kernel: Any = node.target
+    if torch.Tag.data_dependent_output in kernel.tags:
+        return True
+    masked = any(value_of(each).dtype in (torch.bool, torch.uint8) for each in node.all_input_nodes[1:])
+    return torch.Tag.dynamic_output_shape in kernel.tags and (masked or not name_of(node).startswith("index"))
+
+
+def _draws(node: Node) -> bool:
+    """Whether a call draws random numbers. Attention does only with dropout."""
+    kernel: Any = node.target
+    if torch.Tag.nondeterministic_seeded not in kernel.tags:
+        return False
+    given = dict(zip((argument.name for argument in kernel._schema.arguments), node.args, strict=False))
+    return not ("attention" in name_of(node) and {**given, **node.kwargs}.get("dropout_p", 0.0) == 0.0)
 
 
 def _draw_by(node: Node) -> _Drawing:

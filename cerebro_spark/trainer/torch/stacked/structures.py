@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cerebro_spark.trainer.torch.stacked.stack import Stack
-from cerebro_spark.trainer.torch.stacked.trace import StepTrace
+if TYPE_CHECKING:
+    from cerebro_spark.trainer.torch.stacked.stack import Stack
+    from cerebro_spark.trainer.torch.stacked.trace import StepTrace
 
+# Stacks that are kept of one structure: they hold the memory of their members.
+_KEPT = 4
 _log = logging.getLogger(__name__)
 
 
@@ -19,7 +22,7 @@ class Structure:
     Attributes:
         name: What it is called in the log.
         trace: The traced step of one member; None before the first bundle.
-        stacks: Stacks that were compared with single steps, by their width.
+        stacks: Stacks that were compared with single steps, by the mode of their members and their width.
         reason: Why its members are trained one by one; None if they are stacked, or if that is not known yet.
         limit: The most members that are stacked; None for any number.
         judged: Whether it is known how many members are best stacked.
@@ -28,7 +31,7 @@ class Structure:
 
     name: str
     trace: StepTrace | None = None
-    stacks: dict[int, Stack] = field(default_factory=dict)
+    stacks: dict[Any, Stack] = field(default_factory=dict)
     reason: str | None = None
     limit: int | None = None
     judged: bool = False
@@ -39,6 +42,12 @@ class Structure:
         self.reason, self.judged, self.trace = reason, True, None
         self.stacks.clear()
         _log.info("trials of %s are trained one by one: %s", self.name, reason)
+
+    def keep(self, key: Any, stack: Stack) -> None:
+        """Keep a stack. The oldest go if there are too many."""
+        self.stacks[key] = stack
+        while len(self.stacks) > _KEPT:
+            del self.stacks[next(iter(self.stacks))]
 
     def halve(self, width: int) -> None:
         """Stack at most half of this many members from now on."""

@@ -6,10 +6,12 @@ Python or NumPy, attributes that it read) is frozen, so a trace is only used onc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
+from torch._ops import OpOverload
 from torch.func import functional_call
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -95,7 +97,8 @@ class StepTrace:
         def whole(*flat: torch.Tensor) -> list[torch.Tensor]:
             return self._compute(copied.like(flat))
 
-        self.graph: GraphModule = make_fx(whole, tracing_mode="real")(*copied.flat())
+        with _own_kernels(next(iter(inputs.batch.values())).device):
+            self.graph: GraphModule = make_fx(whole, tracing_mode="real")(*copied.flat())
         _clean(self.graph)
         self.inputs = copied
         self.trained = [name for name in inputs.trained if name not in self._unused]
@@ -147,6 +150,22 @@ class StepResult(NamedTuple):
         """Return the loss, the weight and the output of one member."""
         weight = self.weight[row] if isinstance(self.weight, torch.Tensor | list) else self.weight
         return self.loss[row], weight, pytree.tree_unflatten([leaf[row] for leaf in self.leaves], self.spec)
+
+
+@contextmanager
+def _own_kernels(device: torch.device) -> Iterator[None]:
+    """Keep what the device has a kernel for: tracing would take some of it apart, which rounds otherwise."""
+    original, key = OpOverload.decompose, device.type.upper()
+
+    def decompose(kernel: Any, *args: Any, **options: Any) -> Any:
+        known = torch._C._dispatch_has_kernel_for_dispatch_key(kernel.name(), key)
+        return NotImplemented if known else original(kernel, *args, **options)
+
+    OpOverload.decompose = decompose
+    try:
+        yield
+    finally:
+        OpOverload.decompose = original
 
 
 def _clean(graph: GraphModule) -> None:

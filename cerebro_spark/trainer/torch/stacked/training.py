@@ -23,7 +23,6 @@ from cerebro_spark.trainer.torch.metrics import MetricCollector
 from cerebro_spark.trainer.torch.model_checks import is_metric_object
 from cerebro_spark.trainer.torch.stacked.check import SingleRun, StepWitness, find_difference, host_state
 from cerebro_spark.trainer.torch.stacked.members import MemberState, read_state
-from cerebro_spark.trainer.torch.stacked.optimizers import find_stacked
 from cerebro_spark.trainer.torch.stacked.refusals import refuse_model, refuse_search
 from cerebro_spark.trainer.torch.stacked.stack import Stack, trace_step
 from cerebro_spark.trainer.torch.stacked.structures import Structure, explain, is_out_of_memory
@@ -33,6 +32,8 @@ from cerebro_spark.types import DigestName, Metrics
 
 # Batches that are compared with single steps, and batches that are timed.
 _COMPARED, _TIMED = 2, 4
+# Structures that are remembered. Trials whose models are like no others would fill the memory.
+_KNOWN = 256
 
 Outcome = TrainedMember | Exception
 
@@ -72,13 +73,22 @@ class StackedTraining(FrameworkTrainer[BuiltTorchModel]):
 
     def train_together(self, members: Sequence[Member], digest: DigestName = DIGEST) -> list[Outcome]:
         outcomes: dict[int, Outcome] = {}
-        if len(members) > 1 and refuse_search(self.hooks, self.resources, self.device) is None:
-            for structure, states in self._group(self._read(members)):
-                outcomes.update(self._train_group(structure, states, digest))
+        if len(members) > 1 and self._stacks_search():
+            for states in self._group(self._read(members)):
+                outcomes.update(self._train_group(states[0].structure, states, digest))
         for index, member in enumerate(members):
             if index not in outcomes:
                 outcomes[index] = self._train_member(member, digest)
         return [outcomes[index] for index in range(len(members))]
+
+    def _stacks_search(self) -> bool:
+        whole = self.structures.setdefault(None, Structure("this search"))
+        if not whole.judged:
+            reason = refuse_search(self.hooks, self.resources, self.device)
+            whole.judged = True
+            if reason is not None:
+                whole.refuse(reason)
+        return whole.reason is None
 
     # Reading
 
@@ -93,7 +103,7 @@ class StackedTraining(FrameworkTrainer[BuiltTorchModel]):
         if not batches:
             return None
         known, _ = self.models.find_build(member.params)
-        if known is not None and self._find_structure(known, member).reason is not None:
+        if known is not None and not self._is_stackable(self._find_structure(known, member), known):
             return None
         try:
             state = self._load_state(index, member, batches)
@@ -113,12 +123,13 @@ class StackedTraining(FrameworkTrainer[BuiltTorchModel]):
         current = self._require_unchanged()
         self._current = None
         current.digest = ""
-        if not self._is_stackable(self._find_structure(current.model, member), current.model):
+        structure = self._find_structure(current.model, member)
+        if not self._is_stackable(structure, current.model):
             return None
         with self._guarded(current, unit), self._own_generators(current):
             if current.epoch and unit.epoch > current.epoch:
                 self._end_epochs(current.model, unit.epoch - current.epoch)
-            return read_state(index, member, current, batches)
+            return read_state(index, member, structure, current, batches)
 
     def _is_stackable(self, structure: Structure, model: BuiltTorchModel) -> bool:
         if structure.reason is None and not structure.judged:
@@ -127,23 +138,23 @@ class StackedTraining(FrameworkTrainer[BuiltTorchModel]):
                 structure.refuse(reason)
         return structure.reason is None
 
-    def _group(self, states: Sequence[MemberState]) -> list[tuple[Structure, list[MemberState]]]:
-        """Return those that can be computed together, by structure, if there are two at least."""
+    def _group(self, states: Sequence[MemberState]) -> list[list[MemberState]]:
+        """Return those that can be computed together, if there are two at least."""
         groups: dict[Any, list[MemberState]] = {}
         for state in states:
-            structure = self._find_structure(state.current.model, state.member)
-            mode = state.mode(find_stacked(state.current.model.model.optimizer))
-            groups.setdefault((id(structure), len(state.numbers), mode), []).append(state)
-        by_id = {id(structure): structure for structure in self.structures.values()}
-        return [(by_id[key[0]], group) for key, group in groups.items() if len(group) > 1]
+            groups.setdefault((id(state.structure), len(state.numbers), state.mode), []).append(state)
+        return [group for group in groups.values() if len(group) > 1]
 
     def _find_structure(self, model: BuiltTorchModel, member: Member) -> Structure:
         feed = member.feed
         assert isinstance(feed, Feed)
-        signature = self.models.signature_of(model)
+        # A model that is not kept is like no other.
+        signature = self.models.signature_of(model) or id(model)
         shapes = [(name, str(feed.arrays[name].dtype), feed.arrays[name].shape[1:]) for name in self.columns.names]
         key = signature, feed.batch_size, str(shapes)
         name = f"{type(model.model.module).__name__} with batches of {feed.batch_size}"
+        while len(self.structures) > _KNOWN:
+            del self.structures[next(each for each in self.structures if each not in (None, key))]
         return self.structures.setdefault(key, Structure(name))
 
     # Stacks
@@ -155,20 +166,15 @@ class StackedTraining(FrameworkTrainer[BuiltTorchModel]):
         outcomes: dict[int, Outcome] = {}
         left = list(states)
         while len(left) > 1 and structure.reason is None:
+            width = structure.widths(len(left))[0]
             try:
-                if not structure.judged:
-                    self._judge(structure, left)
-                    continue
-                width = structure.widths(len(left))[0]
-                if width < 2:
-                    break
-                outcomes.update(self._train_stack(self._find_stack(structure, left[:width]), left[:width], digest))
-                del left[:width]
-            except Exception as error:
-                if is_out_of_memory(error):
-                    structure.halve(structure.widths(len(left))[0])
+                if structure.judged:
+                    outcomes.update(self._train_stack(left[:width], digest))
+                    del left[:width]
                 else:
-                    structure.refuse(explain(error))
+                    self._judge(structure, left)
+            except Exception as error:
+                structure.halve(width) if is_out_of_memory(error) else structure.refuse(explain(error))
             self._drop_changed(structure, states)
         return outcomes
 
@@ -184,7 +190,6 @@ class StackedTraining(FrameworkTrainer[BuiltTorchModel]):
         while width > 1:
             seconds = self._time(self._find_stack(structure, states[:width]), states[:width])
             if seconds >= best:
-                del structure.stacks[width]
                 break
             structure.limit = None if width == len(states) else width
             best, width = seconds, width // 2 if self.widths_are_tried else 1
@@ -205,15 +210,15 @@ class StackedTraining(FrameworkTrainer[BuiltTorchModel]):
 
     def _find_stack(self, structure: Structure, states: Sequence[MemberState]) -> Stack:
         """Return a stack of this width, which is compared with single steps when it is made."""
-        width = len(states)
-        if width not in structure.stacks:
+        key = states[0].mode, len(states)
+        if key not in structure.stacks:
             self._begin_unit(states[0].current.model, training=True)
             batches = self._load_batches(states, _COMPARED)
             stack = Stack(states[0].current.model, self._find_trace(structure, states[0], batches[0]), states)
             seconds = self._compare(stack, states, batches)
             structure.single_seconds = min(structure.single_seconds, seconds)
-            structure.stacks[width] = stack
-        return structure.stacks[width]
+            structure.keep(key, stack)
+        return structure.stacks[key]
 
     def _find_trace(self, structure: Structure, state: MemberState, batch: Tensors) -> StepTrace:
         if structure.trace is None:
@@ -231,7 +236,9 @@ class StackedTraining(FrameworkTrainer[BuiltTorchModel]):
         Raises ValueError that says what differs.
         """
         stack.fill(states)
-        results = [stack.step(batch, states, number) for number, batch in enumerate(batches)]
+        # Of copies: a step may change its batch in place.
+        copies = [{name: part.clone() for name, part in batch.items()} for batch in batches]
+        results = [stack.step(batch, states, number) for number, batch in enumerate(copies)]
         fastest = float("inf")
         for row, state in enumerate(states):
             single = self._run_single(state, [{name: part[row] for name, part in batch.items()} for batch in batches])
@@ -273,17 +280,24 @@ class StackedTraining(FrameworkTrainer[BuiltTorchModel]):
 
     # A unit
 
-    def _train_stack(self, stack: Stack, states: Sequence[MemberState], digest: DigestName) -> dict[int, Outcome]:
+    def _train_stack(self, states: Sequence[MemberState], digest: DigestName) -> dict[int, Outcome]:
+        """Train members as one stack; those that are not in the answer are to be trained alone."""
+        stack = self._find_stack(states[0].structure, states)
         began = time.perf_counter()
         stack.fill(states)
         collectors = [self._copy_collector(state) for state in states]
         self._run_stack(stack, states, collectors)
         share = (time.perf_counter() - began) / len(states)
-        rows = enumerate(zip(states, collectors, strict=True))
-        return {
-            state.index: self._leave_stack(stack, row, state, collector, share, digest)
-            for row, (state, collector) in rows
-        }
+        outcomes: dict[int, Outcome] = {}
+        for row, (state, collector) in enumerate(zip(states, collectors, strict=True)):
+            outcome = self._leave_stack(stack, row, state, collector, share, digest)
+            outcomes[state.index] = outcome
+            change = state.current.model.snapshot.find_change() if isinstance(outcome, Exception) else None
+            if change is not None:
+                # The built model must not be used again: the others are trained alone.
+                state.structure.refuse(f"{change} in a step")
+                break
+        return outcomes
 
     def _copy_collector(self, state: MemberState) -> MetricCollector:
         """Return a collector with metric objects of its own: the members of a stack take turns with each batch."""

@@ -1,0 +1,182 @@
+"""The parts that stacks are made of: optimizers, the choice of widths, and the comparison with single steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from bundle_cases import OPTIMIZERS, STACKED
+from bundle_runs import describe, make_member, make_trainer, params_of, reasons, train_alone
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro_spark.trainer.torch.losses import BatchLoss
+from cerebro_spark.trainer.torch.metrics import MetricCollector
+from cerebro_spark.trainer.torch.stacked import program, rules
+from cerebro_spark.trainer.torch.stacked.agreement import agree
+from cerebro_spark.trainer.torch.stacked.optimizers import StackedSGD, find_stacked
+from cerebro_spark.trainer.torch.stacked.stack import Stack
+from cerebro_spark.trainer.torch.stacked.structures import Structure
+from cerebro_spark.trainer.torch.trainer import TorchTrainer
+
+MODEL_FN, KIND = STACKED["adam"]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_stacked_optimizers_leave_the_bits_of_pytorchs(name: str) -> None:
+    """Parameters of odd sizes lie anywhere in the buffer, in slices of any number of rows."""
+    torch.manual_seed(1)
+    width, sizes, steps = 5, (33, 7, 70), 4
+    numbers = [1, 1, 2, 3, 3]
+    single = [[torch.nn.Parameter(torch.randn(size)) for size in sizes] for _ in range(width)]
+    optimizers = [OPTIMIZERS[name](own, params_of(number)) for own, number in zip(single, numbers, strict=True)]
+    groups = [{k: v for k, v in each.param_groups[0].items() if k != "params"} for each in optimizers]
+    kind = find_stacked(optimizers[0])
+    moments = kind.moment_names(groups[0])
+    rows = torch.stack([torch.cat([part.detach() for part in own]) for own in single])
+    kept = {moment: torch.zeros_like(rows) for moment in moments}
+    stacked = kind(rows, torch.zeros_like(rows), kept, [0.0] * width)
+    if isinstance(stacked, StackedSGD):
+        stacked.fresh = [True] * width
+    stacked._rows = 2
+    for _ in range(steps):
+        gradients = torch.randn_like(rows) * 10 ** torch.randint(-6, 2, rows.shape).float()
+        stacked._g.copy_(gradients)
+        stacked.step(groups)
+        for own, optimizer, row in zip(single, optimizers, gradients, strict=True):
+            for part, gradient in zip(own, row.split(sizes), strict=True):
+                part.grad = gradient.clone()
+            optimizer.step()
+
+    assert torch.equal(rows, torch.stack([torch.cat([part.detach() for part in own]) for own in single]))
+    for moment in moments:
+        pairs = zip(single, optimizers, strict=True)
+        found = [torch.cat([each.state[part][moment] for part in own]) for own, each in pairs]
+        assert torch.equal(kept[moment], torch.stack(found))
+
+
+@given(st.integers(1, 200), st.none() | st.integers(2, 40))
+def test_members_are_shared_out_evenly(members: int, limit: int | None) -> None:
+    widths = Structure("a model", limit=limit).widths(members)
+
+    assert sum(widths) == members
+    assert max(widths) - min(widths) <= 1
+    assert limit is None or max(widths) <= limit
+
+
+def judge(monkeypatch: pytest.MonkeyPatch, single: float, by_width: dict[int, float]) -> TorchTrainer:
+    """A trainer whose steps take these times, after a bundle of 8."""
+    trainer = make_trainer(MODEL_FN, KIND)
+    trainer.widths_are_tried = True
+    monkeypatch.setattr(trainer, "_compare", lambda *_: single)
+    monkeypatch.setattr(trainer, "_time", lambda stack, states: by_width[len(states)])
+    members = [make_member(KIND, i, 1, 0, None) for i in range(8)]
+    together = trainer.train_together(members)
+    assert list(map(describe, together)) == list(map(describe, train_alone(make_trainer(MODEL_FN, KIND), members)))
+    return trainer
+
+
+@pytest.mark.parametrize(
+    ("single", "by_width", "limit"),
+    [(9.0, {8: 1.0, 4: 2.0}, None), (9.0, {8: 3.0, 4: 2.0, 2: 4.0}, 4), (9.0, {8: 3.0, 4: 2.0, 2: 1.0}, 2)],
+)
+def test_the_fastest_width_is_used(
+    monkeypatch: pytest.MonkeyPatch, single: float, by_width: dict[int, float], limit: int | None
+) -> None:
+    trainer = judge(monkeypatch, single, by_width)
+
+    assert [each.limit for key, each in trainer.structures.items() if key is not None] == [limit]
+
+
+def test_members_are_trained_alone_where_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = judge(monkeypatch, 0.5, {8: 1.0, 4: 2.0})
+
+    assert "a single step takes 500.000 ms, a stacked one 1000.000 ms a member" in reasons(trainer)[0]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_out_of_memory_halves_the_width(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    step = Stack.step
+
+    def limited(self: Stack, *args: Any) -> Any:
+        if self.width > 2:
+            raise error
+        return step(self, *args)
+
+    monkeypatch.setattr(Stack, "step", limited)
+    trainer, single = make_trainer(MODEL_FN, KIND), make_trainer(MODEL_FN, KIND)
+    members = [make_member(KIND, i, 1, 0, None) for i in range(5)]
+    together = trainer.train_together(members)
+
+    assert [outcome.width for outcome in together] == [2, 2, 2, 2, 1]  # type: ignore[union-attr]
+    assert list(map(describe, together)) == list(map(describe, train_alone(single, members)))
+
+
+def test_steps_that_leave_other_bits_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(a: torch.Tensor, **options: Any) -> torch.Tensor:
+        return torch.nextafter(torch.relu(a), torch.tensor(9.0))
+
+    relu = torch.ops.aten.relu.default
+    find = rules.find_rule
+
+    def find_wrong(node: Any, width: int) -> Any:
+        rule = find(node, width)
+        return rule and rule._replace(call=rule.call._replace(kernel=wrong)) if node.target is relu else rule
+
+    monkeypatch.setattr(program, "find_rule", find_wrong)
+    trainer, single = make_trainer(MODEL_FN, KIND), make_trainer(MODEL_FN, KIND)
+    members = [make_member(KIND, i, 1, 0, None) for i in range(2)]
+    together = trainer.train_together(members)
+
+    assert "leaves other bits than a single one" in reasons(trainer)[0]
+    assert [outcome.width for outcome in together] == [1, 1]  # type: ignore[union-attr]
+    assert list(map(describe, together)) == list(map(describe, train_alone(single, members)))
+
+
+def test_sums_in_another_order_do_not_agree() -> None:
+    def backwards(x: torch.Tensor) -> torch.Tensor:
+        return x.flip(1).cumsum(1)[:, -1]
+
+    like = torch.empty(50)
+
+    assert agree("sum", lambda x: x.sum(1), torch.sum, [like], 3)
+    assert not agree("backwards", backwards, torch.sum, [like], 3)
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers(2, 5), st.booleans())
+def test_products_are_stacked_only_where_they_are_exact(
+    rows: int, inputs: int, outputs: int, width: int, bias: bool
+) -> None:
+    """The program of a linear layer of any size gives each member what it gets alone."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    torch.manual_seed(rows * inputs)
+
+    def layer(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor]:
+        made = torch.sigmoid(torch.nn.functional.linear(x, w, b if bias else None))
+        return [made, made.t() @ x, made @ w, made.sum(0)]
+
+    parts = torch.randn(width, rows, inputs), torch.randn(width, outputs, inputs), torch.randn(width, outputs)
+    graph = make_fx(layer)(*(part[0].clone() for part in parts))
+    found = program.make_program(graph, width)(parts, [])
+    for row in range(width):
+        wanted = layer(*(part[row].clone() for part in parts))
+        assert all(torch.equal(one[row], other) for one, other in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_losses_of_many_batches_add_up_as_if_counted_one_by_one(reduction: str) -> None:
+    batches, rows = 2500, 3
+    losses, output = torch.randn(batches) * 1e3, torch.zeros(rows, 2)
+    labels = torch.randint(0, 2, (batches, rows))
+    loss = BatchLoss(torch.nn.CrossEntropyLoss(torch.tensor([1.0, 0.3]), reduction=reduction))
+    one, other = (MetricCollector({}, None, loss.weigh, torch.device("cpu")) for _ in range(2))
+    for value, label in zip(losses, labels, strict=True):
+        one.add(value, output, label)
+    weights = None if reduction == "sum" else [loss.weigh(output, label, rows) for label in labels[:-1]]
+    other.add_losses(losses[:-1], weights, rows)
+    other.add(losses[-1], output, labels[-1])
+
+    assert one.collect() == other.collect()
