@@ -26,7 +26,8 @@ from small_driver import CONFIGURATIONS, SEED, small_recipe
 from small_search import FEATURES, keras_model_fn, small_dataset, torch_model_fn
 
 from cerebro_spark import runs
-from cerebro_spark.backend.driver.parent_launcher import Parent, ParentLauncher
+from cerebro_spark.backend.driver.parent_launcher import ParentLauncher
+from cerebro_spark.backend.driver.parents import Parent
 from cerebro_spark.backend.driver.worker_kinds import _is_a_librarys
 from cerebro_spark.backend.local import LocalBackend
 from cerebro_spark.data.dataset import Dataset
