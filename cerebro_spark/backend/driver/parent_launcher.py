@@ -11,9 +11,10 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from cerebro_spark.backend.driver.launcher import Launcher, ProcessWatcher
+from cerebro_spark.backend.driver.parents import Assignment, Parent
 from cerebro_spark.backend.driver.switchboard import Listener, Switchboard
 from cerebro_spark.backend.driver.workers import WorkerHandle
 from cerebro_spark.backend.job import Job
@@ -39,50 +40,6 @@ _MOST_BYTES_OF_JOB = MOST_BYTES // 2
 _LOOPBACK = "127.0.0.1"
 
 
-@dataclass(slots=True, eq=False)
-class Assignment:
-    """A worker that a parent has started, or is to start.
-
-    Attributes:
-        number: Its number among the parent's workers.
-        handle: The worker, as the run's pool knows it.
-        watcher: Who is told what it does.
-        since: When it was assigned, in seconds of the monotonic clock.
-        killed: Whether the parent was told to end it.
-    """
-
-    number: int
-    handle: WorkerHandle
-    watcher: ProcessWatcher
-    since: float = field(default_factory=time.monotonic)
-    killed: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class Parent:
-    """A parent of workers, as the driver knows it.
-
-    Attributes:
-        handle: Its process, as its launcher knows it.
-        kind: The kind of workers that it can start.
-        stores: The stores that it was launched with, pickled.
-        work: Its worker; None while it is idle.
-        started: How many workers it was given.
-        peer: The number of its connection; None before it has joined.
-        leaving: Whether it was told to end, or was lost.
-        timer: Ends it when it has been idle for too long.
-    """
-
-    handle: WorkerHandle
-    kind: str
-    stores: bytes
-    work: Assignment | None = None
-    started: int = 1
-    peer: int | None = None
-    leaving: bool = False
-    timer: threading.Timer | None = None
-
-
 class ParentLauncher(Launcher):
     """Starts workers below parents, which another launcher starts. It lives as long as a backend's `with` block.
 
@@ -101,7 +58,6 @@ class ParentLauncher(Launcher):
         self._names = itertools.count()
         self._lock = threading.Lock()
         self._parents: list[Parent] = []
-        self._closed = False
         self.hub_address = launcher.hub_address
         self._session = switchboard.open(Listener(self._receive, self._lost, self._broken))
 
@@ -125,7 +81,6 @@ class ParentLauncher(Launcher):
     def close(self) -> None:
         """End all parents, and wait until nothing is left of them."""
         with self._lock:
-            self._closed = True
             unjoined = [parent.handle for parent in self._parents if parent.peer is None]
             handles = [self._dismiss(parent) for parent in self._parents]
         for handle in unjoined:
@@ -202,9 +157,7 @@ class ParentLauncher(Launcher):
     # -- parents; the lock is held
 
     def _idle(self) -> list[Parent]:
-        return [
-            parent for parent in self._parents if parent.work is None and parent.peer is not None and not parent.leaving
-        ]
+        return [parent for parent in self._parents if parent.is_idle]
 
     def _parent_of(self, handle: WorkerHandle) -> Parent | None:
         of_it = (parent for parent in self._parents if parent.work is not None and parent.work.handle is handle)
@@ -215,7 +168,7 @@ class ParentLauncher(Launcher):
         idle = self._idle()
         for parent in idle:
             if parent.kind == spec.kind and self._can_be_sent(parent, spec):
-                _stop_timer(parent)
+                parent.stop_timer()
                 return parent
         for parent in idle[:1]:
             _log.debug("parent %s is of another kind than worker %s", parent.handle.name, spec.name)
@@ -243,7 +196,7 @@ class ParentLauncher(Launcher):
     def _dismiss(self, parent: Parent) -> WorkerHandle:
         """Tell a parent to end; one that has not joined cannot be told."""
         parent.leaving = True
-        _stop_timer(parent)
+        parent.stop_timer()
         if parent.peer is not None:
             self._session.send(parent.peer, Stop())
         return parent.handle
@@ -308,7 +261,7 @@ class ParentLauncher(Launcher):
             lost = [parent for parent in self._parents if parent.peer == peer]
             for parent in lost:
                 parent.leaving = True
-                _stop_timer(parent)
+                parent.stop_timer()
         for parent in lost:
             # Not by the hub's own thread: it may take a while to reach a cluster.
             threading.Thread(target=self._launcher.kill, args=(parent.handle,), daemon=True).start()
@@ -325,7 +278,7 @@ class ParentLauncher(Launcher):
             gone = [parent for parent in self._parents if parent.handle is handle]
             self._parents = [parent for parent in self._parents if parent.handle is not handle]
         for parent in gone:
-            _stop_timer(parent)
+            parent.stop_timer()
             if parent.work is not None:
                 parent.work.handle.words.extend(handle.words)
                 parent.work.watcher.ended(parent.work.handle)
@@ -350,12 +303,6 @@ class ParentLauncher(Launcher):
 
 def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
-
-
-def _stop_timer(parent: Parent) -> None:
-    if parent.timer is not None:
-        parent.timer.cancel()
-        parent.timer = None
 
 
 def _still_running(handles: Iterable[WorkerHandle], seconds: float) -> list[WorkerHandle]:

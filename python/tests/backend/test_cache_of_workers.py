@@ -52,9 +52,9 @@ def test_a_folder_that_lets_others_in_is_said_before_the_run_begins(tmp_path: Pa
     assert not list(memory.iterdir())
 
 
-def arrays(memory: Path) -> set[int]:
-    """The files of arrays that lie in the cache, by their numbers: one that is loaded again has another."""
-    return {file.stat().st_ino for file in memory.glob("*/*.npy")}
+def arrays(memory: Path) -> set[tuple[str, int]]:
+    """The files of arrays that lie in the cache, and when they were written."""
+    return {(f"{file.parent.name}/{file.name}", file.stat().st_mtime_ns) for file in memory.glob("*/*.npy")}
 
 
 def test_between_the_runs_of_a_block_the_partitions_stay(tmp_path: Path, memory: Path) -> None:

@@ -26,11 +26,13 @@ from small_driver import CONFIGURATIONS, SEED, small_recipe
 from small_search import FEATURES, keras_model_fn, small_dataset, torch_model_fn
 
 from cerebro_spark import runs
-from cerebro_spark.backend.driver.parent_launcher import Parent, ParentLauncher
+from cerebro_spark.backend.driver.parent_launcher import ParentLauncher
+from cerebro_spark.backend.driver.parents import Parent
+from cerebro_spark.backend.driver.worker_kinds import _is_a_librarys
 from cerebro_spark.backend.local import LocalBackend
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.errors import PreflightFailed
-from cerebro_spark.events import Event, UnitFinished, WorkerJoined, WorkerLost
+from cerebro_spark.events import Event, UnitFinished, WorkerLost
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.resources import Resources
 from cerebro_spark.trainer.spec import TrainerSpec
@@ -106,7 +108,7 @@ def state_of_process() -> dict[str, Any]:
     return {
         "environment": dict(os.environ),
         "folder": os.getcwd(),
-        "module path": [path for path in sys.path if "_vendor" not in path],  # setuptools puts it there
+        "module path": [path for path in sys.path if not _is_a_librarys(path)],
         "recursion": sys.getrecursionlimit(),
         "switches": sys.getswitchinterval(),
         "hooks": (sys.excepthook is sys.__excepthook__, sys.gettrace(), sys.getprofile()),
@@ -132,9 +134,9 @@ def state_of_process() -> dict[str, Any]:
         "patched": "patched" in torch.nn.Linear.forward.__name__,
         "hooks of modules": len(torch.nn.modules.module._global_forward_hooks),
         "left in a library": hasattr(torch, "left_here"),
-        "left in builtins": hasattr(__builtins__, "left_here") or "left_here" in vars(import_module("builtins")),
+        "left in builtins": "left_here" in vars(import_module("builtins")),
         "left in random": random.getstate()[1][:3] == random.Random(7).getstate()[1][:3],
-        "left in numpy": bool(np.random.get_state()[1][0] == np.random.RandomState(7).get_state()[1][0]),
+        "left in numpy": str(np.random.get_state()) == str(np.random.RandomState(7).get_state()),
         "left modules": sorted(name for name in sys.modules if name.startswith("left_")),
     }
 
@@ -172,20 +174,20 @@ def change_everything() -> None:
     torch.backends.cudnn.benchmark = True
     torch.set_flush_denormal(True)
     torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
-    torch.left_here = True
+    vars(torch)["left_here"] = True
     vars(import_module("builtins"))["left_here"] = True
     sys.modules["left_module"] = types.ModuleType("left_module")
 
     def patched(self: Any, value: Any) -> Any:
         raise RuntimeError("of the run before")
 
-    torch.nn.Linear.forward = patched  # type: ignore[method-assign]
+    setattr(torch.nn.Linear, "forward", patched)  # noqa: B010 (types do not allow it otherwise)
     random.seed(7)
     np.random.seed(7)
 
 
 class Spoiling:
-    """A `model_fn` that leaves its process as no function should, then builds the model in a way that still works."""
+    """A `model_fn` that leaves its process as no function should, and fails."""
 
     def __call__(self, params: Mapping[str, Any]) -> Any:
         change_everything()
@@ -345,10 +347,7 @@ def test_who_is_killed_in_the_second_run_is_replaced_and_nothing_is_lost(who: st
         execute(dataset, backend, "r2", observers=[strike])
         assert pids_of(backend) & before == before - set(killed)
     check_run(dataset, "r2", len(CONFIGURATIONS), 1, SEED)
-    events = logged(dataset.store, "r2")
-    (lost,) = [event.worker for event in events if isinstance(event, WorkerLost)]
-    joined = [event.worker for event in events if isinstance(event, WorkerJoined)]
-    assert sorted(joined) == sorted(["w0", "w1", f"{lost}.1"])
+    assert sum(isinstance(event, WorkerLost) for event in logged(dataset.store, "r2")) == 1
 
 
 def test_idle_processes_end_after_a_while_and_the_next_run_has_new_ones(tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ def test_functions_are_loaded_before_the_driver_is_dialled_who_takes_silence_for
     dataset = small_dataset(tmp_path)
     job = pack_job(Job("r1", dataset.store, dataset, TrainerSpec(Hooks(LoadedAfter()), framework="torch")), "w0")
     with socket.create_server(("127.0.0.1", 0)) as driver:
-        spec = WorkerSpec(driver.getsockname(), b"secret", "w0", job)
+        spec = WorkerSpec(driver.getsockname(), b"secret", "w0", job.job, stores=job.stores)
         worker = threading.Thread(target=refused, args=(spec,), daemon=True)
         worker.start()
         assert select.select([driver], [], [], 0.5)[0] == [], "nobody dials while functions are loaded"

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from small_search import torch_model_fn
 
 from cerebro_spark.backend.driver.launcher import Launcher, ProcessWatcher
 from cerebro_spark.backend.driver.parent_launcher import ParentLauncher
 from cerebro_spark.backend.driver.switchboard import Listener
+from cerebro_spark.backend.driver.worker_kinds import framework_of, worker_kind
 from cerebro_spark.backend.driver.workers import WorkerHandle
 from cerebro_spark.backend.job import Job
+from cerebro_spark.backend.local import LocalBackend
 from cerebro_spark.backend.wire.channel import WireError
 from cerebro_spark.backend.wire.messages import Hello, KillWorker, OutputLine, StartWorker, Stop, ToWorker, WorkerEnded
 from cerebro_spark.backend.worker.parent import ParentSpec
 from cerebro_spark.backend.worker.session import WorkerSpec
-from cerebro_spark.errors import BackendError
+from cerebro_spark.errors import BackendError, ConfigurationError
+from cerebro_spark.trainer.base import Hooks, Trainer
+from cerebro_spark.trainer.spec import TrainerSpec
 
 FOREVER = 1e6
 
@@ -132,6 +139,9 @@ class Parents(RuleBasedStateMachine):
         name = f"w{next(self.names)}"
         handle = self.workers[name] = WorkerHandle(name)
         self.launcher.launch(handle, spec_of(name, kind), self.book)
+        parent = self.launcher._parent_of(handle)
+        assert parent is not None
+        assert parent.kind == kind
 
     @rule(data=st.data())
     def join(self, data: st.DataObject) -> None:
@@ -194,7 +204,6 @@ class Parents(RuleBasedStateMachine):
             return
         if isinstance(order, StartWorker):
             assert parent.child is None, "one worker at a time"
-            assert parent.spec.worker.kind == "a" or parent.spec.worker.kind == "b"
             parent.child, parent.name = order.number, order.name
         elif isinstance(order, KillWorker) and parent.child == order.number:
             self.end_child(parent)
@@ -261,7 +270,8 @@ def test_credentials_are_not_sent_to_another_machine(parts: Parts) -> None:
     other = WorkerSpec(**far, secret=b"", name="w2", job=b"three", stores=b"another", kind="a")
     launcher.launch(WorkerHandle("w2"), other, Book())
     assert isinstance(board.sent[-1][1], Stop), "its place is needed"
-    assert inner.parents[-1].spec.worker == other
+    first_of_new = inner.parents[-1].spec.worker
+    assert (first_of_new.job, first_of_new.stores) == (b"three", b"another")
 
 
 def test_on_this_machine_other_stores_are_sent(parts: Parts) -> None:
@@ -311,3 +321,59 @@ def test_a_worker_that_does_not_end_when_it_is_killed_is_ended_with_its_parent(p
     assert inner.killed == []
     launcher.kill(handle)
     assert inner.killed == [inner.parents[0].handle]
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf"), "soon"])
+def test_an_idle_time_that_is_none_is_refused(seconds: Any) -> None:
+    with pytest.raises(ConfigurationError, match="idle_timeout"):
+        LocalBackend(idle_timeout=seconds)
+
+
+def kind(job: Job, **resources: Any) -> str:
+    return worker_kind("torch", replace(job, trainer=job.trainer.with_resources(**resources)))
+
+
+def test_workers_are_of_one_kind_if_new_processes_would_be_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    job: Any = Job("r1", None, None, TrainerSpec(Hooks(lambda params: None)))  # type: ignore[arg-type]
+    first = kind(job)
+    other: Any = Job("r2", None, None, TrainerSpec(Hooks(lambda params: 1), seed=3), metric="loss")  # type: ignore[arg-type]
+    assert kind(other) == first, "what a run is about does not matter"
+    kinds = [kind(job, threads=2), kind(job, device="cpu"), kind(job, precision="bfloat16"), worker_kind("keras", job)]
+    with monkeypatch.context() as changed:
+        changed.setenv("KERAS_BACKEND", "torch")
+        kinds.append(kind(job))
+    with monkeypatch.context() as changed:
+        changed.chdir(tmp_path)
+        kinds.append(kind(job))
+    with monkeypatch.context() as changed:
+        changed.syspath_prepend(str(tmp_path))
+        kinds.append(kind(job))
+    assert len({first, *kinds}) == 1 + len(kinds)
+    assert kind(job) == first
+
+
+def test_an_installed_package_makes_another_kind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    job: Any = Job("r1", None, None, TrainerSpec(Hooks(lambda params: None)))  # type: ignore[arg-type]
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    monkeypatch.syspath_prepend(str(packages))
+    before = kind(job)
+    os.utime(packages, ns=(1, 1))
+    assert kind(job) != before
+
+
+@pytest.mark.parametrize(
+    ("framework", "model_fn", "expected"),
+    [
+        ("auto", torch_model_fn, "torch"),
+        ("keras", torch_model_fn, "keras"),
+        ("auto", lambda params: None, None),
+        (Trainer, torch_model_fn, None),
+    ],
+    ids=["by its code", "by its name", "unclear", "one's own"],
+)
+def test_the_framework_that_a_parent_loads(framework: Any, model_fn: Any, expected: str | None) -> None:
+    job: Any = Job("r1", None, None, TrainerSpec(Hooks(model_fn), framework=framework))  # type: ignore[arg-type]
+    assert framework_of(job) == expected

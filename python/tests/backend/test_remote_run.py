@@ -28,6 +28,7 @@ from cerebro_spark.backend.wire.messages import (
     ToWorker,
     TrialRehearsed,
 )
+from cerebro_spark.backend.worker.parent import ParentSpec
 from cerebro_spark.backend.worker.session import WorkerSpec
 from cerebro_spark.errors import BackendError
 from cerebro_spark.events import Event, LoadPartition, PartitionLoaded, RetireWorker, WorkerJoined, WorkerLost
@@ -50,7 +51,8 @@ class ThreadLauncher(Launcher):
     def job_for(self, name: str, job: Job) -> Job:
         return job
 
-    def launch(self, handle: WorkerHandle, spec: WorkerSpec, watcher: ProcessWatcher) -> None:
+    def launch(self, handle: WorkerHandle, spec: WorkerSpec | ParentSpec, watcher: ProcessWatcher) -> None:
+        assert isinstance(spec, WorkerSpec)
         self.jobs.append(cloudpickle.loads(spec.job))
         handle.launched = DriverConnection(spec.address, spec.secret, WAIT)
         threading.Thread(target=self._work, args=(handle, watcher), daemon=True).start()
