@@ -63,6 +63,8 @@ class BundledTraining(StackedTraining):
     def __init__(self, hooks: Hooks, columns: Columns, *, seed: int = 0, resources: Resources | None = None) -> None:
         super().__init__(hooks, columns, seed=seed, resources=resources)
         self._bundled: dict[str, _Structure] = {}
+        self._tried: set[str] = set()
+        """The signatures of structures of which it was found out how they train, as far as their units allow."""
 
     def train_together(self, members: Sequence[Member], digest: DigestName = DIGEST) -> list[Outcome]:
         if self.device.type != "cuda":
@@ -108,7 +110,10 @@ class BundledTraining(StackedTraining):
     def _settle(self, signature: str, member: Member) -> None:
         """Find out whether a structure trains by graphs, by steps of a member that are not kept."""
         model, feed = self.models.get(signature), member.feed
-        if model is None or model.steps is not None or not isinstance(feed, Feed):
+        if model is None or signature in self._tried or not isinstance(feed, Feed):
+            return
+        self._tried.add(signature)
+        if isinstance(model.steps, AutoSteps) and model.steps.is_settled:
             return
         some = feed.order[: BATCHES_TO_SETTLE * feed.batch_size]
         first = Feed(feed.arrays, some, batch_size=feed.batch_size, key=feed.key, smallest=feed.smallest)

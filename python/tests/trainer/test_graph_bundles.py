@@ -122,6 +122,14 @@ def test_a_bundle_leaves_the_bits_of_single_units(options: dict[str, Any]) -> No
     assert found.widths == [4] * 12 + [6] * 6
 
 
+def test_what_a_rehearsal_has_built_is_bundled_from_the_first_unit_on() -> None:
+    search = Search(make_trainer())
+    search.made.build("z", params_of("z"))
+    search.made.train(Unit("z", 1, "p0"), Feed(ARRAYS, np.arange(BATCH), batch_size=BATCH))
+    search.train(list("abc"))
+    assert search.widths == [3, 3, 3]
+
+
 def test_random_bundles_leave_the_bits_of_single_units() -> None:
     rng = random.Random(0)
     compare([rng.sample("abcdefghij", rng.randint(1, 8)) for _ in range(12)])

@@ -272,7 +272,7 @@ def test_a_recording_that_breaks_off_does_not_touch_other_graphs(tmp_path: Path)
 
     def train(breaks: bool) -> list[str]:
         made = TorchTrainer(Hooks(model_fn), COLUMNS, seed=3, resources=Resources(compile=True))
-        found = []
+        found: list[str] = []
         for epoch in (1, 2, 3):
             if epoch == 1:
                 made.build("a", {"branches": False})
