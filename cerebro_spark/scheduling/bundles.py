@@ -107,12 +107,16 @@ class BundleRules:
     def learn_width(self, order: OrderRecord) -> None:
         """An order is over: if fewer units were computed at once than were ordered, order no more than that again.
 
+        If that many at once are hardly faster than one after another, every trial goes by itself again.
         Where a unit failed or was lost, nothing can be said: the others may have been computed together after all.
         """
-        if len(order.results) == order.width > 1:
-            done = max(width for _, _, width in order.results)
-            if done < order.width:
-                self._state.widest[order.kin] = done
+        if len(order.results) < order.width or order.width == 1:
+            return
+        done = max(width for _, _, width in order.results)
+        if self._state.board.costs.gains_nothing(order.kin, done):
+            done = 1
+        if done < order.width:
+            self._state.widest[order.kin] = done
 
     def _show(self, head: TrialRecord) -> None:
         """Let the leader's row have the cost of the whole bundle, and the epochs of the member that has most left."""

@@ -22,6 +22,8 @@ Floats = NDArray[np.float64]
 _UNMEASURED_QUANTILE = 0.9
 # As many measurements as that: a cost or speed that was given does not change any more.
 _SURE = 1e9
+# A smaller gain is not worth that bundles are harder to spread over workers than single trials.
+_LEAST_GAIN = math.log(1.05)
 
 
 class CostModel:
@@ -80,12 +82,14 @@ class CostModel:
         if self._gains.is_new(kin):
             self._gains.settle(kin, width, 0.0)
         gain = self._gains.log(kin, width)
-        if all(self._log_cost[trial] is None for trial in trials):
+        known = self._gains.is_known(kin, width)
+        if all(self._log_cost[trial] is None for trial in trials) and (known or self._mean_of(kin) is None):
             share = measured - self._log_slow[worker] + gain
             self._measure(trials, share if len(trials) == 1 else share - math.log(len(trials)))
-        elif not self._gains.is_known(kin, width):
+        elif not known:
             # Neither a trial nor the worker is slower than was thought: this is what the width does.
             self._gains.settle(kin, width, self._sum_of(trials) + self._log_slow[worker] - measured)
+            self._guess_unmeasured()
         else:
             self._correct(trials, worker, kin, width, measured + gain)
         for trial in trials:
@@ -117,14 +121,17 @@ class CostModel:
 
     def _sum_of(self, trials: Sequence[int]) -> float:
         """Return the logarithm of the trials' costs in all; one that was never measured costs as much as its kin."""
-        logs = [self._log_cost[trial] for trial in trials]
-        known = [log for log in logs if log is not None]
-        for trial, log in zip(trials, logs, strict=True):
-            if log is None:
-                self._log_cost[trial] = sum(known) / len(known)
-        if len(known) == len(trials) == 1:
-            return known[0]
-        return math.log(sum(math.exp(self._log_cost[trial] or 0.0) for trial in trials))
+        if any(self._log_cost[trial] is None for trial in trials):
+            mean = self._mean_of(self._kin[trials[0]])
+            for trial in trials:
+                self._log_cost[trial] = mean if self._log_cost[trial] is None else self._log_cost[trial]
+        logs = [log for log in map(self._log_cost.__getitem__, trials) if log is not None]
+        return logs[0] if len(logs) == 1 else math.log(sum(map(math.exp, logs)))
+
+    def _mean_of(self, kin: str) -> float | None:
+        """Return the mean of the logarithms of the costs of this kin, as far as they are known."""
+        logs = [log for log, other in zip(self._log_cost, self._kin, strict=True) if kin == other and log is not None]
+        return sum(logs) / len(logs) if logs else None
 
     def together(self, trials: Sequence[int]) -> float:
         """Return the expected cost of units of one kin that are computed together; of a single trial, its own."""
@@ -158,6 +165,11 @@ class CostModel:
         """Whether the cost is known that the trial has by itself."""
         return self._log_cost[trial] is not None and self._gains.is_known(self._kin[trial], 1)
 
+    def gains_nothing(self, kin: str, width: int) -> bool:
+        """Whether it is known that units of this kin are hardly faster at this width than by themselves."""
+        known = self._gains.is_known(kin, 1) and self._gains.is_known(kin, width)
+        return known and self._gains.log(kin, width) - self._gains.log(kin, 1) < _LEAST_GAIN
+
     def is_new(self, trial: int) -> bool:
         """Whether nothing is known of the costs of this trial and its kin."""
         return self._gains.is_new(self._kin[trial])
@@ -190,8 +202,8 @@ class CostModel:
         """Guess the cost, alone, of a trial that was never measured: that of its kin, or that of a costly one."""
         if self._gains.is_new(kin) or not kin:
             return self._guess
-        known = [log for log, other in zip(self._log_cost, self._kin, strict=True) if kin == other and log is not None]
-        return math.exp(sum(known) / len(known) - self._gains.log(kin, 1)) if known else self._guess
+        mean = self._mean_of(kin)
+        return self._guess if mean is None else math.exp(mean - self._gains.log(kin, 1))
 
 
 def _with_room(array: Floats, row: int) -> Floats:

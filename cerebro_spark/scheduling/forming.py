@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cerebro_spark.scheduling.board import Bools, Ints
 from cerebro_spark.scheduling.bundles import BundleRules
 from cerebro_spark.scheduling.records import TrialRecord
 from cerebro_spark.scheduling.state import State
@@ -42,15 +43,37 @@ class BundleFormation:
         self._state = state
         self._bundles = bundles
         self._on = state.settings.fuse > 1 and not state.settings.script
+        self._layout = -1
+        self._places: tuple[Bools, Ints, Ints] | None = None
 
     def form(self) -> None:
         """Form the bundles from which a policy is to choose next."""
-        if not self._on or not np.count_nonzero(self._state.board.free):
+        board = self._state.board
+        if not self._on or not np.count_nonzero(board.free) or not self._may_change():
             return
         census = self._count()
         if census.workers:
             self._split(census)
             self._join(census)
+        self._layout = board.layout
+        self._places = board.free.copy(), board.open.copy(), board.turn.copy()
+
+    def _may_change(self) -> bool:
+        """Whether there may be something to do since the last time: a quick look, as this is asked with every event."""
+        board = self._state.board
+        if self._layout != board.layout or self._places is None:
+            return True
+        free, open_, turn = self._places
+        (moved,) = (board.free & (~free | (board.open != open_) | (board.turn != turn))).nonzero()
+        return any(self._may_join(int(row)) for row in moved)
+
+    def _may_join(self, row: int) -> bool:
+        state, board = self._state, self._state.board
+        trial = state.trials[board.trial_ids[row]]
+        if trial.followers and board.open[row] == board.columns:
+            return True
+        alike = (board.todo == board.todo[row]).all(axis=1) & board.free
+        return state.widest.get(trial.kin) != 1 and np.count_nonzero(alike) > 1
 
     def _count(self) -> _Census:
         state, board = self._state, self._state.board
@@ -143,5 +166,7 @@ class BundleFormation:
         kin = [state.trials[board.trial_ids[row]].kin == head.kin for row in rows]
         known = [own or not board.costs.is_new(int(row)) for own, row in zip(kin, rows, strict=True)]
         counted = remaining[rows[known]]
-        load = float(board.loads(state.now, board.idle).max()) * float(counted.sum()) / float(remaining[rows].sum())
+        busiest = float(board.loads(state.now, board.idle).max()) / float(remaining[rows].sum())
+        # Of partitions that nobody holds yet no worker knows: then the average worker is busier.
+        load = float(counted.sum()) * max(busiest, 1.0 / max(len(state.holdings.available()), 1))
         return _TOLERANCE * max(load, float(counted.max()))

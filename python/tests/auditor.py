@@ -123,13 +123,10 @@ class Auditor:
         assert len({member.unit.trial for member in members}) == len(members)
         assert len({(member.worker, member.unit.partition, member.unit.kind) for member in members}) == 1
         assert not any(member.others for member in order.others)
-        assert len({self._shape(member) for member in members}) == 1, f"{members} are no kin"
+        assert len({repr(_without_numbers(member.params)) for member in members}) == 1, f"{members} are no kin"
         assert len({self._done(member) for member in members}) == 1, f"{members} do not keep step"
         if order.unit.kind == "eval" or self.settings.script:
             assert len(members) == 1
-
-    def _shape(self, order: RunUnit) -> str:
-        return repr(sorted((k, "" if isinstance(v, float) else repr(v)) for k, v in order.params.items()))
 
     def _done(self, order: RunUnit) -> tuple[str, ...]:
         own = [unit for unit in self.finished if unit[:2] == order.unit[:2] and unit.kind == "train"]
@@ -172,3 +169,12 @@ class Auditor:
         assert (report.trial, report.epoch) not in self.told, f"{report.trial} told epoch {report.epoch} twice"
         assert report.checkpoint not in self.deleted, "the search is told of a checkpoint that is gone"
         self.told.add((report.trial, report.epoch))
+
+
+def _without_numbers(value: Any) -> Any:
+    """Params without their real numbers."""
+    if isinstance(value, Mapping):
+        return sorted((name, _without_numbers(item)) for name, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return [_without_numbers(item) for item in value]
+    return "" if isinstance(value, float) else repr(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from auditor import Auditor
 from tune_searches import ALGORITHMS, LOSS, SPACE, quality, wrapped
 
+from cerebro_spark import hp
 from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World
 from cerebro_spark.engine import Engine
 from cerebro_spark.eventlog import DiscardingLog, EventLog
@@ -23,6 +25,7 @@ from cerebro_spark.types import Checkpoint, Metrics, Partition, Work
 
 PARTITIONS = (*(Partition(f"p{i}") for i in range(3)), Partition("v0", "validation"), Partition("v1", "validation"))
 SETTINGS = Settings(PARTITIONS, workers=3, objective=LOSS, max_kills=99)
+FUSED = replace(SETTINGS, fuse=8)
 NAMES = sorted(ALGORITHMS)
 
 
@@ -30,8 +33,10 @@ class Cluster(SimulatedBackend):
     """Trials have losses of their own, some fail, and facts come several at a time, as from busy real workers."""
 
     def __init__(self, seed: int, failure_rate: float, batch: int) -> None:
-        cost = World(lambda params: 1.0 + params["lr"] * 20, jitter=0.5, failure_rate=0.02, repair_seconds=2.0)
-        super().__init__([SimulatedWorker(f"w{i}", 1.0 + i / 2) for i in range(3)], cost, seed)
+        world = World(
+            lambda params: 1.0 + params["lr"] * 20, jitter=0.5, failure_rate=0.02, repair_seconds=2.0, gain={8: 4.3}
+        )
+        super().__init__([SimulatedWorker(f"w{i}", 1.0 + i / 2) for i in range(3)], world, seed)
         self._failures, self._batch, self._name = failure_rate, batch, seed
 
     def events(self) -> list[Event]:
@@ -59,7 +64,7 @@ class Cluster(SimulatedBackend):
 
 def watched(engine: Engine) -> Engine:
     """Have every event and action judged."""
-    auditor = Auditor(SETTINGS)
+    auditor = Auditor(engine.scheduler.settings)
     handle = engine.scheduler.handle
 
     def audited(event: Event) -> list[Action]:
@@ -95,6 +100,33 @@ def test_it_runs_to_its_end_with_failures(name: str) -> None:
     assert engine.scheduler.finished
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("queue_ahead", [0, 1])
+def test_it_runs_to_its_end_with_trials_that_train_together(
+    name: str, queue_ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kin = {"lr": hp.loguniform(1e-4, 1e-1), "net": "linear", "depth": 1, "batch_size": 32}
+    monkeypatch.setattr("tune_searches.SPACE", kin)
+    settings = replace(FUSED, queue_ahead=queue_ahead)
+    engine = watched(Engine(wrapped(name, LOSS, None), settings, Cluster(5, 0.03, 3), DiscardingLog()))
+    widths: list[int] = []
+    engine._recorder.handle = noting(engine._recorder.handle, widths)  # type: ignore[method-assign]
+    engine.run()
+    assert engine.scheduler.finished
+    assert max(widths) > 1 or name in ("grid", "tpe"), "some did"
+
+
+def noting(handle: Any, widths: list[int]) -> Any:
+    """Take down how many trials each order is for."""
+
+    def noted(event: Event) -> Any:
+        actions, outcome = handle(event)
+        widths.extend(len(action.members) for action in actions if isinstance(action, RunUnit))
+        return actions, outcome
+
+    return noted
+
+
 def test_a_member_starts_from_no_checkpoint_that_was_deleted_in_the_same_turn() -> None:
     """Seed 84: a member's parent reports its next epoch in the same batch of facts, behind the member's own report."""
     warm_starts: list[Checkpoint | None] = []
@@ -113,9 +145,12 @@ def test_a_member_starts_from_no_checkpoint_that_was_deleted_in_the_same_turn() 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("stop", [{}, {"patience": 2, "time_budget": 90.0}], ids=str)
-def test_cut_anywhere_it_resumes_with_the_same_answers(tmp_path: Path, name: str, stop: dict[str, Any]) -> None:
+@pytest.mark.parametrize("settings", [SETTINGS, FUSED], ids=["by themselves", "together"])
+def test_cut_anywhere_it_resumes_with_the_same_answers(
+    tmp_path: Path, name: str, stop: dict[str, Any], settings: Settings
+) -> None:
     def engine(store: LocalStore, search: Search) -> Engine:
-        return watched(Engine(search, SETTINGS, Cluster(1, 0.03, 3), EventLog(store, "log")))
+        return watched(Engine(search, settings, Cluster(1, 0.03, 3), EventLog(store, "log")))
 
     whole = LocalStore(tmp_path / "whole")
     engine(whole, wrapped(name, LOSS, 5, **stop)).run()
