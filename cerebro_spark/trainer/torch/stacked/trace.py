@@ -169,9 +169,18 @@ def _own_kernels(device: torch.device) -> Iterator[None]:
 
 
 def _clean(graph: GraphModule) -> None:
-    """Take out the calls that change nothing."""
+    """Take out the calls that change nothing, and those whose results nobody needs."""
     for node in list(graph.graph.nodes):
         if node.op == "call_function" and node.target in (_aten.detach.default, _aten.alias.default):
             node.replace_all_uses_with(node.args[0])
             graph.graph.erase_node(node)
-    graph.graph.eliminate_dead_code()
+    for node in reversed(graph.graph.nodes):
+        if node.op == "call_function" and not node.users and not _has_effect(node.target):
+            graph.graph.erase_node(node)
+
+
+def _has_effect(kernel: Any) -> bool:
+    """Whether a call does more than give a result: it changes an argument, or draws."""
+    if not isinstance(kernel, OpOverload):
+        return False
+    return bool(kernel._schema.is_mutable) or torch.Tag.nondeterministic_seeded in kernel.tags
