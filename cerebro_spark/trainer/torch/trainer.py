@@ -24,7 +24,8 @@ from cerebro_spark.trainer.torch.metrics import MetricCollector
 from cerebro_spark.trainer.torch.model import TorchModel
 from cerebro_spark.trainer.torch.model_checks import check_model
 from cerebro_spark.trainer.torch.signature import compute_model_signature
-from cerebro_spark.trainer.torch.stacked.training import StackedTraining, StepObserver
+from cerebro_spark.trainer.torch.stacked.comparing import StepObserver
+from cerebro_spark.trainer.torch.stacked.training import StackedTraining
 from cerebro_spark.trainer.torch.tensors import from_numpy, wrap_tensor
 from cerebro_spark.types import Metrics
 
