@@ -28,7 +28,7 @@ from cerebro_spark.trainer.torch.model import TorchModel
 from cerebro_spark.trainer.torch.model_checks import check_model
 from cerebro_spark.trainer.torch.pilot import Generators
 from cerebro_spark.trainer.torch.signature import compute_model_signature
-from cerebro_spark.trainer.torch.stacked.training import StepObserver
+from cerebro_spark.trainer.torch.stacked.comparing import StepObserver
 from cerebro_spark.trainer.torch.steps import EagerSteps
 from cerebro_spark.trainer.torch.tensors import from_numpy, wrap_tensor
 from cerebro_spark.types import Metrics

@@ -113,6 +113,13 @@ def two_groups(params: Any) -> TorchModel:
     return TorchModel(module, optim.AdamW(groups, lr=params["lr"]), nn.BCEWithLogitsLoss())
 
 
+def with_rates(params: Any) -> TorchModel:
+    """Models that differ in fractions: a rate of dropout, a slope, a smoothed label."""
+    module = net(nn.Dropout(params["lr"] * 20), nn.LeakyReLU(params["decay"] + 0.1), out=3)
+    loss = nn.CrossEntropyLoss(label_smoothing=params["decay"] + 0.05)
+    return TorchModel(module, optim.Adam(module.parameters(), lr=params["lr"]), loss)
+
+
 def sgd(parameters: Any, params: Any) -> Any:
     moving = {"momentum": 0.5 + params["decay"], "dampening": params["decay"]}
     return optim.SGD(parameters, lr=params["lr"], weight_decay=params["decay"], **moving)
@@ -139,6 +146,7 @@ STACKED: dict[str, tuple[Any, str]] = {
     "odd_sizes": (with_module(lambda: net(nn.Linear(13, 9), nn.SiLU(), nn.Linear(9, 13), hidden=13)), "tabular"),
     "smooth": (with_module(lambda: net(nn.GELU(), nn.Softplus(), nn.ELU(), nn.Mish())), "tabular"),
     "dropout": (with_module(lambda: net(nn.Dropout(0.5))), "tabular"),
+    "rates": (with_rates, "classes"),
     "batch_norm": (with_module(lambda: net(nn.BatchNorm1d(16))), "tabular"),
     "layer_norm": (with_module(lambda: net(nn.LayerNorm(16))), "tabular"),
     "embedding": (with_module(Tokens), "tokens"),

@@ -81,7 +81,8 @@ def test_searches_with_own_loops_are_not_stacked(hooks: Any, reason: str) -> Non
 
 def test_metrics_of_all_kinds_are_those_of_single_units() -> None:
     def model_fn(params: Any) -> TorchModel:
-        metrics = {"accuracy": accuracy, "precision": Precision(), "largest": Largest()}
+        kinds: Any = {"precision": Precision, "largest": Largest}
+        metrics = {"accuracy": accuracy, **{name: kind() for name, kind in kinds.items()}}
         module = net(nn.BatchNorm1d(16))
         return TorchModel(module, torch.optim.Adam(module.parameters(), params["lr"]), nn.BCEWithLogitsLoss(), metrics)
 

@@ -160,7 +160,7 @@ def test_products_are_stacked_only_where_they_are_exact(
 
     parts = torch.randn(width, rows, inputs), torch.randn(width, outputs, inputs), torch.randn(width, outputs)
     graph = make_fx(layer)(*(part[0].clone() for part in parts))
-    found = program.make_program(graph, width)(parts, [])
+    found = program.make_program(graph, width)(parts, [], {})
     for row in range(width):
         wanted = layer(*(part[row].clone() for part in parts))
         assert all(torch.equal(one[row], other) for one, other in zip(found, wanted, strict=True))

@@ -20,13 +20,13 @@ class TrainedParameter(NamedTuple):
 
     Attributes:
         name: Its name in the module.
-        index: Its number, as the optimizer counts parameters over all groups.
+        number: Its number, as the optimizer counts parameters over all groups.
         group: The number of its group.
         like: The parameter of the built model.
     """
 
     name: str
-    index: int
+    number: int
     group: int
     like: torch.Tensor
 
@@ -84,7 +84,7 @@ class FlatGroup:
 
     def fill(self, row: int, state: MemberState) -> None:
         """Take on the state of a member."""
-        kept = [state.optimizer_states[each.index] for each in self.parameters]
+        kept = [state.optimizer_states[each.number] for each in self.parameters]
         for place, each in enumerate(self.parameters):
             self.values[place][row].copy_(state.tree["parameters"][each.name])
             for name, views in self._moments.items():
@@ -101,7 +101,7 @@ class FlatGroup:
             count = {"step": torch.tensor(self.optimizer.counts[row])} if self.optimizer.counts_steps else {}
             moments = {name: views[place][row] for name, views in self._moments.items()}
             # In the order in which the optimizer makes them in its first step.
-            tree["optimizer"]["state"][each.index] = {**tree["optimizer"]["state"][each.index], **count, **moments}
+            tree["optimizer"]["state"][each.number] = {**tree["optimizer"]["state"][each.number], **count, **moments}
 
     def copy(self) -> Any:
         """Return copies of all that a step changes."""

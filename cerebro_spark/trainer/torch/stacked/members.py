@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -32,6 +32,8 @@ class MemberState:
         tree: Its whole state as `BuiltTorchModel.state` returns it; the tensors are its own.
         numbers: For each batch, and after the last one, the numbers of each group of parameters.
         schedule: The state of its scheduler after the last of these batches; None without one.
+        key: What its structure is known by; structures that differ only in numbers have different ones.
+        constants: The numbers among the arguments of its traced step.
         seconds: The time that reading it took.
     """
 
@@ -42,6 +44,8 @@ class MemberState:
     tree: dict[str, Any]
     numbers: list[list[Numbers]]
     schedule: Any
+    key: Any = None
+    constants: list[float] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -99,9 +103,8 @@ def _list_numbers(model: BuiltTorchModel, batches: int) -> tuple[list[list[Numbe
     name = type(own.optimizer).__name__
 
     def look() -> list[Numbers]:
-        groups = [
-            {key: value for key, value in group.items() if key != "params"} for group in own.optimizer.param_groups
-        ]
+        held = own.optimizer.param_groups
+        groups: list[Numbers] = [{k: v for k, v in group.items() if k != "params"} for group in held]
         for group in groups:
             check_numbers(name, group)
         return copy.deepcopy(groups)

@@ -7,8 +7,9 @@ value is a tensor with a row a member, a list with a value a member, or one valu
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import count, islice
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch.fx import GraphModule, Node
@@ -17,30 +18,32 @@ from cerebro_spark.trainer.torch.stacked.agreement import agree
 from cerebro_spark.trainer.torch.stacked.rules import Invocation, Lifted, Rule, find_rule, name_of, value_of
 
 Form = Literal["stacked", "listed", "shared"]
-Program = Callable[[Sequence[torch.Tensor], Sequence[torch.Generator]], list[Any]]
+Program = Callable[[Sequence[torch.Tensor], Sequence[torch.Generator], Mapping[int, Sequence[float]]], list[Any]]
 
 # Larger values of looped calls are not copied into one tensor just to save calls.
 _LARGE = 1 << 14
 _aten = torch.ops.aten
 
 
-def make_program(graph: GraphModule, width: int) -> Program:
+def make_program(graph: GraphModule, width: int, varying: Collection[int] = ()) -> Program:
     """Return the function of a traced step for that many members.
 
-    It takes the inputs of the graph, each with a row a member, and the generator of each member. It returns the
-    outputs: tensors with a row a member, or lists with one of each.
+    It takes the inputs of the graph, each with a row a member, the generator of each member, and for each of the
+    `varying` fractions among the arguments of the calls that of each member. It returns the outputs: tensors with a row
+    a member, or lists with one of each.
 
     Raises:
         ValueError: The step draws random numbers, or changes tensors, in a way that cannot be told by members.
     """
-    return _Writer(graph, width).write()
+    return _Writer(graph, width, varying).write()
 
 
 class _Writer:
     """Writes the function line by line."""
 
-    def __init__(self, graph: GraphModule, width: int) -> None:
+    def __init__(self, graph: GraphModule, width: int, varying: Collection[int]) -> None:
         self._graph, self._width = graph, width
+        self._numbers = _find_varying(graph, varying)
         self._lines: list[str] = []
         self._scope: dict[str, Any] = {"stack": torch.stack, "zip": zip}
         self._forms: dict[Node, Form] = {}
@@ -60,7 +63,7 @@ class _Writer:
             elif node.op == "output":
                 self._lines.append(f"return [{', '.join(self._write_output(each) for each in node.args[0])}]")
             self._free(node)
-        source = "\n    ".join(["def step(inputs, generators):", *self._lines])
+        source = "\n    ".join(["def step(inputs, generators, numbers):", *self._lines])
         exec(compile(source, "<stacked step>", "exec"), self._scope)
         program: Program = self._scope["step"]
         return program
@@ -107,10 +110,10 @@ class _Writer:
             raise ValueError(f"the shape of what {name_of(node)} gives depends on the data")
         if _draws(node):
             self._write_loop(node, _draw_by(node))
-        elif all(self._forms[each] == "shared" for each in node.all_input_nodes):
+        elif node not in self._numbers and all(self._forms[each] == "shared" for each in node.all_input_nodes):
             self._write_shared(node)
         else:
-            rule = self._choose_rule(node)
+            rule = None if node in self._numbers else self._choose_rule(node)
             self._write_loop(node, node.target) if rule is None else self._write_stacked(node, rule.call)
         self._note_change(node)
 
@@ -139,8 +142,10 @@ class _Writer:
         varying = [each for each in node.all_input_nodes if self._forms[each] != "shared"]
         items = {each: f"x{number}" for number, each in enumerate(varying)}
         sources = [self._as(each, "listed") for each in varying]
-        text = self._render_args(node.args, node.kwargs, "listed", items)
-        variables = list(items.values())
+        given, numbers = self._name_numbers(node)
+        text = self._render_args(*given, "listed", items)
+        variables = [*items.values(), *(f"n{number}" for number in numbers)]
+        sources += [f"numbers[{number}]" for number in numbers]
         if isinstance(kernel, _Drawing):
             sources, variables = [*sources, "generators"], [*variables, "g"]
             text, kernel = f"{text}, generator=g", kernel.kernel
@@ -155,6 +160,22 @@ class _Writer:
             self._define(node, "stacked", self._as(changed[0], "stacked"))
         else:
             self._define(node, "listed", loop)
+
+    def _name_numbers(self, node: Node) -> tuple[tuple[Any, Any], list[int]]:
+        """Return the arguments of a node, with names for those numbers that differ by member, and which these are."""
+        found = self._numbers.get(node, {})
+        places = count()
+
+        def rename(value: Any) -> Any:
+            if isinstance(value, list | tuple):
+                return [rename(each) for each in value]
+            if not isinstance(value, float):
+                return value
+            place = next(places)
+            return _Named(f"n{found[place]}") if place in found else value
+
+        args = [rename(value) for value in node.args]
+        return (args, {name: rename(value) for name, value in node.kwargs.items()}), list(found.values())
 
     def _note_change(self, node: Node) -> None:
         """Forget copies in another form once a call has changed something: they may be copies of views of it."""
@@ -223,15 +244,44 @@ class _Writer:
     def _render_value(self, value: Any, form: Form, names: dict[Node, str]) -> str:
         if isinstance(value, Node):
             return names[value] if value in names else self._as(value, form)
+        if isinstance(value, _Named):
+            return value.name
         if isinstance(value, Lifted):
             if self._forms.get(value.node) == "shared" and value.node not in names:
                 return self._as(value.node, form)
-            index = self._constant((slice(None), *[None] * value.count))
+            index = self._constant((slice(None), *[None] * value.missing))
             return f"{self._render_value(value.node, form, names)}[{index}]"
         if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
             inner = ", ".join(self._render_value(each, form, names) for each in value)
             return f"[{inner}]"
         return repr(value) if isinstance(value, bool | int | str | type(None)) else self._constant(value)
+
+
+class _Named(NamedTuple):
+    """A variable of the function."""
+
+    name: str
+
+
+def _find_varying(graph: GraphModule, varying: Collection[int]) -> dict[Node, dict[int, int]]:
+    """Return for the calls with varying numbers which of their own numbers these are, and their places among all."""
+    found: dict[Node, dict[int, int]] = {}
+    places = count()
+    for node in graph.graph.nodes:
+        own: list[float] = []
+        _collect_numbers((node.args, tuple(node.kwargs.values())), own)
+        named = {place: number for place, number in enumerate(islice(places, len(own))) if number in varying}
+        if named:
+            found[node] = named
+    return found
+
+
+def _collect_numbers(value: Any, numbers: list[float]) -> None:
+    if isinstance(value, list | tuple):
+        for each in value:
+            _collect_numbers(each, numbers)
+    elif isinstance(value, float):
+        numbers.append(value)
 
 
 class _Drawing:

@@ -35,7 +35,7 @@ class Lifted(NamedTuple):
     """An argument with dimensions of 1 after that of the members, so that it broadcasts as that of one member does."""
 
     node: Node
-    count: int
+    missing: int
 
 
 class Invocation(NamedTuple):
@@ -125,7 +125,8 @@ def _argument(node: Node, place: int, default: Any = None) -> Any:
 
 
 def _rank(node: Node) -> int:
-    rank: int = value_of(node.args[0]).ndim
+    first: Any = node.args[0]
+    rank: int = value_of(first).ndim
     return rank
 
 
@@ -258,7 +259,8 @@ def _bmm(node: Node, width: int) -> Invocation:
 
 def _multiply_batches(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Multiply batches of matrices of all members as one batch."""
-    return torch.bmm(a.flatten(0, 1), b.flatten(0, 1)).unflatten(0, a.shape[:2])
+    product: torch.Tensor = torch.bmm(a.flatten(0, 1), b.flatten(0, 1)).unflatten(0, a.shape[:2])
+    return product
 
 
 _TRIED: dict[str, Callable[[Node, int], Invocation | None]] = {

@@ -47,18 +47,23 @@ class Stack:
         trace: The traced step of one of them.
         states: The members to begin with, as many as will be stacked.
 
+    Attributes:
+        width: The number of members.
+        compared: The structures of members whose stacked steps were compared with single ones.
+
     Raises:
         ValueError: Something about the members says that they cannot be stacked.
     """
 
     def __init__(self, model: BuiltTorchModel, trace: StepTrace, states: Sequence[MemberState]) -> None:
         self.width = len(states)
+        self.compared: set[Any] = set()
         self._trace, self._kind = trace, find_stacked(model.model.optimizer)
         self._clip_norm, self._clip_value = model.model.clip_norm, model.model.clip_value
         trained = [each for each in list_trained(model) if _MODULE + each.name in trace.trained]
         if not trained:
             raise ValueError("no parameter has a gradient")
-        self._trained = [each.index for each in trained]
+        self._trained = [each.number for each in trained]
         self._groups = _make_groups(self._kind, trained, states)
         placed = [item for group in self._groups for item in zip(group.parameters, group.values, strict=True)]
         self._values = {_MODULE + each.name: values for each, values in placed}
@@ -70,10 +75,13 @@ class Stack:
         }
         self._generators = [torch.Generator() for _ in states]
         self._slots = [self._make_slots(row) for row in range(self.width)]
-        self._program = make_program(trace.graph, self.width)
+        self._varying = find_varying(trace, states)
+        self._constants: dict[int, list[float]] = {}
+        self._program = make_program(trace.graph, self.width, self._varying)
 
     def fill(self, states: Sequence[MemberState]) -> None:
         """Take on the states of members, as many as there are rows. Raises ValueError if one cannot be stacked."""
+        self._constants = {place: [state.constants[place] for state in states] for place in self._varying}
         for row, state in enumerate(states):
             check_state(state, self._kind, self._trained)
             for group in self._groups:
@@ -123,7 +131,7 @@ class Stack:
         tensors = {**self._values, **self._rest}
         *parts, _ = self._trace.inputs
         inputs = [*(tensors[name] for part in parts for name in part), *batch.values()]
-        result = self._trace.unpack(self._program(inputs, self._generators))
+        result = self._trace.unpack(self._program(inputs, self._generators, self._constants))
         for name, new in zip(self._trace.inputs.buffers, result.buffers, strict=True):
             _put(self._rest[name], new)
         gradients = zip((view for group in self._groups for view in group.gradients), result.gradients, strict=True)
@@ -136,7 +144,7 @@ class Stack:
 
     def _make_slots(self, row: int) -> list[torch.Tensor]:
         """Return parameters of one member whose gradients are its rows: PyTorch's clipping goes by parameters."""
-        slots = []
+        slots: list[torch.Tensor] = []
         for group in self._groups:
             for values, gradients in zip(group.values, group.gradients, strict=True):
                 slot = torch.nn.Parameter(values[row])
@@ -151,6 +159,12 @@ class Stack:
         if self._clip_value is not None:
             for group in self._groups:
                 group.clamp_gradients(self._clip_value)
+
+
+def find_varying(trace: StepTrace, states: Sequence[MemberState]) -> tuple[int, ...]:
+    """Return the places of the numbers of a traced step that are not those of all these members."""
+    places = range(len(trace.numbers))
+    return tuple(p for p in places if any(state.constants[p] != trace.numbers[p] for state in states))
 
 
 def _make_groups(

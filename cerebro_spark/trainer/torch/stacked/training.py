@@ -5,23 +5,21 @@ from __future__ import annotations
 import copy
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from cerebro_spark.trainer.base import Hooks, Member, Resources, TrainedMember
-from cerebro_spark.trainer.checkpoints.arrays import MemorySource
 from cerebro_spark.trainer.checkpoints.digest import DIGEST
-from cerebro_spark.trainer.checkpoints.tree import flatten
 from cerebro_spark.trainer.feed import Columns, Feed
-from cerebro_spark.trainer.framework_trainer import FrameworkTrainer
-from cerebro_spark.trainer.torch.batches import TensorBatches, Tensors
+from cerebro_spark.trainer.torch.batches import Tensors
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
 from cerebro_spark.trainer.torch.metrics import MetricCollector
 from cerebro_spark.trainer.torch.model_checks import is_metric_object
-from cerebro_spark.trainer.torch.stacked.check import SingleRun, StepWitness, find_difference, host_state
+from cerebro_spark.trainer.torch.stacked.check import host_state
+from cerebro_spark.trainer.torch.stacked.comparing import StackComparing, feed_of
 from cerebro_spark.trainer.torch.stacked.members import MemberState, read_state
 from cerebro_spark.trainer.torch.stacked.refusals import refuse_model, refuse_search
 from cerebro_spark.trainer.torch.stacked.stack import Stack, trace_step
@@ -30,40 +28,23 @@ from cerebro_spark.trainer.torch.stacked.trace import StepTrace
 from cerebro_spark.trainer.unit_errors import check_loss
 from cerebro_spark.types import DigestName, Metrics
 
-# Batches that are compared with single steps, and batches that are timed.
-_COMPARED, _TIMED = 2, 4
 # Structures that are remembered. Trials whose models are like no others would fill the memory.
 _KNOWN = 256
 
 Outcome = TrainedMember | Exception
 
 
-class StepObserver(Protocol):
-    """Sees the loss of each step, the output and the label."""
-
-    def add(self, loss: torch.Tensor, output: Any, label: Any) -> None: ...
-
-
-class StackedTraining(FrameworkTrainer[BuiltTorchModel]):
+class StackedTraining(StackComparing):
     """The part of a PyTorch trainer that trains bundles."""
 
     device: torch.device
-    _batches: TensorBatches
 
     def __init__(self, hooks: Hooks, columns: Columns, *, seed: int = 0, resources: Resources | None = None) -> None:
         super().__init__(hooks, columns, seed=seed, resources=resources)
         self.structures: dict[Any, Structure] = {}
         """What is known of the structures of trials that came in bundles."""
-        self.widths_are_tried = True
-        """Whether the fastest width is looked for. If not, all members of a structure are stacked."""
-
-    @abstractmethod
-    def _compute_loss(self, model: BuiltTorchModel, tensors: Tensors) -> tuple[torch.Tensor, Any, Any]:
-        """Return the loss of a batch, the output and the label."""
-
-    @abstractmethod
-    def _take_steps(self, model: BuiltTorchModel, batches: Iterable[Tensors], collector: StepObserver) -> None:
-        """Take a step for each batch."""
+        self._constants: dict[Any, list[float]] = {}
+        self._families: dict[Any, Structure] = {}
 
     @abstractmethod
     def _make_collector(
@@ -129,7 +110,38 @@ class StackedTraining(FrameworkTrainer[BuiltTorchModel]):
         with self._guarded(current, unit), self._own_generators(current):
             if current.epoch and unit.epoch > current.epoch:
                 self._end_epochs(current.model, unit.epoch - current.epoch)
-            return read_state(index, member, structure, current, batches)
+            state = read_state(index, member, structure, current, batches)
+        return state if self._join_family(state) else None
+
+    def _join_family(self, state: MemberState) -> bool:
+        """Trace the step of a new structure, and take it for one that differs only in numbers; False if refused."""
+        key = self._structure_key(state.current.model, state.member)
+        if key not in self._constants:
+            try:
+                trace = self._trace(state)
+            except Exception as error:
+                state.structure.refuse(explain(error))
+            else:
+                own = state.current.model.model
+                family = trace.key, type(own.optimizer), own.clip_norm, own.clip_value, state.structure.name
+                state.structure.trace = trace
+                self.structures[key] = self._families.setdefault(family, state.structure)
+                self._constants[key] = trace.numbers
+            self._drop_changed(state.structure, [state])
+        state.key, state.structure = key, self.structures[key]
+        state.constants = self._constants.get(key, [])
+        return state.structure.reason is None
+
+    def _trace(self, state: MemberState) -> StepTrace:
+        (batch,) = self._load_batches([state], 1)
+        self._begin_unit(state.current.model, training=True)
+        before = host_state()
+        with self._outer_generators():
+            own = {name: part[0] for name, part in batch.items()}
+            trace = trace_step(state.current.model, self._compute_loss, state, own)
+            if host_state() != before:
+                raise ValueError("it draws random numbers from Python or NumPy")
+        return trace
 
     def _is_stackable(self, structure: Structure, model: BuiltTorchModel) -> bool:
         if structure.reason is None and not structure.judged:
@@ -145,16 +157,20 @@ class StackedTraining(FrameworkTrainer[BuiltTorchModel]):
             groups.setdefault((id(state.structure), len(state.numbers), state.mode), []).append(state)
         return [group for group in groups.values() if len(group) > 1]
 
-    def _find_structure(self, model: BuiltTorchModel, member: Member) -> Structure:
-        feed = member.feed
-        assert isinstance(feed, Feed)
+    def _structure_key(self, model: BuiltTorchModel, member: Member) -> Any:
+        feed = feed_of(member)
         # A model that is not kept is like no other.
         signature = self.models.signature_of(model) or id(model)
         shapes = [(name, str(feed.arrays[name].dtype), feed.arrays[name].shape[1:]) for name in self.columns.names]
-        key = signature, feed.batch_size, str(shapes)
-        name = f"{type(model.model.module).__name__} with batches of {feed.batch_size}"
-        while len(self.structures) > _KNOWN:
-            del self.structures[next(each for each in self.structures if each not in (None, key))]
+        return signature, feed.batch_size, str(shapes)
+
+    def _find_structure(self, model: BuiltTorchModel, member: Member) -> Structure:
+        key = self._structure_key(model, member)
+        if key not in self.structures and len(self.structures) > _KNOWN:
+            self.structures.clear()
+            self._constants.clear()
+            self._families.clear()
+        name = f"{type(model.model.module).__name__} with batches of {feed_of(member).batch_size}"
         return self.structures.setdefault(key, Structure(name))
 
     # Stacks
@@ -180,103 +196,10 @@ class StackedTraining(FrameworkTrainer[BuiltTorchModel]):
 
     def _drop_changed(self, structure: Structure, states: Sequence[MemberState]) -> None:
         """Have members trained alone if a step of them has changed what no checkpoint saves."""
-        change = self._discard_changed(states[0].current.model)
-        if change is not None and structure.reason is None:
-            structure.refuse(f"{change} in a step")
-
-    def _judge(self, structure: Structure, states: Sequence[MemberState]) -> None:
-        """Find the fastest width: all members, half of them, and so on while that is faster; or one."""
-        best, width = float("inf"), len(states)
-        while width > 1:
-            seconds = self._time(self._find_stack(structure, states[:width]), states[:width])
-            if seconds >= best:
-                break
-            structure.limit = None if width == len(states) else width
-            best, width = seconds, width // 2 if self.widths_are_tried else 1
-        structure.judged = True
-        if self.widths_are_tried and structure.single_seconds <= best:
-            alone, together = (f"{seconds * 1e3:.3f} ms" for seconds in (structure.single_seconds, best))
-            structure.refuse(f"a single step takes {alone}, a stacked one {together} a member")
-
-    def _time(self, stack: Stack, states: Sequence[MemberState]) -> float:
-        """Return the time of the fastest stacked step, a member. The stack is left as it was."""
-        stack.fill(states)
-        fastest = float("inf")
-        for number, batch in enumerate(self._load_batches(states, _TIMED)):
-            began = time.perf_counter()
-            stack.step(batch, states, number)
-            fastest = min(fastest, time.perf_counter() - began)
-        return fastest / stack.width
-
-    def _find_stack(self, structure: Structure, states: Sequence[MemberState]) -> Stack:
-        """Return a stack of this width, which is compared with single steps when it is made."""
-        key = states[0].mode, len(states)
-        if key not in structure.stacks:
-            self._begin_unit(states[0].current.model, training=True)
-            batches = self._load_batches(states, _COMPARED)
-            stack = Stack(states[0].current.model, self._find_trace(structure, states[0], batches[0]), states)
-            seconds = self._compare(stack, states, batches)
-            structure.single_seconds = min(structure.single_seconds, seconds)
-            structure.keep(key, stack)
-        return structure.stacks[key]
-
-    def _find_trace(self, structure: Structure, state: MemberState, batch: Tensors) -> StepTrace:
-        if structure.trace is None:
-            before = host_state()
-            with self._outer_generators():
-                own = {name: part[0].clone() for name, part in batch.items()}
-                structure.trace = trace_step(state.current.model, self._compute_loss, state, own)
-                if host_state() != before:
-                    raise ValueError("it draws random numbers from Python or NumPy")
-        return structure.trace
-
-    def _compare(self, stack: Stack, states: Sequence[MemberState], batches: Sequence[Tensors]) -> float:
-        """Compare stacked steps with single ones; return the time of the fastest single one.
-
-        Raises ValueError that says what differs.
-        """
-        stack.fill(states)
-        # Of copies: a step may change its batch in place.
-        copies = [{name: part.clone() for name, part in batch.items()} for batch in batches]
-        results = [stack.step(batch, states, number) for number, batch in enumerate(copies)]
-        fastest = float("inf")
-        for row, state in enumerate(states):
-            single = self._run_single(state, [{name: part[row] for name, part in batch.items()} for batch in batches])
-            if single.draws_on_host:
-                raise ValueError("it draws random numbers from Python or NumPy")
-            tree = stack.leave(row, state)
-            tree["optimizer"]["groups"] = state.numbers[len(batches)]
-            tree["scheduler"] = single.tree["scheduler"]
-            seen = [result.of(row) for result in results], tree, stack.generator_state(row)
-            place = find_difference(seen, (single.results, single.tree, single.generator))
-            if place is not None:
-                raise ValueError(f"a stacked step leaves other bits than a single one (at {place})")
-            fastest = min(fastest, single.seconds)
-        return fastest
-
-    def _run_single(self, state: MemberState, batches: Sequence[Tensors]) -> SingleRun:
-        """Take single steps of a member in the built model, from its state."""
-        model, fastest = state.current.model, float("inf")
-        witness = StepWitness(model.loss.weigh)
-        with self._outer_generators():
-            self._restore(model, state.tree)
-            self._restore_generators(state.current.generators)
-            self._begin_unit(model, training=True)
-            before = host_state()
-            for batch in batches:
-                began = time.perf_counter()
-                self._take_steps(model, [{name: part.clone() for name, part in batch.items()}], witness)
-                fastest = min(fastest, time.perf_counter() - began)
-            return SingleRun(witness.results, model.state(), torch.get_rng_state(), host_state() != before, fastest)
-
-    def _restore(self, model: BuiltTorchModel, tree: dict[str, Any]) -> None:
-        json, arrays = flatten({"model": tree}, self._wrap_array)
-        model.restore(MemorySource(arrays, json))
-
-    def _load_batches(self, states: Sequence[MemberState], count: int) -> list[Tensors]:
-        """Return the first batches of all members, stacked."""
-        most = min(count, len(states[0].numbers) - 1)
-        return list(self._batches.load_together([_feed(state) for state in states], most))
+        for model in {id(state.current.model): state.current.model for state in states}.values():
+            change = self._discard_changed(model)
+            if change is not None and structure.reason is None:
+                structure.refuse(f"{change} in a step")
 
     # A unit
 
@@ -307,7 +230,7 @@ class StackedTraining(FrameworkTrainer[BuiltTorchModel]):
 
     def _run_stack(self, stack: Stack, states: Sequence[MemberState], collectors: Sequence[MetricCollector]) -> None:
         """Take the steps of all batches that have the full size."""
-        feeds = [_feed(state) for state in states]
+        feeds = [feed_of(state.member) for state in states]
         results = []
         for number, batch in enumerate(self._batches.load_together(feeds, len(states[0].numbers) - 1)):
             result = stack.step(batch, states, number)
@@ -363,12 +286,6 @@ def _add_losses(results: Sequence[tuple[Any, Any]], rows: int, collectors: Seque
         collector.add_losses(losses[row], None if own[0] is None else own, rows)
 
 
-def _feed(state: MemberState) -> Feed:
-    feed = state.member.feed
-    assert isinstance(feed, Feed)
-    return feed
-
-
 def _count_batches(member: Member) -> int:
     """Return how many batches of a feed have its full size; those come first."""
     feed = member.feed
@@ -377,6 +294,6 @@ def _count_batches(member: Member) -> int:
 
 def _rest(state: MemberState) -> Feed:
     """Return the rows after the batches that have the full size."""
-    feed = _feed(state)
+    feed = feed_of(state.member)
     order = feed.order[(len(state.numbers) - 1) * feed.batch_size :]
     return Feed(feed.arrays, order, batch_size=feed.batch_size, key=feed.key, smallest=feed.smallest)
