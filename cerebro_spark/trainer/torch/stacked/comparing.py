@@ -63,7 +63,7 @@ class StackComparing(FrameworkTrainer[BuiltTorchModel]):
             structure.refuse(f"a single step takes {alone}, a stacked one {together} a member")
 
     def _time(self, stack: Stack, states: Sequence[MemberState]) -> float:
-        """Return the time of the fastest stacked step, a member. The stack is left as it was."""
+        """Return the time of the fastest stacked step, a member. Afterwards the stack must be filled again."""
         stack.fill(states)
         fastest = float("inf")
         for number, batch in enumerate(self._load_batches(states, _TIMED)):
