@@ -92,6 +92,19 @@ def test_metrics_of_all_kinds_are_those_of_single_units() -> None:
     assert [describe(outcome) for outcome in seen] == [describe(outcome) for outcome in wanted]
 
 
+def test_a_schedule_that_draws_is_not_stacked() -> None:
+    def model_fn(params: Any) -> TorchModel:
+        module = net(nn.Dropout(0.5))
+        optimizer = torch.optim.SGD(module.parameters(), lr=params["lr"])
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: float(torch.rand(())))
+        return TorchModel(module, optimizer, nn.BCEWithLogitsLoss(), lr_scheduler=schedule, scheduler_step="batch")
+
+    seen, wanted, _ = train_both(model_fn, "tabular", width=2)
+
+    assert {outcome.width for outcome in seen} == {1}
+    assert [describe(outcome) for outcome in seen] == [describe(outcome) for outcome in wanted]
+
+
 class Anneal(nn.Module):
     """Changes in every step what no checkpoint saves."""
 

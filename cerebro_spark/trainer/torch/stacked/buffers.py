@@ -103,20 +103,6 @@ class FlatGroup:
             # In the order in which the optimizer makes them in its first step.
             tree["optimizer"]["state"][each.number] = {**tree["optimizer"]["state"][each.number], **count, **moments}
 
-    def copy(self) -> Any:
-        """Return copies of all that a step changes."""
-        fresh = list(self.optimizer.fresh) if isinstance(self.optimizer, StackedSGD) else []
-        return [flat.clone() for flat in self._flats], list(self.optimizer.counts), fresh
-
-    def restore(self, copies: Any) -> None:
-        """Take on what `copy` returned."""
-        flats, counts, fresh = copies
-        for own, flat in zip(self._flats, flats, strict=True):
-            own.copy_(flat)
-        self.optimizer.counts[:] = counts
-        if isinstance(self.optimizer, StackedSGD):
-            self.optimizer.fresh[:] = fresh
-
     def _view(self, flat: torch.Tensor) -> list[torch.Tensor]:
         shapes = [each.like.shape for each in self.parameters]
         placed = zip(self._starts, shapes, strict=True)

@@ -23,6 +23,8 @@ from cerebro_spark.trainer.torch.stacked.structures import Structure
 
 # Batches that are compared with single steps, and batches that are timed.
 _COMPARED, _TIMED = 2, 4
+# Half of the members must be that much faster: times of single steps vary.
+_FASTER = 0.9
 
 
 class StepObserver(Protocol):
@@ -49,11 +51,11 @@ class StackComparing(FrameworkTrainer[BuiltTorchModel]):
         """Take a step for each batch."""
 
     def _judge(self, structure: Structure, states: Sequence[MemberState]) -> None:
-        """Find the fastest width: all members, half of them, and so on while that is faster; or one."""
+        """Find the fastest width: all members, half of them, and so on while that is clearly faster; or one."""
         best, width = float("inf"), len(states)
         while width > 1:
             seconds = self._time(self._find_stack(structure, states[:width]), states[:width])
-            if seconds >= best:
+            if seconds > _FASTER * best:
                 break
             structure.limit = None if width == len(states) else width
             best, width = seconds, width // 2 if self.widths_are_tried else 1
@@ -63,7 +65,7 @@ class StackComparing(FrameworkTrainer[BuiltTorchModel]):
             structure.refuse(f"a single step takes {alone}, a stacked one {together} a member")
 
     def _time(self, stack: Stack, states: Sequence[MemberState]) -> float:
-        """Return the time of the fastest stacked step, a member. The stack is left as it was."""
+        """Return the time of the fastest stacked step, a member. Afterwards the stack must be filled again."""
         stack.fill(states)
         fastest = float("inf")
         for number, batch in enumerate(self._load_batches(states, _TIMED)):

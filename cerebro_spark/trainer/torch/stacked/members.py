@@ -13,6 +13,7 @@ from cerebro_spark.trainer.checkpoints.tree import Tree
 from cerebro_spark.trainer.framework_trainer import CurrentTrial
 from cerebro_spark.trainer.members import Member
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
+from cerebro_spark.trainer.torch.stacked.check import host_state
 from cerebro_spark.trainer.torch.stacked.optimizers import Numbers, StackedOptimizer, check_numbers, find_stacked
 from cerebro_spark.trainer.torch.stacked.structures import Structure
 
@@ -72,7 +73,10 @@ def read_state(
     tree = _map_tensors(copy_plain(model.state()), lambda tensor: tensor.detach().clone())
     if "requires_grad" in tree:
         raise ValueError("it trains other parameters than when it was built")
+    before = torch.get_rng_state(), host_state()
     numbers, schedule = _list_numbers(model, batches)
+    if not torch.equal(before[0], torch.get_rng_state()) or before[1] != host_state():
+        raise ValueError("its schedule draws random numbers")
     return MemberState(index, member, structure, current, tree, numbers, schedule)
 
 

@@ -39,6 +39,12 @@ def trace_step(model: BuiltTorchModel, compute: ComputeLoss, state: MemberState,
     return StepTrace(StepModule(model, compute), inputs)
 
 
+def check_member(trace: StepTrace, state: MemberState) -> None:
+    """Raise ValueError if stacked steps cannot go on from the state of a member."""
+    model = state.current.model
+    check_state(state, find_stacked(model.model.optimizer), [each.number for each in _find_trained(model, trace)])
+
+
 class Stack:
     """Members of one structure and batch shape that are computed as one model.
 
@@ -60,17 +66,16 @@ class Stack:
         self.compared: set[Any] = set()
         self._trace, self._kind = trace, find_stacked(model.model.optimizer)
         self._clip_norm, self._clip_value = model.model.clip_norm, model.model.clip_value
-        trained = [each for each in list_trained(model) if _MODULE + each.name in trace.trained]
+        trained = _find_trained(model, trace)
         if not trained:
             raise ValueError("no parameter has a gradient")
-        self._trained = [each.number for each in trained]
         self._groups = _make_groups(self._kind, trained, states)
         placed = [item for group in self._groups for item in zip(group.parameters, group.values, strict=True)]
         self._values = {_MODULE + each.name: values for each, values in placed}
-        self._rest = {**trace.inputs.trained, **trace.inputs.fixed, **trace.inputs.buffers}
+        likes = {**trace.inputs.trained, **trace.inputs.fixed, **trace.inputs.buffers}
         self._rest = {
             name: torch.zeros((self.width, *like.shape), dtype=like.dtype, device=like.device)
-            for name, like in self._rest.items()
+            for name, like in likes.items()
             if name not in self._values
         }
         self._generators = [torch.Generator() for _ in states]
@@ -80,10 +85,9 @@ class Stack:
         self._program = make_program(trace.graph, self.width, self._varying)
 
     def fill(self, states: Sequence[MemberState]) -> None:
-        """Take on the states of members, as many as there are rows. Raises ValueError if one cannot be stacked."""
+        """Take on the states of members, as many as there are rows."""
         self._constants = {place: [state.constants[place] for state in states] for place in self._varying}
         for row, state in enumerate(states):
-            check_state(state, self._kind, self._trained)
             for group in self._groups:
                 group.fill(row, state)
             for name, tensor in self._rest.items():
@@ -108,22 +112,6 @@ class Stack:
     def generator_state(self, row: int) -> torch.Tensor:
         """Return the state of a member's generator."""
         return self._generators[row].get_state()
-
-    def copy(self) -> Any:
-        """Return copies of all that a step changes."""
-        rest = [tensor.clone() for tensor in self._rest.values()]
-        return [group.copy() for group in self._groups], rest, [each.get_state() for each in self._generators]
-
-    @torch.no_grad()
-    def restore(self, copies: Any) -> None:
-        """Take on what `copy` returned."""
-        groups, rest, generators = copies
-        for group, own in zip(self._groups, groups, strict=True):
-            group.restore(own)
-        for tensor, own in zip(self._rest.values(), rest, strict=True):
-            tensor.copy_(own)
-        for generator, own in zip(self._generators, generators, strict=True):
-            generator.set_state(own)
 
     @torch.no_grad()
     def step(self, batch: Tensors, states: Sequence[MemberState], number: int) -> StepResult:
@@ -159,6 +147,10 @@ class Stack:
         if self._clip_value is not None:
             for group in self._groups:
                 group.clamp_gradients(self._clip_value)
+
+
+def _find_trained(model: BuiltTorchModel, trace: StepTrace) -> list[TrainedParameter]:
+    return [each for each in list_trained(model) if _MODULE + each.name in trace.trained]
 
 
 def find_varying(trace: StepTrace, states: Sequence[MemberState]) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from cerebro_spark.trainer.torch.stacked.check import host_state
 from cerebro_spark.trainer.torch.stacked.comparing import StackComparing, feed_of
 from cerebro_spark.trainer.torch.stacked.members import MemberState, read_state
 from cerebro_spark.trainer.torch.stacked.refusals import refuse_model, refuse_search
-from cerebro_spark.trainer.torch.stacked.stack import Stack, trace_step
+from cerebro_spark.trainer.torch.stacked.stack import Stack, check_member, trace_step
 from cerebro_spark.trainer.torch.stacked.structures import Structure, explain, is_out_of_memory
 from cerebro_spark.trainer.torch.stacked.trace import StepTrace
 from cerebro_spark.trainer.unit_errors import check_loss
@@ -130,6 +130,8 @@ class StackedTraining(StackComparing):
             self._drop_changed(state.structure, [state])
         state.key, state.structure = key, self.structures[key]
         state.constants = self._constants.get(key, [])
+        if state.structure.trace is not None:
+            check_member(state.structure.trace, state)
         return state.structure.reason is None
 
     def _trace(self, state: MemberState) -> StepTrace:
