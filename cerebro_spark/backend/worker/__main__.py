@@ -28,6 +28,7 @@ def main(arguments: list[str]) -> None:
     logging.basicConfig(level=logging.WARNING)
     logging.getLogger("cerebro_spark").setLevel(logging.INFO)
     import_sent_modules_first()
+    process = os.getpid()
     spec = _wait_for_spec(int(arguments[0]), arguments[1]) if arguments else cloudpickle.load(sys.stdin.buffer)
     try:
         # In a forked child it returns too, with the worker that the child is.
@@ -36,10 +37,19 @@ def main(arguments: list[str]) -> None:
             _work(worker)
     except (OSError, WireError) as error:
         print(f"{spec.name} ends: {error}", file=sys.stderr)
+    if os.getpid() == process:  # else it was forked, and the folder is its parent's
+        _remove_folder_of_torch()
     # Threads of frameworks may not end by themselves; all of ours have.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def _remove_folder_of_torch() -> None:
+    """Remove the folder that PyTorch makes when it is imported: it would do so if the interpreter ended by itself."""
+    folder = getattr(sys.modules.get("torch.distributed.nn.jit.instantiator"), "_TEMP_DIR", None)
+    if folder is not None:
+        folder.cleanup()
 
 
 def _wait_for_spec(file: int, framework: str) -> WorkerSpec:

@@ -68,14 +68,17 @@ def run(dataset: Dataset, model_fn: Any, search: FixedSearch, backend: LocalBack
     return engine
 
 
-def test_weights_equal_a_plain_loop_bit_for_bit(tmp_path: Path) -> None:
+def test_weights_equal_a_plain_loop_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = small_dataset(tmp_path, partitions=3)
+    (temporary := tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     search = Recording(CONFIGURATIONS, 2)
     run(dataset, torch_model_fn, search, LocalBackend(num_workers=2, threads=1))
     assert len(search.reports) == 8
     check_run(dataset, "r1", trials=4, epochs=2, seed=SEED)
     kept = dataset.store.list(paths.checkpoint_folder("r1"))
     assert len(kept) == 4, "the best epoch of each trial stays, everything else is gone"
+    assert list(temporary.glob("tmp*")) == [], "nor do workers leave folders of PyTorch"
 
 
 def test_keras_metrics_are_exact_over_partitions(tmp_path: Path) -> None:
