@@ -28,6 +28,7 @@ NAMES = (
     "scaling",
     "claims",
     "reference",
+    "fused",
     "peers",
 )
 WITH_PICTURES = ("remote_bytes", "scaling", "claims", "peers")

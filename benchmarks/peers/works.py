@@ -63,11 +63,20 @@ class Work:
 
 
 _RATES = (3e-4, 1e-3, 3e-3, 1e-2)
+
+
+def rates(count: int) -> tuple[float, ...]:
+    """So many learning rates, evenly from the lowest to the highest."""
+    return tuple(float(rate) for rate in np.geomspace(_RATES[0], _RATES[-1], count))
+
+
 WORKS = {
     work.name: work
     for work in (
         Work("reference", "MLP 64-{128, 256}-64-1 on a table", "mlp", 100_000, table_rows, (128, 256), _RATES),
         Work("fifth", "the same MLPs on a fifth of the table", "mlp", 20_000, table_rows, (128, 256), _RATES),
+        Work("reference-32", "the MLPs with 16 rates each", "mlp", 100_000, table_rows, (128, 256), rates(16)),
+        Work("reference-128", "the MLPs with 64 rates each", "mlp", 100_000, table_rows, (128, 256), rates(64)),
         Work("cnn", "CNNs of two sizes on pictures of 3 x 32 x 32", "cnn", 16_000, image_rows, (8, 16), _RATES),
     )
 }
