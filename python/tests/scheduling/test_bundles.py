@@ -82,9 +82,7 @@ class Play:
         unit = order.unit
         left = Checkpoint(unit.trial, unit.epoch, order.step, order.attempt) if unit.kind == "train" else None
         metrics = Metrics({"loss": 1.0}, {"loss": 1.0})
-        return self.feed(
-            UnitFinished(self.now, order.worker, unit, order.attempt, seconds, left, metrics, width=width)
-        )
+        return self.feed(UnitFinished(self.now, order.worker, unit, order.attempt, seconds, left, metrics, width=width))
 
     def finish_all(self, order: RunUnit, width: int | None = None) -> list[RunUnit]:
         """Return what the last of its units leads to."""
