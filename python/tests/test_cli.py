@@ -56,6 +56,14 @@ def test_the_same_seed_gives_the_same_run(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.slow
+def test_simulate_shows_what_training_together_gains(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("simulate", "--trials", "16", "--workers", "2", "--epochs", "2")
+    alone = json.loads(run(capsys, *options, "--json")[1])
+    fused = json.loads(run(capsys, *options, "--fuse", "8", "--fuse-gain", "2=2", "--fuse-gain", "8=4", "--json")[1])
+    assert alone["makespan"][0] == pytest.approx(4 * fused["makespan"][0])
+    assert "if every trial trains by itself" in run(capsys, *options, "--fuse", "8")[1]
+
+
 def test_gantt_is_a_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     target = tmp_path / "chart.png"
     code, _, _ = run(capsys, "simulate", "--trials", "4", "--failure-rate", "0.1", "--gantt", str(target))
@@ -79,6 +87,9 @@ def test_gantt_is_a_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
         (["--jitter", "1.5"], "`jitter` is 1.5"),
         (["--failure-rate", "-0.1"], "`failure_rate` is -0.1"),
         (["--bandwidth-mb", "0"], "`bandwidth-mb` is 0.0"),
+        (["--fuse", "0"], "`fuse` is 0, but must be at least 1"),
+        (["--fuse-gain", "much"], "`fuse-gain` is 'much', but must be WIDTH=X"),
+        (["--fuse-gain", "8=-1"], "`gain` has 8: -1.0"),
         (["--seeds", "0"], "`seeds` is 0"),
         (["--model-mb", "nan"], "`model-mb` is nan"),
         (["--model-mb", "-1"], "`model-mb` is -1.0"),

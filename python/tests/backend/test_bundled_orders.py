@@ -1,0 +1,93 @@
+"""Orders with units of several trials: on their way to a worker, in its process, and in the books of the driver."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_search import small_dataset, torch_model_fn
+
+import cerebro_spark as cs
+from cerebro_spark import hp
+from cerebro_spark.backend.driver.deadlines import Deadlines
+from cerebro_spark.backend.driver.workers import WorkerHandle
+from cerebro_spark.backend.wire.messages import UnitStarted, pack, unpack_order
+from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.eventlog import EventLog
+from cerebro_spark.events import RunStarted, RunUnit, UnitFailed, UnitFinished
+from cerebro_spark.outcomes import view_of
+from cerebro_spark.store.local import LocalStore
+from cerebro_spark.types import Checkpoint, Metrics, Unit
+
+
+def unit_of(attempt: int, **fields: Any) -> RunUnit:
+    return RunUnit("w0", Unit(f"t{attempt}", 1, "p0"), attempt, {"lr": 0.1 * attempt}, **fields)
+
+
+def finished(attempt: int) -> UnitFinished:
+    return UnitFinished(0.0, "w0", Unit(f"t{attempt}", 1, "p0"), attempt, 1.0, width=3)
+
+
+def test_they_travel_whole() -> None:
+    parent, carry = Checkpoint("t2", 1, 2, 3, 4, "digest"), Metrics({"loss": 1.0}, {"loss": 2.0})
+    order = unit_of(1, limit=9.0, others=(unit_of(2, parent=parent, carry=carry, rebased=True), unit_of(3)))
+    assert unpack_order(pack(order)) == order
+
+
+def test_a_clock_runs_until_the_last_of_them_is_reported() -> None:
+    deadlines, handle = Deadlines(grace=100.0), WorkerHandle("w0", peer=1)
+    deadlines.note_order(handle, unit_of(1, limit=10.0, others=(unit_of(2), unit_of(3))), 0.0)
+    deadlines.note_report(handle, UnitStarted(1), 1.0)
+    deadlines.note_report(handle, UnitStarted(2), 4.0)
+    deadlines.note_report(handle, finished(1), 5.0)
+    deadlines.note_report(handle, UnitFailed(0.0, "w0", Unit("t3", 1, "p0"), 3, "error"), 6.0)
+    assert deadlines.overdue([handle], 10.9) == []
+    ((_, late),) = deadlines.overdue([handle], 11.0)
+    assert (late.key, late.what) == (1, "unit t1/1/p0 with 2 more trials")
+    deadlines.note_report(handle, finished(2), 11.0)
+    assert deadlines.overdue([handle], 1e9) == []
+    assert handle.orders == {}
+
+
+@pytest.mark.parametrize("value", [True, 1, 0, -3, 2.0, "yes", None])
+def test_what_is_no_number_of_trials_is_refused(value: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"`fuse` is .*, but must be 'auto', False, or how many"):
+        cs.GridSearch(
+            torch_model_fn, space={"lr": hp.choice([0.01])}, store=str(tmp_path), metric="loss", epochs=1, fuse=value
+        )
+
+
+def searched(folder: Path, run: str, **options: Any) -> tuple[dict[Unit, str], Any]:
+    """The digest of what each training unit left, and the result; with one worker and one partition."""
+    search = cs.GridSearch(
+        torch_model_fn,
+        space={"lr": hp.choice([0.01, 0.02, 0.03, 0.04]), "batch_size": hp.choice([16, 40])},
+        store=str(folder / "runs"),
+        metric="val_loss",
+        epochs=2,
+        backend=cs.LocalBackend(num_workers=1, threads=1),
+        framework="torch",
+        progress=False,
+        **options,
+    )
+    result = search.fit(small_dataset(folder / run, partitions=1), run_id=run)
+    events = EventLog(LocalStore(str(folder / "runs")), run).read()
+    return {e.unit: e.checkpoint.digest for e in events if isinstance(e, UnitFinished) and e.checkpoint}, result
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_trials_that_go_together_learn_what_they_learn_by_themselves(tmp_path: Path) -> None:
+    alone, plain = searched(tmp_path, "alone")
+    together, result = searched(tmp_path, "together", fuse=4)
+    assert len(alone) == 16
+    assert together == alone, "every checkpoint, to the last bit"
+    assert set(plain.units["width"]) == {1}
+    assert result.units.groupby("bundle").size().max() == 4, "four were ordered at once"
+    turns = list(EventLog(LocalStore(str(tmp_path / "runs")), "together").turns())
+    started = turns[0].events[0]
+    assert isinstance(started, RunStarted)
+    assert started.settings.fuse == 4
+    assert view_of(turns).finished
+    cs.replay(str(tmp_path / "runs"), "together", backend=cs.LocalBackend(num_workers=2, threads=1))
