@@ -55,9 +55,10 @@ def preload_to_fork(framework: str | None) -> str | None:
     for name in ("numpy", "pyarrow"):
         importlib.import_module(name)
     before = _count_threads()
+    gc.disable()
     preload(framework)
-    gc.collect()
     gc.freeze()  # else a child's first collection looks at, and so copies, all that was loaded here
+    gc.enable()
     return _why_not(before)
 
 
