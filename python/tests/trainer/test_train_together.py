@@ -55,6 +55,23 @@ def test_a_stack_leaves_the_bits_of_single_units(case: str, threads: int) -> Non
     assert [describe(outcome) for outcome in seen] == [describe(outcome) for outcome in wanted]
 
 
+@pytest.mark.parametrize("hidden", [256, 301])
+def test_members_that_threads_share_are_exact(hidden: int) -> None:
+    """Arrays of this size are computed by several threads, which cut them at other places when they are stacked."""
+
+    def make() -> nn.Module:
+        smooth = [nn.GELU(), nn.LayerNorm(hidden), nn.Linear(hidden, hidden), nn.Sigmoid(), nn.Dropout(0.2)]
+        return net(*smooth, hidden=hidden)
+
+    model_fn = with_module(make, clip_norm=0.5)
+    trainer, single = make_trainer(model_fn, "tabular", threads=2), make_trainer(model_fn, "tabular", threads=2)
+    members = [make_member("tabular", i, 1, 0, None, rows=650, size=200) for i in range(3)]
+    together = trainer.train_together(members)
+
+    assert [getattr(outcome, "width", outcome) for outcome in together] == [3, 3, 3]
+    assert list(map(describe, together)) == list(map(describe, train_alone(single, members)))
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_not_stacked_is_trained_one_by_one(case: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "cerebro_spark.trainer.torch.stacked.structures")
