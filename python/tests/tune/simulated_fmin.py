@@ -22,7 +22,8 @@ class LossyBackend(SimulatedBackend):
     """
 
     def __init__(self, loss_of: LossOf, workers: int = 2, lives: int | None = None) -> None:
-        super().__init__([SimulatedWorker(f"w{number}") for number in range(workers)], World(cost=lambda params: 1.0))
+        world = World(cost=lambda params: 1.0, gain={8: 4.3})
+        super().__init__([SimulatedWorker(f"w{number}") for number in range(workers)], world)
         self.loss_of, self.lives = loss_of, lives
         self.at_unit: Callable[[int], None] = lambda number: None
         self.ended = 0

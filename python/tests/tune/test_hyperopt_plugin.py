@@ -82,6 +82,15 @@ def test_the_best_is_the_best_and_the_books_are_hyperopts(algo: Any, make: Calla
     assert trials.result.finished
 
 
+def test_trials_may_train_together(make: Callable[..., CerebroTrials]) -> None:
+    trials = make(fuse=4)
+    minimize(trials, max_evals=16, max_queue_len=8)
+    assert states(trials) == [DONE] * 16
+    assert trials.losses() == pytest.approx([(x - 1) ** 2 + 1 / 2 for x in trials.vals["x"]])
+    assert trials.result.units["width"].max() == 4
+    assert not trials.result.units.duplicated(["trial", "epoch", "partition", "kind"]).any()
+
+
 def test_one_at_a_time_it_asks_as_plain_trials_would(make: Callable[..., CerebroTrials]) -> None:
     """The same seeds and losses give the same points, so the algorithm saw the same history each time."""
 

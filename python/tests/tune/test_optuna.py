@@ -95,6 +95,14 @@ def test_the_study_knows_all_that_became_of_its_trials(kind: str, go: Optimize, 
     assert best.params["net"]["kind"] == read.best_params["kind"]
 
 
+def test_trials_may_train_together(go: Optimize) -> None:
+    study = seeded()
+    result = go(study, {"x": FloatDistribution(-3, 3)}, n_trials=16, max_concurrent=8, fuse="auto")
+    assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 16
+    assert result.units["width"].max() > 1
+    assert not result.units.duplicated(["trial", "epoch", "partition", "kind"]).any()
+
+
 def test_distributions_do_instead_of_a_function(go: Optimize) -> None:
     study = seeded(direction="maximize")
     space = {"x": FloatDistribution(-1, 1), "kind": CategoricalDistribution(["a", "b"])}

@@ -1,0 +1,97 @@
+"""The engine with trials that train together: workers die with bundles, drivers die in the middle, replays come out."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from engine_runs import SETTINGS, Recording, watch, workers
+from snapshots import snapshot
+
+from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World
+from cerebro_spark.engine import Engine
+from cerebro_spark.eventlog import EventLog
+from cerebro_spark.events import Event, RunStarted, Settings, UnitFinished
+from cerebro_spark.replays import ReplayChecker, ReplaySearch, RunScript
+from cerebro_spark.scheduler import MopScheduler
+from cerebro_spark.store.local import LocalStore
+from cerebro_spark.turns import Turn
+
+TRIALS = [{"cost": 1.0 + n / 10, "kind": n % 2} for n in range(10)]
+FUSED = replace(SETTINGS, fuse=4, queue_ahead=1)
+WORLD = World(cost=lambda params: params["cost"], jitter=0.3, gain={4: 3.0})
+
+
+def engine(store: LocalStore, backend: SimulatedBackend, settings: Settings = FUSED) -> Engine:
+    made = Engine(Recording(TRIALS, 2), settings, backend, EventLog(store, "log"), "log")
+    watch(made, settings)
+    return made
+
+
+def logged(store: LocalStore) -> list[Event]:
+    return list(EventLog(store, "log").read())
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("gain", [{}, {4: 3.0}], ids=["one after another", "together"])
+def test_deaths_of_workers_with_bundles_lose_and_double_nothing(
+    tmp_path: Path, seed: int, gain: dict[int, float]
+) -> None:
+    rng = random.Random(seed)
+    world = replace(WORLD, gain=gain, failure_rate=0.15, repair_seconds=4.0, late_results=True, load_seconds=0.5)
+    spec = [
+        SimulatedWorker(f"w{i}", speed=rng.uniform(0.5, 2), joins_at=rng.uniform(0, 6), deaths=((9.0, 20.0 + i),))
+        for i in range(3)
+    ]
+    made = Engine(Recording(TRIALS, 2), FUSED, SimulatedBackend(spec, world, seed), EventLog(LocalStore(tmp_path), "l"))
+    auditor = watch(made, FUSED)
+    made.run()
+    auditor.complete({f"t{number}": 2 for number in range(10)})
+    assert made.scheduler.units_given_up > 0
+    assert max(auditor.widths) > 1
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
+    store = LocalStore(tmp_path_factory.mktemp("whole"))
+    engine(store, SimulatedBackend(workers(), WORLD)).run()
+    events = logged(store)
+    assert max(event.width for event in events if isinstance(event, UnitFinished)) > 1
+    return events
+
+
+def test_cut_at_any_event_it_resumes_and_no_finished_unit_runs_again(whole: list[Event], tmp_path: Path) -> None:
+    for cut in range(1, len(whole) + 1, 5):
+        store = LocalStore(tmp_path / f"cut{cut}")
+        EventLog(store, "log").append(Turn(whole[:cut]))
+        started = whole[0]
+        assert isinstance(started, RunStarted)
+        resumed = engine(store, SimulatedBackend(workers(3), WORLD, seed=cut), started.settings)
+        resumed.resume()
+        finished = [event.unit for event in logged(store) if isinstance(event, UnitFinished)]
+        assert len(finished) == len(set(finished)) == 10 * 2 * 5
+        assert resumed.scheduler.finished
+
+
+def test_the_log_rebuilds_the_scheduler_exactly(whole: list[Event]) -> None:
+    one, two = MopScheduler(FUSED), MopScheduler(FUSED)
+    for event in whole:
+        one.handle(event)
+    for event in whole:
+        two.check_logged(event)
+        two.handle(event)
+    assert one.finished
+    assert snapshot(one) == snapshot(two)
+
+
+def test_a_replay_trains_every_trial_by_itself_to_the_same_weights(whole: list[Event], tmp_path: Path) -> None:
+    script = RunScript.from_events(whole)
+    checker = ReplayChecker(script)
+    settings = script.settings_like(replace(FUSED, workers=3))
+    backend = SimulatedBackend(workers(3), WORLD, seed=7)
+    again = Engine(ReplaySearch(script), settings, backend, EventLog(LocalStore(tmp_path), "log"), "log", [checker])
+    again.run()
+    checker.finish()
+    assert RunScript.from_events(logged(LocalStore(tmp_path))).digests == script.digests
