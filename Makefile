@@ -17,7 +17,7 @@ MODERN_TESTS := $(addprefix python/tests/,data test_engine.py test_engine_faults
 	tune/test_space.py tune/test_search_contract.py tune/test_tpe.py tune/test_bad_inputs.py tune/test_fit.py \
 	result/test_record.py result/test_spark_scoring.py integration/test_end_to_end.py::test_on_spark_executors)
 
-.PHONY: demo test test-fast test-modern test-zoo coverage lint format hooks docs bench hadoop clean java maven
+.PHONY: demo test test-fast test-modern test-zoo test-schedules coverage lint format hooks docs bench hadoop clean java maven
 
 demo: java $(READY)
 	$(BIN)/python examples/flights.py
@@ -38,6 +38,9 @@ test-modern: java $(MODERN_READY)
 # Two processes a model already, so pytest itself runs in one.
 test-zoo: $(READY)
 	CEREBRO_ZOO=all $(BIN)/python -m pytest --durations=20 python/tests/zoo
+
+test-schedules: $(READY)
+	CEREBRO_SCHEDULES=all $(BIN)/python -m pytest -n 2 python/tests/test_simulation_fused.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

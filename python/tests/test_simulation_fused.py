@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +18,8 @@ EIGHT = {8: 4.3}
 # Measured with PyTorch on one CPU thread: an MLP of batch 32, against one unit at a time that is compiled too.
 MEASURED = {2: 1.52, 4: 2.11, 8: 2.97, 16: 3.37, 32: 3.71}
 NOTHING: dict[int, float] = {}
+# 256 trials take a quarter of an hour in all: `make test-schedules`.
+TRIALS = [16, 256] if os.environ.get("CEREBRO_SCHEDULES") == "all" else [16]
 
 scenarios = st.builds(
     Scenario,
@@ -67,7 +71,7 @@ def test_what_eight_at_once_gain_arrives(jitter: float) -> None:
 @pytest.mark.parametrize("known", [True, False], ids=["known", "learnt"])
 @pytest.mark.parametrize("mixed", [True, False], ids=["mixed", "alike"])
 @pytest.mark.parametrize("workers", [8, 16])
-@pytest.mark.parametrize("trials", [16, pytest.param(256, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("trials", TRIALS)
 def test_no_setting_of_figure_6_becomes_slower(
     trials: int, workers: int, mixed: bool, known: bool, gain: dict[int, float]
 ) -> None:
