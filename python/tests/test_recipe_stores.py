@@ -17,7 +17,7 @@ from cerebro_spark import recipe as recipes
 from cerebro_spark import runs
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World
-from cerebro_spark.backend.worker.session import pack_job
+from cerebro_spark.backend.worker.session import pack_job, unpack_job
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.foreign import open_dataset
 from cerebro_spark.data.prepare import prepare
@@ -104,7 +104,7 @@ def test_workers_get_the_credentials_and_so_do_functions_of_the_user(tmp_path: P
     backend = Watched()
     runs.execute(dataclasses.replace(small_recipe(dataset, 1), trainer=TrainerSpec(Hooks(model_fn))), store, backend)
     assert backend.job is not None
-    job: Job = cloudpickle.loads(pack_job(backend.job, "w0"))
+    job = unpack_job(pack_job(backend.job, "w0"))
     for each in (job.store, job.dataset.store, job.trainer.hooks.model_fn({})):
         plain = each.store if isinstance(each, RetryingStore) else each
         assert isinstance(plain, FsspecStore)
