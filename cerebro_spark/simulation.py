@@ -186,7 +186,8 @@ def compute_lower_bound(
     It is that of trials that train by themselves: those that train together may take less.
 
     Which worker is busiest depends on which partitions it holds. With one holder a partition and no worker away, the
-    bound is that of the best placement. With replicas it is the average worker. Where workers die, time counts only
+    bound is that of the best placement. With replicas it is the average worker, and also where there are partitions to
+    spare, which move if workers turn out to be faster or slower than they seemed. Where workers die, time counts only
     while they live.
     """
     train = _unit_work(scenario, costs, seed, "train")
@@ -198,6 +199,8 @@ def compute_lower_bound(
         own = np.asarray(_speeds_by_column(scenario, speeds))
         longest = float((train * (1.0 / own)).sum(axis=(1, 2)).max())
         busiest = float((train.sum(axis=(0, 1)) / own).max())
+    elif scenario.heterogeneous or scenario.jitter:  # partitions follow the speeds that are measured
+        busiest = 0.0
     else:  # at best each has the lightest partitions
         lightest = np.concatenate([[0.0], np.cumsum(np.sort(train.sum(axis=(0, 1))))])
         shares = zip(share_out(scenario.columns, speeds), speeds, strict=True)

@@ -69,6 +69,12 @@ class World:
     def gain_at(self, width: int) -> float:
         """Return how many times faster as many trials are trained together.
 
+        Args:
+            width: The number of trials.
+
+        Returns:
+            The factor; between widths that `gain` has, it grows with the logarithm of the width.
+
         >>> World(cost=lambda params: 1.0, gain={8: 4.0}).gain_at(2)
         2.0
         """

@@ -62,6 +62,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
     return events
 
 
+@pytest.mark.slow
 def test_cut_at_any_event_it_resumes_and_no_finished_unit_runs_again(whole: list[Event], tmp_path: Path) -> None:
     for cut in range(1, len(whole) + 1, 5):
         store = LocalStore(tmp_path / f"cut{cut}")

@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from observing import each_event
 
@@ -38,6 +38,7 @@ scenarios = st.builds(
 
 @settings(deadline=None)
 @given(scenarios, st.integers(0, 99))
+@example(Scenario(trials=7, workers=2, partitions=9, epochs=2, heterogeneous=True, queue_ahead=1), 82)
 def test_every_unit_is_done_once_and_no_bound_is_beaten(scenario: Scenario, seed: int) -> None:
     outcome = simulate(scenario, seed, keep_units=True)
     units = [Unit(*row[:4]) for row in outcome.timeline.units]

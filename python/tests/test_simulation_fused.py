@@ -53,6 +53,7 @@ def test_every_unit_is_done_once(scenario: Scenario, seed: int) -> None:
     assert max(row.width for row in outcome.timeline.units) <= scenario.fuse
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(scenarios, st.integers(0, 9))
 def test_the_same_seed_gives_the_same_run(scenario: Scenario, seed: int) -> None:
@@ -67,6 +68,7 @@ def test_what_eight_at_once_gain_arrives(jitter: float) -> None:
     assert alone.makespan >= 4.1 * together.makespan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gain", [EIGHT, MEASURED, NOTHING], ids=["4.3 x at 8", "measured", "cannot be stacked"])
 @pytest.mark.parametrize("known", [True, False], ids=["known", "learnt"])
 @pytest.mark.parametrize("mixed", [True, False], ids=["mixed", "alike"])

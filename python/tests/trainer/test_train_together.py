@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +19,12 @@ from cerebro_spark.trainer import Feed, TorchModel
 from cerebro_spark.trainer.base import TrainedMember, Trainer
 
 UNITS = [(1, 0), (1, 1), (2, 0)]
+QUICK = ("adam", "dropout", "batch_norm", "host_noise", "branch")
+"""The cases that are tried by the fast tests too."""
+
+
+def cases(names: Iterable[str]) -> list[Any]:
+    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 @pytest.fixture(autouse=True)
@@ -45,8 +51,8 @@ def train_both(
     return seen, wanted, bundled
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("case", STACKED)
+@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("case", cases(STACKED))
 def test_a_stack_leaves_the_bits_of_single_units(case: str, threads: int) -> None:
     seen, wanted, trainer = train_both(*STACKED[case], width=4, threads=threads)
 
@@ -55,6 +61,7 @@ def test_a_stack_leaves_the_bits_of_single_units(case: str, threads: int) -> Non
     assert [describe(outcome) for outcome in seen] == [describe(outcome) for outcome in wanted]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", [256, 301])
 def test_members_that_threads_share_are_exact(hidden: int) -> None:
     """Arrays of this size are computed by several threads, which cut them at other places when they are stacked."""
@@ -72,7 +79,7 @@ def test_members_that_threads_share_are_exact(hidden: int) -> None:
     assert list(map(describe, together)) == list(map(describe, train_alone(single, members)))
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", cases(REFUSED))
 def test_what_is_not_stacked_is_trained_one_by_one(case: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "cerebro_spark.trainer.torch.stacked.structures")
     model_fn, kind, reason = REFUSED[case]
@@ -258,6 +265,7 @@ class World:
 _worlds: list[World] = []
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True, max_examples=40)
 @given(
     st.lists(st.tuples(st.integers(0, TRIALS - 1), st.integers(1, 2)), min_size=2, max_size=6, unique=True),
