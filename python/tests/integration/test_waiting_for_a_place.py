@@ -18,6 +18,7 @@ from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.spec import TrainerSpec
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(900)]
+# Enough for a worker to come, but not for a parent of workers, which loads the framework first.
 PATIENCE = 6.0
 
 
@@ -54,7 +55,7 @@ class PlaceTaker:
 def test_those_who_come_late_do_not_wait_for_those_who_never_come(spark: Any, tmp_path: Path) -> None:
     """Nobody is there when patience ends for the first time; half of them are when it ends again."""
     dataset = small_dataset(tmp_path)
-    backend = SparkBackend(spark, 2, start_timeout=PATIENCE)
+    backend = SparkBackend(spark, 2, start_timeout=PATIENCE, idle_timeout=0)
     backend.bind(Job("r1", dataset.store, dataset, TrainerSpec(Hooks(torch_model_fn))))
     told: list[type] = []
     with PlaceTaker(spark) as other, PlaceTaker(spark), backend:
@@ -79,7 +80,7 @@ def test_the_doctor_does_not_wait_for_ever(spark: Any, monkeypatch: pytest.Monke
 def test_a_worker_without_a_place_comes_when_there_is_one(spark: Any, tmp_path: Path) -> None:
     """Over three times the time in which a worker must have come, were it only slow: three such end a run."""
     dataset = small_dataset(tmp_path)
-    backend = SparkBackend(spark, 2, start_timeout=PATIENCE)
+    backend = SparkBackend(spark, 2, start_timeout=PATIENCE, idle_timeout=0)
     backend.bind(Job("r1", dataset.store, dataset, TrainerSpec(Hooks(torch_model_fn))))
     joined: list[str] = []
     gathered = False
