@@ -54,7 +54,7 @@ class _Structure:
         """Take fewer members from now on."""
         self.limit = max(1, limit)
         self.bundles.clear()
-        del self.places[self.limit :]
+        self.places.clear()  # in the middle of a unit, they may have been changed by it
 
 
 class BundledTraining(StackedTraining):

@@ -9,9 +9,23 @@ from typing import Any
 import torch
 
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
+from cerebro_spark.trainer.torch.signature import hook_parts
 
 _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 """Optimizers with a fused kernel for GPUs, which reads the learning rate and the step count there."""
+
+
+def steps_on_host(optimizer: Any) -> bool:
+    """Whether an optimizer may do something on the host in a step that a graph would not repeat.
+
+    PyTorch's own do not, but for what they count there. Others may count in attributes, and do something every so
+    often; so may hooks.
+
+    >>> parameter = torch.nn.Parameter(torch.zeros(1))
+    >>> steps_on_host(torch.optim.Adam([parameter])), steps_on_host(type("Own", (torch.optim.Adam,), {})([parameter]))
+    (False, True)
+    """
+    return type(optimizer).__module__.partition(".optim.")[0] != "torch" or bool(hook_parts(vars(optimizer)))
 
 
 class GraphOptimizer:
@@ -28,7 +42,7 @@ class GraphOptimizer:
 
     def __init__(self, model: BuiltTorchModel) -> None:
         self._optimizer = model.model.optimizer
-        self._scaled = model.scaler.is_enabled()
+        self._on_host = model.scaler.is_enabled() or steps_on_host(self._optimizer)
         self._device = model.parameters[0].device
         self._is_fused = all(map(self._fuses, self._groups))
         kind = torch.float32 if self._is_fused else torch.float64
@@ -44,8 +58,8 @@ class GraphOptimizer:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a step is the user's own: some optimizers take no rate on the device, and a scaler asks the host."""
-        return self._scaled or not (self._is_fused or all("capturable" in group for group in self._groups))
+        """Whether a step is the user's own: some optimizers take no rate on the device, or do something on the host."""
+        return self._on_host or not (self._is_fused or all("capturable" in group for group in self._groups))
 
     @property
     def is_repeatable(self) -> bool:

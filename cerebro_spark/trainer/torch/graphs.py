@@ -16,7 +16,7 @@ import torch
 
 from cerebro_spark.trainer.torch.batches import Tensors
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
-from cerebro_spark.trainer.torch.graph_optimizer import GraphOptimizer
+from cerebro_spark.trainer.torch.graph_optimizer import GraphOptimizer, steps_on_host
 from cerebro_spark.trainer.torch.metrics import copy_output, detach
 from cerebro_spark.trainer.torch.model_checks import is_metric_object
 from cerebro_spark.trainer.torch.steps import ComputeLoss, EagerSteps, Shapes, StepResult, shapes_of
@@ -37,7 +37,7 @@ class GraphedSteps(EagerSteps):
         self._graphs: dict[Shapes, _Graph] = {}
         self._checked: set[Shapes] = set()
         """The shapes of the graphs for which nothing has moved since they were last checked."""
-        self._splits = model.scaler.is_enabled()
+        self._splits = model.scaler.is_enabled() or steps_on_host(model.model.optimizer)
         """Whether the optimizer's step stays out of the graph: the host does something in it that is not repeated."""
         self._in_a_row = 0
         self._last_shapes: Shapes = ()

@@ -17,7 +17,7 @@ from cerebro_spark.trainer.checkpoints.digest import compute_digest
 from cerebro_spark.trainer.checkpoints.randomness import capture_host, seed_host
 from cerebro_spark.trainer.checkpoints.tree import Tree, flatten
 from cerebro_spark.trainer.torch.batches import Tensors
-from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
+from cerebro_spark.trainer.torch.built_model import BuiltTorchModel, keeps_extra_state
 from cerebro_spark.trainer.torch.graphs import GraphedSteps, end_broken_recording
 from cerebro_spark.trainer.torch.metrics import copy_output, detach
 from cerebro_spark.trainer.torch.steps import ComputeLoss, StepResult
@@ -70,6 +70,8 @@ class Pilot:
         Args:
             batches: Real batches of one shape, enough for a graph to be recorded and to be repeated several times.
         """
+        if keeper := find_extra_state(self._model.model.module):
+            return f"{keeper} keeps extra state, which may be another for the next trial, and a graph would not read it"
         start = self._generators.capture()
         state = copy_state(self._model)
         try:
@@ -120,6 +122,11 @@ class Pilot:
 
     def _host_state(self) -> Any:
         return repr(capture_host()["numpy"]), random.getstate(), torch.default_generator.get_state().numpy().tobytes()
+
+
+def find_extra_state(module: torch.nn.Module) -> str:
+    """Return the name of the first part that keeps extra state, which is no tensor of the model; "" if none does."""
+    return next((type(part).__name__ for part in module.modules() if keeps_extra_state(part)), "")
 
 
 def copy_state(model: BuiltTorchModel) -> MemorySource:

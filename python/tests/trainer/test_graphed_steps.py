@@ -26,6 +26,21 @@ from cerebro_spark.types import Unit
 ROWS, FEATURES, BATCH = 64 * 20 + 7, 64, 64
 COLUMNS = Columns({"x": ColumnSpec("float32", (FEATURES,))}, {"y": ColumnSpec("float32")})
 OPTIM = torch.optim
+
+
+class EveryTenth(OPTIM.Adam):
+    """Does something more in every tenth step, which it counts on the host."""
+
+    def step(self, closure: Any = None) -> Any:
+        super().step(closure)
+        group = self.param_groups[0]
+        group["taken"] = group.get("taken", 0) + 1
+        if group["taken"] % 10 == 0:
+            with torch.no_grad():
+                for parameter in group["params"]:
+                    parameter.mul_(0.99)
+
+
 OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "Adam": OPTIM.Adam,
     "AdamW": OPTIM.AdamW,
@@ -37,6 +52,7 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "single Adam": lambda p, lr: OPTIM.Adam(p, lr=lr, foreach=False),
     "fused AdamW": lambda p, lr: OPTIM.AdamW(p, lr=lr, fused=True),
     "capturable AdamW": lambda p, lr: OPTIM.AdamW(p, lr=lr, capturable=True),
+    "own Adam": lambda p, lr: EveryTenth(p, lr=lr),
     "groups": lambda p, lr: OPTIM.Adam([{"params": [q], "lr": lr * (i + 1)} for i, q in enumerate(p)], lr=lr),
     "RMSprop": lambda p, lr: OPTIM.RMSprop(p, lr=lr, momentum=0.5),
     "NAdam": OPTIM.NAdam,
@@ -229,6 +245,13 @@ class Count(Middle):
         return x / (1 + self.steps)
 
 
+class Annealed(Count):
+    """Has a number of its trial in its extra state, which no step changes."""
+
+    def between(self, x: torch.Tensor) -> torch.Tensor:
+        return x / (1 + self.steps)
+
+
 class Own(Middle):
     """Draws its own numbers, from a generator on the host that no kernel knows."""
 
@@ -242,7 +265,8 @@ STAY_EAGER = {
     HostTensorNoise: "draws random numbers on the host",
     Branch: "cannot be recorded",
     Masked: "cannot be recorded",
-    Count: "would not do what its Python code does",
+    Count: "Count keeps extra state",
+    Annealed: "Annealed keeps extra state",
     Own: "draws random numbers on the host",
 }
 
