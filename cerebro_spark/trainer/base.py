@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 from cerebro_spark.trainer.checkpoints.digest import DIGEST
 from cerebro_spark.trainer.checkpoints.writing import SavedCheckpoint as SavedCheckpoint
 from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
+from cerebro_spark.trainer.members import EvaluatedMember as EvaluatedMember
 from cerebro_spark.trainer.members import Member as Member
 from cerebro_spark.trainer.members import TrainedMember as TrainedMember
 from cerebro_spark.trainer.resources import Resources as Resources
@@ -126,19 +127,49 @@ class Trainer(ABC):
 
     def _train_member(self, member: Member, digest: DigestName) -> TrainedMember | Exception:
         """Train one member alone."""
-        began = time.perf_counter()
-        unit, file = member.unit, BytesIO()
+        began, file = time.perf_counter(), BytesIO()
         try:
-            if member.source is None:
-                self.build(unit.trial, member.params)
-            else:
-                self.load(unit.trial, member.params, member.source, digest=member.digest, warm_start=member.warm_start)
-            metrics = self.train(unit, member.feed, member.carried)
+            self._make_current(member)
+            metrics = self.train(member.unit, member.feed, member.carried)
             saved = self.save(file, digest)
             values = self._finish_member(member, metrics)
         except Exception as error:
             return error
         return TrainedMember(metrics, values, file, saved, 1, time.perf_counter() - began)
+
+    def evaluate_together(self, members: Sequence[Member]) -> list[EvaluatedMember | Exception]:
+        """Evaluate several trials on one partition, each as `build` or `load`, `evaluate` and `finish` would.
+
+        Who else is in the bundle changes nothing of what is found of a member, not a bit. A member that fails does not
+        touch the others. Afterwards one of them is current, or no trial is.
+
+        This implementation evaluates them one after another.
+
+        Args:
+            members: The trials.
+
+        Returns:
+            For each member, in order, what was found, or the error that failed it.
+        """
+        return [self._evaluate_member(member) for member in members]
+
+    def _evaluate_member(self, member: Member) -> EvaluatedMember | Exception:
+        """Evaluate one member alone."""
+        began = time.perf_counter()
+        try:
+            self._make_current(member)
+            metrics = self.evaluate(member.unit, member.feed, member.carried)
+            values = self._finish_member(member, metrics)
+        except Exception as error:
+            return error
+        return EvaluatedMember(metrics, values, 1, time.perf_counter() - began)
+
+    def _make_current(self, member: Member) -> None:
+        trial, params = member.unit.trial, member.params
+        if member.source is None:
+            self.build(trial, params)
+        else:
+            self.load(trial, params, member.source, digest=member.digest, warm_start=member.warm_start)
 
     def _finish_member(self, member: Member, metrics: Metrics) -> dict[str, float] | None:
         """Return the values of its metrics if it was final; it is the current trial."""

@@ -1,4 +1,4 @@
-"""The members of a bundle: trials that are trained on one partition by one call, and what comes of each."""
+"""The members of a bundle: trials that one call trains or evaluates on one partition, and what comes of each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Member:
     """One trial of a bundle, with what a unit of it alone would be given.
 
     Attributes:
-        unit: The training unit.
+        unit: The unit. All of a bundle train, or all evaluate.
         params: The params of the trial.
         feed: The rows of the partition, in the order of this trial.
         source: The checkpoint that it starts from; None builds the trial in its initial state.
@@ -56,5 +56,22 @@ class TrainedMember:
     values: dict[str, float] | None
     checkpoint: BytesIO
     saved: SavedCheckpoint
+    width: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatedMember:
+    """What an evaluation found of a member.
+
+    Attributes:
+        metrics: The metrics of this partition alone.
+        values: The values of the merged metrics, if the member was final; else None.
+        width: How many members were computed at once; 1 if this one was evaluated alone.
+        seconds: Its share of the time.
+    """
+
+    metrics: Metrics
+    values: dict[str, float] | None
     width: int
     seconds: float
