@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
@@ -66,13 +67,20 @@ class TensorBatches:
         return None if kept is None else self._gather_together(feeds, kept)
 
     def _gather_together(self, feeds: Sequence[Feed], arrays: Tensors) -> Iterator[Tensors]:
-        orders = torch.stack([torch.from_numpy(feed.order) for feed in feeds])
+        orders, sizes = np.stack([feed.order for feed in feeds]), feeds[0].sizes
+        size = feeds[0].batch_size
+        whole = sum(each == size for each in sizes)
         # The rows of one batch of all feeds lie together, so that nothing is copied for each batch.
-        parts = orders.split(feeds[0].sizes, dim=1) if orders.shape[1] else ()
-        rows = torch.cat([part.reshape(-1) for part in parts]).to(self._device) if parts else orders
-        for own in rows.split([part.numel() for part in parts]):
-            gathered = {name: array.index_select(0, own) for name, array in arrays.items()}
+        batches = orders[:, : whole * size].reshape(len(feeds), whole, size).swapaxes(0, 1)
+        parts = [*self._send(batches), *self._send(orders[None, :, whole * size :])[: len(sizes) - whole]]
+        for rows in parts:
+            gathered = {name: array.index_select(0, rows) for name, array in arrays.items()}
             yield {name: part.view(len(feeds), -1, *part.shape[1:]) for name, part in gathered.items()}
+
+    def _send(self, rows: Array) -> Sequence[torch.Tensor]:
+        """Return the numbers of the rows of several batches, each in one piece, on the device."""
+        flat = np.ascontiguousarray(rows).reshape(len(rows), rows.shape[1] * rows.shape[2])
+        return torch.from_numpy(flat).to(self._device).unbind()
 
     def load_inputs(self, batch: Batch) -> Tensors:
         """Return the inputs of a batch."""

@@ -17,7 +17,8 @@ from cerebro_spark.trainer.torch.graphs import GraphedSteps
 from cerebro_spark.trainer.torch.metrics import detach
 from cerebro_spark.trainer.torch.shapes import row_count
 
-_STREAMS = 16
+# More gain nothing, and every stream has memory of its own.
+_STREAMS = 32
 
 
 class BundleResult(NamedTuple):
@@ -73,13 +74,14 @@ class GraphBundle:
         self._recordings: dict[int, _Recording] = {}
         self._checked: set[int] = set()
         self._are_ready = False
+        self._has_rates = False
         self.captures = 0
 
     @contextmanager
     def unit(self) -> Iterator[None]:
         """Prepare for the steps of one unit of each member."""
         self._checked.clear()
-        self._are_ready = False
+        self._are_ready = self._has_rates = False
         with ExitStack() as stack:
             for member in self._members:
                 stack.enter_context(member.unit())
@@ -101,8 +103,7 @@ class GraphBundle:
             if recording is None or recording.depends_on != needed:
                 self._record(batch, size, needed)
             self._checked.add(size)
-        for member in self._members:
-            member.optimizer.send_rates()
+        self._send_rates()
         return self._recordings[size].repeat(batch)
 
     def check_numbers(self) -> None:
@@ -110,12 +111,20 @@ class GraphBundle:
 
         Raises ValueError if they change numbers that a graph has as constants.
         """
+        self._has_rates = False
         if any(
             member.dependencies()[1] != depends_on[1]
             for recording in self._recordings.values()
             for member, depends_on in zip(self._members, recording.depends_on, strict=True)
         ):
             raise ValueError("its schedule changes more than the learning rate")
+
+    def _send_rates(self) -> None:
+        """Bring the learning rates up to date on the device, if they may have changed."""
+        if not self._has_rates:
+            for member in self._members:
+                member.optimizer.send_rates()
+        self._has_rates = True
 
     def _take_eagerly(self, batch: Tensors) -> BundleResult:
         self._checked.clear()
@@ -133,8 +142,7 @@ class GraphBundle:
         graph = torch.cuda.CUDAGraph()
         for generator in self.generators:
             graph.register_generator_state(generator)
-        for member in self._members:
-            member.optimizer.send_rates()
+        self._send_rates()
         inputs = {name: tensor.clone() for name, tensor in batch.items()}
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             result = self._step_side_by_side(inputs)

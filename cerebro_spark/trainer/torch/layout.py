@@ -23,22 +23,37 @@ _Convolution = torch.nn.modules.conv._ConvNd
 _KINDS = (torch.nn.Conv2d, torch.nn.ConvTranspose2d)
 
 
-def put_channels_last(model: BuiltTorchModel, compute: ComputeLoss, example: Callable[[], Tensors]) -> bool:
-    """Store the weights of a model's convolutions with their channels last, if the model can compute with them.
+class ChannelsLast:
+    """Stores the weights of convolutions with their channels last, where a model can compute with them.
+
+    Models stay as they are that have other convolutions than those of images over all channels, that return images, and
+    that fail with such weights: `view` needs axes in their order. This is tried once for each structure.
 
     Args:
-        model: The built model.
         compute: Computes the loss of a batch.
-        example: Returns a batch. A copy of the model takes a step with it.
-
-    Returns:
-        Whether the weights were stored so. Models stay as they are that have other convolutions than those of images
-        over all channels, that return images, and that fail with such weights: `view` needs axes in their order.
+        sign: Returns the signature of a built model, equal for those of one structure.
     """
-    if not _has_plain_convolutions(model.model.module) or not _computes(model, compute, example):
-        return False
-    _convert(model.model.module)
-    return True
+
+    def __init__(self, compute: ComputeLoss, sign: Callable[[BuiltTorchModel], str]) -> None:
+        self._compute = compute
+        self._sign = sign
+        self._works: dict[str, bool] = {}
+
+    def convert(self, model: BuiltTorchModel, example: Callable[[], Tensors]) -> bool:
+        """Convert a built model if possible; return whether it was.
+
+        Args:
+            model: The model.
+            example: Returns a batch. A copy of the model takes a step with it.
+        """
+        if not _has_plain_convolutions(model.model.module):
+            return False
+        signature = self._sign(model)
+        if signature not in self._works:
+            self._works[signature] = _computes(model, self._compute, example)
+        if self._works[signature]:
+            _convert(model.model.module)
+        return self._works[signature]
 
 
 def _has_plain_convolutions(module: torch.nn.Module) -> bool:

@@ -112,11 +112,14 @@ class MetricCollector:
             rows: The rows of each batch.
         """
         means = losses.double()
-        counts = torch.tensor(rows, dtype=torch.float64, device=means.device)
         if weights is None:
-            means, weights = means / counts, counts
-        for part, weight in zip(means.split(_FLUSH_BATCHES), weights.double().split(_FLUSH_BATCHES), strict=True):
-            self._add_losses(part, weight)
+            weights = torch.tensor(rows, dtype=torch.float64, device=means.device)
+            means = means / weights
+        chunks = zip(means.split(_FLUSH_BATCHES), weights.double().split(_FLUSH_BATCHES), strict=True)
+        # The device is waited for once, not for each chunk.
+        for loss, weight in torch.stack([_add_up(*chunk) for chunk in chunks]).tolist():
+            self._sums["loss"] += loss
+            self._weight += weight
         self._rows += sum(rows)
 
     def collect(self) -> Metrics:
@@ -162,9 +165,17 @@ class MetricCollector:
         self._pending.clear()
 
     def _add_losses(self, means: torch.Tensor, weights: torch.Tensor) -> None:
-        # A batch whose labels are all ignored has no mean, and does not count.
-        self._sums["loss"] += float(torch.where(weights == 0, 0.0, means * weights).sum())
-        self._weight += float(weights.sum())
+        loss, weight = _add_up(means, weights).tolist()
+        self._sums["loss"] += loss
+        self._weight += weight
+
+
+def _add_up(means: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Return the sum of losses, each times its weight, and that of the weights.
+
+    A batch whose labels are all ignored has no mean, and does not count.
+    """
+    return torch.stack([torch.where(weights == 0, 0.0, means * weights).sum(), weights.sum()])
 
 
 def detach(output: Any) -> Any:

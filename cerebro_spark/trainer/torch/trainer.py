@@ -22,7 +22,7 @@ from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
 from cerebro_spark.trainer.torch.bundled import BundledTraining
 from cerebro_spark.trainer.torch.device import capture_torch, claim_torch_device, restore_torch
 from cerebro_spark.trainer.torch.inspection import TorchInspector, take_torch_snapshot
-from cerebro_spark.trainer.torch.layout import put_channels_last
+from cerebro_spark.trainer.torch.layout import ChannelsLast
 from cerebro_spark.trainer.torch.metrics import MetricCollector
 from cerebro_spark.trainer.torch.model import TorchModel
 from cerebro_spark.trainer.torch.model_checks import check_model
@@ -70,6 +70,7 @@ class TorchTrainer(BundledTraining):
     def _claim_resources(self) -> None:
         self.device = claim_torch_device(self.resources)
         self._batches = TensorBatches(self.columns, self.device, self.resources.data_memory)
+        self._layout = ChannelsLast(self._compute_loss, self._sign)
 
     def _build(self, params: Params, seed: int) -> BuiltTorchModel:
         seed_host(seed)
@@ -83,7 +84,7 @@ class TorchTrainer(BundledTraining):
     def _prepare(self, model: BuiltTorchModel, params: Params) -> None:
         if self.resources.compile and self.device.type == "cuda" and self.hooks.train_fn is None:
             with self._outer_generators():
-                put_channels_last(model, self._compute_loss, lambda: self._batches.load_batch(self._sample(params)))
+                self._layout.convert(model, lambda: self._batches.load_batch(self._sample(params)))
 
     def _sign(self, model: BuiltTorchModel) -> str:
         return compute_model_signature(model.model)
