@@ -1,6 +1,6 @@
 """Measures a search on all cores of a machine against plain loops in as many processes. It needs no Spark.
 
-    python -m benchmarks.cores [--workers N] [--trials 64] [--rows 1000000] [--rounds 1] [--json FILE]
+    python -m benchmarks.cores [--workers N] [--trials 64] [--rows 250000] [--rounds 1] [--json FILE]
 
 The work is that of `benchmarks.peers` called `reference`, with more rows and more learning rates. The loops are started
 as processes of one thread, each trains its share of the trials on all rows, their imports are included, and nothing
@@ -62,7 +62,9 @@ def run_loops(options: argparse.Namespace, folder: Path) -> float:
             process.kill()
     if any(codes):
         raise SystemExit(f"the processes with plain loops ended with {codes}, but must end with 0: see what they said")
-    return time.perf_counter() - began
+    seconds = time.perf_counter() - began
+    print(f"{options.trials} trials by loops in {options.workers} processes: {seconds:.1f} s", flush=True)
+    return seconds
 
 
 def run_searches(options: argparse.Namespace, work: Work, store: str, dataset: Any) -> dict[str, dict[str, float]]:
@@ -114,9 +116,6 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         searches.append(run_searches(options, work, store, dataset))
         loops.append(run_loops(options, folder))
     limit = statistics.mean(loops)
-    print(
-        f"{options.trials} trials, {options.workers} processes: loops {limit:.1f} s ({', '.join(map(_short, loops))})"
-    )
     for state in STATES:
         wall = statistics.median(each[state]["wall_s"] for each in searches)
         rest = ", ".join(f"{name} {_short(value)}" for name, value in searches[-1][state].items())
@@ -132,7 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--trials", type=int, default=64)
-    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rows", type=int, default=250_000)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
