@@ -95,7 +95,7 @@ def _gain(pair: str) -> tuple[int, float]:
         return int(width), float(gain)
     except ValueError:
         raise ConfigurationError(
-            f"`fuse-gain` is {pair!r}, but must be WIDTH=X: 8=4.3 says that 8 trials train 4.3 times faster together"
+            f"`fuse-gain` is {pair!r}, but must be WIDTH=X: 8=4.3 says that 8 trials are 4.3 times faster together"
         ) from None
 
 
@@ -211,9 +211,9 @@ _SIMULATE = {
     "--jitter": _value("X", "vary unit times by up to this share", 0.0),
     "--known-costs": _flag("tell the scheduler the costs and speeds in advance"),
     "--failure-rate": _value("X", "probability that a worker dies during a unit", 0.0),
-    "--fuse": _value("N", "how many trials of equal cost may train together at most; 1 for never", 1),
+    "--fuse": _value("N", "how many trials of equal cost may go together at most; 1 for never", 1),
     "--fuse-gain": {
-        **_value("WIDTH=X", "as many trials train X times faster together, such as 8=4.3; may be repeated"),
+        **_value("WIDTH=X", "as many trials are X times faster together, such as 8=4.3; may be repeated"),
         "action": "append",
         "default": [],
     },

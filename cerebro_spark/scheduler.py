@@ -39,6 +39,7 @@ from cerebro_spark.events import (
 from cerebro_spark.scheduling.blame import BlameRules
 from cerebro_spark.scheduling.board import Bools
 from cerebro_spark.scheduling.bundles import BundleRules
+from cerebro_spark.scheduling.evaluation_orders import EvaluationOrders
 from cerebro_spark.scheduling.forming import BundleFormation
 from cerebro_spark.scheduling.inspection import audit
 from cerebro_spark.scheduling.records import OrderRecord, TrialRecord, WorkerRecord
@@ -79,6 +80,7 @@ class MopScheduler:
         self._workers = WorkerRules(self.state, self._trials, self._bundles)
         self._blame = BlameRules(self.state, self._trials, self._workers)
         self._limits = TimeLimits(self.state)
+        self._evaluation_orders = EvaluationOrders(self.state, self._workers)
         self._train = [p.id for p in settings.partitions if p.split == "train"]
         self.view = PolicyView(self.state.board, np.random.default_rng(settings.seed))
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
@@ -158,10 +160,11 @@ class MopScheduler:
         order = self.state.orders[event.attempt]
         self._workers.end_assignment(event.attempt, worker)
         trial = self.state.trials[event.unit.trial]
+        order.results.append((trial.row, event.seconds, event.width))
         if event.unit.kind == "eval":
+            self._evaluation_orders.learn(order, worker, event.unit.partition)
             self._trials.finish_evaluation(trial, event)
         else:
-            order.results.append((trial.row, event.seconds, event.width))
             self._learn(order, worker, event)
             self._trials.finish_training(trial, event)
         self._blame.clear(worker, event.unit)
@@ -178,7 +181,7 @@ class MopScheduler:
             if event.blame != "worker":
                 self._trials.fail_unit(trial, event)
             elif order.width > 1:
-                trial.alone = True  # whose fault it is shows when the unit runs by itself
+                trial.isolate(event.unit)  # whose fault it is shows when the unit runs by itself
             else:
                 self._blame.judge_unit(worker, trial, event)
             self._workers.dismiss(worker)
@@ -217,7 +220,8 @@ class MopScheduler:
     def _dispatch(self) -> None:
         state = self.state
         # Evaluations are short, and the search waits for them: they go before training.
-        self._start_evaluations()
+        if state.evaluations.waiting:
+            self._evaluation_orders.give_out(self._with_room() if self.settings.queue_ahead else None)
         changed = state.look_at_all or state.fresh_workers or state.fresh_trials
         if changed and np.count_nonzero(state.board.idle) and np.count_nonzero(state.board.holders):
             self._formation.form()
@@ -253,7 +257,7 @@ class MopScheduler:
         worker = self.state.workers[self.state.board.worker_ids[worker_row]]
         self.state.board.start(worker_row, trial_row, column, self.state.now)
         members = self._bundles.members(trial)
-        self._workers.assign(worker, [self._training_unit(member, worker, column) for member in members])
+        self._workers.assign(worker, [self._training_unit(member, worker, column) for member in members], trial.kin)
 
     def _training_unit(self, trial: TrialRecord, worker: WorkerRecord, column: int) -> RunUnit:
         unit = Unit(trial.id, trial.epoch, self._train[column])
@@ -264,22 +268,3 @@ class MopScheduler:
         final = last and (carry is not None or step == 1)
         trial.running_params = trial.params
         return RunUnit(worker.id, unit, 0, trial.params, trial.latest, step, carry, final, trial.rebased)
-
-    def _start_evaluations(self) -> None:
-        """Idle workers first; where workers are told of units beforehand, those that are never idle take part too."""
-        state, serial = self.state, self.settings.serial_evaluation
-        takers = state.evaluations.takers(state.workers, state.board.idle)
-        if self.settings.queue_ahead and state.evaluations.waiting:
-            takers += state.evaluations.takers(state.workers, self._with_room())
-        for worker in takers:
-            taken = state.evaluations.take(worker.holds, serial)
-            if taken is not None:
-                trial_id, evaluation, partition = taken
-                alone = not evaluation.todo and evaluation.running == 1
-                carry = state.evaluations.carry(trial_id, evaluation, last=alone)
-                final = alone and (carry is not None or not evaluation.measured)
-                unit = Unit(trial_id, evaluation.epoch, partition, "eval")
-                parent, params = evaluation.checkpoint, evaluation.params
-                order = RunUnit(worker.id, unit, 0, params, parent, carry=carry, final=final)
-                self._workers.assign(worker, [order])
-                state.board.occupy(worker.row, state.now)

@@ -58,8 +58,8 @@ class Scenario:
         bandwidth: Bytes a second at which a checkpoint is read.
         queue_ahead: How many units a busy worker is told beforehand.
         max_kills: As in a search: how many workers a unit may lose before its trial fails.
-        fuse: How many trials may train together at most; 1 for never. Those of equal cost can.
-        gain: By how many train together, how many times faster that is: see `World`.
+        fuse: How many trials may train, and be evaluated, together at most; 1 for never. Those of equal cost can.
+        gain: By how many go together, how many times faster that is: see `World`.
         deaths: By the number of a worker, the (dies at, returns at) pairs of its absences, in seconds.
     """
 
@@ -183,7 +183,7 @@ def compute_lower_bound(
 ) -> float:
     """No schedule can be shorter than the busiest worker or the longest trial, with the unit times as they came out.
 
-    It is that of trials that train by themselves: those that train together may take less.
+    It is that of trials that go by themselves: those that go together may take less.
 
     Which worker is busiest depends on which partitions it holds. With one holder a partition and no worker away, the
     bound is that of the best placement. With replicas it is the average worker, and also where there are partitions to

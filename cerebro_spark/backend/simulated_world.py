@@ -49,9 +49,9 @@ class World:
         repair_seconds: Seconds until a worker that died returns, without the partitions it held. Defaults to 0.0.
         late_results: Whether a worker that was given up still reports, too late. Defaults to False.
         speeds_known: Whether workers announce their speed as they join. Defaults to False.
-        gain: By how many trials are trained together, how many times faster that is than one after another, such as
-            `{2: 2.1, 8: 4.3}`. Between these widths it grows with the logarithm of the width; beyond the greatest it
-            stays. Empty by default: workers train the trials of a bundle one after another.
+        gain: By how many trials are trained or evaluated together, how many times faster that is than one after
+            another, such as `{2: 2.1, 8: 4.3}`. Between these widths it grows with the logarithm of the width; beyond
+            the greatest it stays. Empty by default: workers take the trials of an order one after another.
     """
 
     cost: Callable[[Mapping[str, Any]], float]
@@ -67,7 +67,7 @@ class World:
     gain: Mapping[int, float] = field(default_factory=dict)
 
     def gain_at(self, width: int) -> float:
-        """Return how many times faster as many trials are trained together.
+        """Return how many times faster as many trials are trained or evaluated together.
 
         Args:
             width: The number of trials.

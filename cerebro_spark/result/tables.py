@@ -95,7 +95,7 @@ def history_table(view: RunView) -> pd.DataFrame:
 def units_table(view: RunView) -> pd.DataFrame:
     """A row a unit in the order of their ends: who ran it when, and its loss. Times count from the run's start.
 
-    `width` is how many trials were trained at once then, and `seconds` the unit's share of the time.
+    `width` is how many trials were trained, or evaluated, at once then, and `seconds` the unit's share of the time.
     """
     return _table(view.units, list(UnitRow._fields))
 

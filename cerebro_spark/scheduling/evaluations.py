@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from cerebro_spark.events import UnitFinished
 from cerebro_spark.scheduling.board import Bools
@@ -39,10 +39,13 @@ class Evaluations:
         checkpoint: Checkpoint,
         values: Mapping[str, float] | None,
         order: tuple[PartitionId, ...],
+        kin: str = "",
     ) -> Evaluation:
         """The trial has trained its epoch: queue what must be measured of it, in this order if there is one."""
         todo, params, trained = list(order or self._partitions), trial.running_params, trial.trained
-        begun = Evaluation(trial.epoch, checkpoint, todo, params, order, trained=trained, trained_values=values)
+        begun = Evaluation(
+            trial.epoch, checkpoint, todo, params, order, trained=trained, trained_values=values, kin=kin
+        )
         for partition in todo:
             self._waiting[partition][trial.id, trial.epoch] = begun
         return begun
@@ -72,18 +75,30 @@ class Evaluations:
             return []
         return [worker for worker in workers.values() if able[worker.row] and not wanted.isdisjoint(worker.holds)]
 
-    def take(self, held: Collection[PartitionId], serial: bool) -> tuple[TrialId, Evaluation, PartitionId] | None:
-        """The oldest evaluation that can run on one of these partitions. In series, one at a time for an epoch."""
+    def oldest(
+        self, held: Collection[PartitionId], serial: bool, excluded: Collection[TrialId] = ()
+    ) -> tuple[TrialId, Evaluation, PartitionId] | None:
+        """The oldest evaluation that can run on one of these partitions, of a trial that is not excluded."""
         for partition in self._partitions:
             if partition in held:
-                for (trial, _), evaluation in self._waiting[partition].items():
-                    waits = evaluation.running and (serial or self._must_wait(trial, evaluation))
-                    if not waits and not self._out_of_turn(trial, evaluation, partition):
-                        del self._waiting[partition][trial, evaluation.epoch]
-                        evaluation.todo.remove(partition)
-                        evaluation.running += 1
-                        return trial, evaluation, partition
+                for trial, evaluation in self.ready(partition, serial, excluded):
+                    return trial, evaluation, partition
         return None
+
+    def ready(
+        self, partition: PartitionId, serial: bool, excluded: Collection[TrialId] = ()
+    ) -> Iterator[tuple[TrialId, Evaluation]]:
+        """The evaluations that can run on this partition, oldest first. In series, one at a time for an epoch."""
+        for (trial, _), evaluation in self._waiting[partition].items():
+            waits = evaluation.running and (serial or self._must_wait(trial, evaluation))
+            if not waits and trial not in excluded and not self._out_of_turn(trial, evaluation, partition):
+                yield trial, evaluation
+
+    def take(self, trial: TrialId, evaluation: Evaluation, partition: PartitionId) -> None:
+        """An evaluation unit, which was ready, is under way from now on."""
+        del self._waiting[partition][trial, evaluation.epoch]
+        evaluation.todo.remove(partition)
+        evaluation.running += 1
 
     def _must_wait(self, trial: TrialId, evaluation: Evaluation) -> bool:
         """Whether a unit must wait for those that run.

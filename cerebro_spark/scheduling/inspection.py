@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cerebro_spark.errors import SchedulingError
-from cerebro_spark.scheduling.records import TrialRecord, WorkerRecord
+from cerebro_spark.scheduling.records import Evaluation, TrialRecord, WorkerRecord
 from cerebro_spark.scheduling.state import State
 
 
@@ -45,8 +45,22 @@ def _audit_trial(state: State, trial: TrialRecord) -> None:
     kept = state.retention
     _demand(all(c is None or c in kept for c in (trial.latest, trial.best, trial.reported)), f"{trial.id} is kept")
     _demand(all(e.checkpoint in kept for e in trial.evaluations.values()), f"{trial.id}'s evaluated epochs are kept")
+    for evaluation in trial.evaluations.values():
+        _audit_evaluation(state, trial, evaluation)
     if training:
         _demand(training[0].parent == trial.latest, f"{trial.id} trains from its latest checkpoint")
+
+
+def _audit_evaluation(state: State, trial: TrialRecord, evaluation: Evaluation) -> None:
+    """Each partition is measured, under way or waiting, and only once."""
+    name = f"the evaluation of {trial.id} after epoch {evaluation.epoch}"
+    mine = (trial.id, evaluation.epoch, "eval")
+    running = [a for a in state.assignments.values() if (a.unit.trial, a.unit.epoch, a.unit.kind) == mine]
+    _demand(len(running) == evaluation.running, f"{name} counts its units right")
+    partitions = [*evaluation.todo, *evaluation.measured, *(a.unit.partition for a in running)]
+    _demand(len(partitions) == len(set(partitions)), f"{name} has each partition once")
+    widths = [state.orders[a.attempt].width for a in running]
+    _demand(max(widths, default=1) <= state.settings.fuse, f"{name} is in no order that is too large")
 
 
 def _audit_follower(state: State, trial: TrialRecord, leader: TrialRecord) -> None:

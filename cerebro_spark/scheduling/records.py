@@ -42,7 +42,8 @@ class Setbacks:
 class Evaluation:
     """A trained epoch that is being evaluated: which partitions are left, and what was measured so far.
 
-    `params` are those that it was trained with. `order` is the order of partitions that a script demands, if any.
+    `params` are those that it was trained with. `order` is the order of partitions that a script demands, if any. It
+    may be evaluated together with others of equal `kin`, unless it is to be evaluated `alone`.
     """
 
     epoch: int
@@ -56,14 +57,16 @@ class Evaluation:
     trained_values: Mapping[str, float] | None = None
     measured_values: Mapping[str, float] | None = None
     setbacks: dict[PartitionId, Setbacks] = field(default_factory=dict)
+    kin: str = ""
+    alone: bool = False
 
 
 @dataclass(slots=True)
 class OrderRecord:
-    """An order to a worker: a unit of one trial, or one of each member of a bundle, whose trials are `kin`.
+    """An order to a worker: a unit of one trial, or one of each of several trials, which are `kin`.
 
     `number` is the attempt of its first unit, `width` the number of its units. `open` are the attempts that are not
-    over, `results` the (row of the trial, seconds, width) of training units that succeeded.
+    over, `results` the (row of the trial, seconds, width) of units that succeeded.
     """
 
     number: int
@@ -128,6 +131,13 @@ class TrialRecord:
         if unit.kind == "train":
             return self.setbacks
         return self.evaluations[unit.epoch].setbacks.setdefault(unit.partition, Setbacks())
+
+    def isolate(self, unit: Unit) -> None:
+        """Let what this unit is part of, the training of an epoch or its evaluation, go on without other trials."""
+        if unit.kind == "train":
+            self.alone = True
+        elif unit.epoch in self.evaluations:
+            self.evaluations[unit.epoch].alone = True
 
     def all_setbacks(self) -> list[Setbacks]:
         """Return what went wrong with training units, and with each evaluation unit."""

@@ -44,6 +44,7 @@ def with_todays_rules(
         quarantine=QUARANTINE,
         unit_timeout=unit_timeout,
         least_timeout=LEAST_TIMEOUT,
+        fuse_evaluations=True,
     )
 
 

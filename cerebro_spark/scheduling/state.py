@@ -20,8 +20,8 @@ class State:
     """The whole state. `actions` collects what is ordered while one event is handled.
 
     `assignments` are the units that workers have to run, by attempt number, and `orders` the orders they are part of;
-    `given_up` are the cancelled attempts. `widest` is how many units of one kin were computed at once, where workers
-    did not do as many as they were told.
+    `given_up` are the cancelled attempts. `widest` is how many training units of one kin were computed at once, where
+    workers did not do as many as they were told.
     `fresh_workers` and `fresh_trials` are the rows that became available since the policy was last asked, and
     `look_at_all` says that more than that has changed. `let_go` counts, by host, the workers that were dismissed for
     their failures.

@@ -62,7 +62,9 @@ class TimeLimits:
             self._longest = max(self._longest, event.seconds * event.width)
             if event.unit.kind == "eval":
                 trial = event.unit.trial
-                self._evaluated[trial] = max(self._evaluated.get(trial, 0.0), event.seconds)
+                # Alone it takes no longer than together with others.
+                longest = event.seconds * event.width
+                self._evaluated[trial] = max(self._evaluated.get(trial, 0.0), longest)
         elif isinstance(event, PartitionLoaded):
             ordered = self._ordered.pop((event.worker, event.partition), event.at)
             self._longest_load = max(self._longest_load, event.at - ordered)
@@ -104,8 +106,10 @@ class TimeLimits:
         """The seconds after which a unit is taken for stuck; 0 where nothing is known at all."""
         unit, state = order.unit, self._state
         if unit.kind == "eval":
-            known = self._evaluated.get(unit.trial)
-            return _UNKNOWN * self._longest if known is None else _USUAL * known
+            known = [self._evaluated.get(member.unit.trial) for member in order.members]
+            # Those that are to be computed together may turn out to have to run one after another.
+            whole = sum(seconds for seconds in known if seconds is not None)
+            return _UNKNOWN * self._longest if None in known else _USUAL * whole
         trials = [state.trials[member.unit.trial].row for member in order.members]
         worker, costs = state.workers[order.worker].row, state.board.costs
         if not all(map(costs.measured_alone, trials)) or not costs.speed_is_sure(worker, 1):

@@ -80,7 +80,7 @@ class TrialRules:
         self._state.board.costs.set_kin(trial.row, trial.kin)
 
     def _kin_of(self, params: Mapping[str, Any]) -> str:
-        """Return whom a trial may train together with; "" in runs where every trial trains by itself."""
+        """Return whom a trial may go together with; "" in runs where every trial goes by itself."""
         return kin_of(params) if self._state.settings.fuse > 1 else ""
 
     def _check(self, work: Work, trial: TrialRecord) -> None:
@@ -163,7 +163,7 @@ class TrialRules:
         if order is None:
             return None
         state.retention.hold(checkpoint)
-        begun = state.evaluations.begin(trial, checkpoint, values, order)
+        begun = state.evaluations.begin(trial, checkpoint, values, order, self._kin_of(trial.running_params))
         trial.evaluations[trial.epoch] = begun
         return begun
 

@@ -137,7 +137,7 @@ class WorkerRules:
             is_suspect = self._state.orders[attempt] is suspect
             assignment = self.cancel_assignment(attempt, worker)
             if is_suspect and suspect is not None and suspect.width > 1:
-                trial.alone = True  # if one of them kills its workers, it will show which
+                trial.isolate(assignment.unit)  # if one of them kills its workers, it will show which
             elif event.blames_unit and attempt == running:
                 self._trials.record_kill(assignment, worker, event.reason)
         self._state.holdings.release_all(worker)
@@ -170,14 +170,14 @@ class WorkerRules:
 
     # -- assignments
 
-    def assign(self, worker: WorkerRecord, units: Sequence[RunUnit]) -> None:
-        """Give units to a worker in one order, each under a number of its own with which its result must come back."""
+    def assign(self, worker: WorkerRecord, units: Sequence[RunUnit], kin: str) -> None:
+        """Give units of kin to a worker in one order, each under a number of its own by which its result is known."""
         state = self._state
         first = state.attempts + 1
         state.attempts += len(units)
         orders = [replace(unit, attempt=first + place) for place, unit in enumerate(units)]
         attempts = [order.attempt for order in orders]
-        record = OrderRecord(first, attempts, state.trials[orders[0].unit.trial].kin, len(orders))
+        record = OrderRecord(first, attempts, kin, len(orders))
         for order in orders:
             state.assignments[order.attempt] = order
             state.orders[order.attempt] = record

@@ -52,9 +52,9 @@ class TrainingOptions:
             to None: estimated from how often workers die otherwise.
         unit_timeout: The seconds after which a unit, or the loading of a partition, counts as stuck and its worker is
             replaced. Defaults to None: estimated from how long they usually take.
-        fuse: Whether trials that differ in real numbers only, such as a learning rate, may be trained together on one
-            worker: "auto" for as many as is sensible, or how many at most, such as 8. What a trial learns does not
-            depend on it. Defaults to False: every trial is trained by itself.
+        fuse: Whether trials that differ in real numbers only, such as a learning rate, may be trained and evaluated
+            together on one worker: "auto" for as many as is sensible, or how many at most, such as 8. What a trial
+            learns does not depend on it. Defaults to False: every trial goes by itself.
         kind: What the model puts out, where its loss does not tell: see `Result.transform`. Defaults to None: inferred
             from the loss.
         trackers: What records the run as it goes on, such as `[cs.CSVTracker("run.csv")]`. Defaults to `()`: none.

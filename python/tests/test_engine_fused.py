@@ -1,4 +1,4 @@
-"""The engine with trials that train together: workers die with bundles, drivers die in the middle, replays come out."""
+"""The engine with trials that go together: workers die with bundles, drivers die in the middle, replays come out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cerebro_spark.store.local import LocalStore
 from cerebro_spark.turns import Turn
 
 TRIALS = [{"cost": 1.0 + n / 10, "kind": n % 2} for n in range(10)]
-FUSED = replace(SETTINGS, fuse=4, queue_ahead=1)
+FUSED = replace(SETTINGS, fuse=4, fuse_evaluations=True, queue_ahead=1)
 WORLD = World(cost=lambda params: params["cost"], jitter=0.3, gain={4: 3.0})
 
 
@@ -58,7 +58,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
     store = LocalStore(tmp_path_factory.mktemp("whole"))
     engine(store, SimulatedBackend(workers(), WORLD)).run()
     events = logged(store)
-    assert max(event.width for event in events if isinstance(event, UnitFinished)) > 1
+    for kind in ("train", "eval"):
+        assert max(e.width for e in events if isinstance(e, UnitFinished) and e.unit.kind == kind) > 1
     return events
 
 

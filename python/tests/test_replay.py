@@ -144,6 +144,7 @@ def test_every_run_can_be_replayed(
         serial_evaluation=serial,
         objective=Objective("loss", "min"),
         fuse=fuse,
+        fuse_evaluations=True,
     )
     trouble = Trouble(deaths[0], worker_faults=faults, trial_faults=faults, stops=stops, gain=gain)
     events = wild_run(seed, first, trials, most, trouble)

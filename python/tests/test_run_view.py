@@ -49,7 +49,9 @@ LOSS = Objective("val_loss", "min")
 @given(seed=st.integers(0, 10**6), trouble=TROUBLES, stops=st.sampled_from([0.0, 0.02]), fuse=st.sampled_from([1, 4]))
 def test_wild_runs_and_their_replays_give_the_same_view(seed: int, trouble: Trouble, stops: float, fuse: int) -> None:
     """Warm starts, new params in the middle of an epoch, metrics of all kinds, stops; and a script that repeats it."""
-    settings = Settings(PARTITIONS, workers=2, seed=seed, objective=LOSS, max_kills=99, fuse=fuse)
+    settings = Settings(
+        PARTITIONS, workers=2, seed=seed, objective=LOSS, max_kills=99, fuse=fuse, fuse_evaluations=True
+    )
     stopped: set[str] = set()
     backend = WildBackend(2, replace(trouble, stops=stops, gain=fuse), seed, stopped)
     turns, live, engine = run_watched(WildSearch(seed, 3 * fuse, 8, stopped), settings, backend)

@@ -64,6 +64,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 "kill_rule": st.sampled_from(["in a row", "hosts", "chance"]),
                 "unit_timeout": st.sampled_from([None, 9.0]),
                 "least_timeout": st.sampled_from([None, 5.0]),
+                "fuse_evaluations": st.sampled_from([True, True, False]),
             }
         ),
     )

@@ -1,4 +1,4 @@
-"""Trials that train together, in virtual time: nothing is lost, what is gained arrives, and nothing gets slower."""
+"""Trials that go together, in virtual time: nothing is lost, what is gained arrives, and nothing gets slower."""
 
 from __future__ import annotations
 
@@ -68,6 +68,21 @@ def test_what_eight_at_once_gain_arrives(jitter: float) -> None:
     assert alone.makespan >= 4.1 * together.makespan
 
 
+@pytest.mark.parametrize(("ahead", "least"), [(0, 4.2), (1, 3.95)], ids=["", "told beforehand"])
+def test_what_eight_at_once_gain_arrives_with_evaluations_too(ahead: int, least: float) -> None:
+    setting = {"trials": 64, "workers": 8, "epochs": 3, "validation": 8, "jitter": 0.05, "queue_ahead": ahead}
+    alone = simulate(Scenario(**setting))  # type: ignore[arg-type]
+    together = simulate(Scenario(**setting, fuse=32, gain=EIGHT))  # type: ignore[arg-type]
+    assert alone.makespan >= least * together.makespan
+
+
+def test_evaluations_that_cannot_be_stacked_take_no_longer() -> None:
+    setting = {"trials": 16, "workers": 8, "epochs": 3, "validation": 8, "jitter": 0.05}
+    alone = simulate(Scenario(**setting))  # type: ignore[arg-type]
+    together = simulate(Scenario(**setting, fuse=32))  # type: ignore[arg-type]
+    assert together.makespan <= 1.02 * alone.makespan
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("gain", [EIGHT, MEASURED, NOTHING], ids=["4.3 x at 8", "measured", "cannot be stacked"])
 @pytest.mark.parametrize("known", [True, False], ids=["known", "learnt"])
@@ -98,6 +113,13 @@ def test_those_that_ran_together_are_one_bar() -> None:
     assert [bar.end - bar.start for bar in bars] == pytest.approx([2.0, 2.0])
     assert sum(row.seconds for row in rows) == pytest.approx(4.0)
     assert len({row.bundle for row in rows}) == 2
+
+
+def test_those_that_were_evaluated_together_are_one_bar() -> None:
+    scenario = Scenario(trials=4, workers=1, epochs=1, validation=1, fuse=4, gain={4: 2.0})
+    train, evaluation = bars_of(simulate(scenario, keep_units=True).timeline.units)
+    assert [(bar.kind, bar.label) for bar in (train, evaluation)] == [("train", "4 trials"), ("eval", "4 trials")]
+    assert evaluation.end - evaluation.start == pytest.approx(4 / 3 / 2.0)
 
 
 def test_those_that_ran_one_after_another_are_bars_of_their_own() -> None:

@@ -31,11 +31,12 @@ from cerebro_spark.errors import (
 )
 from cerebro_spark.events import Blame, RunUnit, UnitFailed, UnitFinished
 from cerebro_spark.store import paths
-from cerebro_spark.trainer.base import Member, TrainedMember, Trainer
+from cerebro_spark.trainer.base import EvaluatedMember, Member, TrainedMember, Trainer
 from cerebro_spark.trainer.feed import Feed, batch_size_of
 from cerebro_spark.types import Checkpoint, Metrics, PartitionId, WorkerId
 
 Parent = Path | bytes
+Outcome = TrainedMember | EvaluatedMember | Exception
 # Events get their time from the driver's clock, when it receives them.
 UNKNOWN_TIME = 0.0
 
@@ -124,14 +125,24 @@ class UnitRunner:
             except Exception as error:
                 self._blame(unit, error)
         self._waited = time.perf_counter() - self._computed if self._computed else 0.0
-        outcomes: Sequence[TrainedMember | Exception]
-        try:
-            outcomes = self.trainer().train_together(list(members.values()), self._job.digest)
-        except Exception as error:
-            outcomes = [error] * len(members)
+        outcomes = self._compute_together(order, list(members.values()))
         self._computed = time.perf_counter()
-        trained = [unit for unit in order.members if unit.attempt in members]
-        self._saving.submit(self._store_together, list(zip(trained, outcomes, strict=True)), self._waited)
+        computed = [unit for unit in order.members if unit.attempt in members]
+        results = list(zip(computed, outcomes, strict=True))
+        if order.unit.kind == "eval":
+            self._report_together(results, self._waited)
+        else:
+            self._saving.submit(self._report_together, results, self._waited)
+
+    def _compute_together(self, order: RunUnit, members: Sequence[Member]) -> Sequence[Outcome]:
+        """Return what came of each member; an error of all of them is each one's."""
+        try:
+            trainer = self.trainer()
+            if order.unit.kind == "eval":
+                return trainer.evaluate_together(members)
+            return trainer.train_together(members, self._job.digest)
+        except Exception as error:
+            return [error] * len(members)
 
     def _make_member(self, order: RunUnit, parent: Future[Parent] | None) -> Member:
         source, digest = None, ""
@@ -141,10 +152,10 @@ class UnitRunner:
         feed = self._feed(order)
         return Member(order.unit, order.params, feed, source, digest, order.rebased, carry, order.final)
 
-    def _store_together(self, outcomes: Sequence[tuple[RunUnit, TrainedMember | Exception]], waited: float) -> None:
-        """Store the checkpoints of a bundle, then report all of its units: they become one turn of the run."""
+    def _report_together(self, results: Sequence[tuple[RunUnit, Outcome]], waited: float) -> None:
+        """Store what is left of units that were ordered together, then report all: they become one turn of the run."""
         ready: list[UnitFinished] = []
-        for order, outcome in outcomes:
+        for order, outcome in results:
             if self._abandoned.is_set():
                 return
             if isinstance(outcome, Exception):
@@ -157,22 +168,25 @@ class UnitRunner:
         for report in ready:
             self._report(report)
 
-    def _store_member(self, order: RunUnit, trained: TrainedMember, waited: float) -> UnitFinished:
-        unit, attempt, saved = order.unit, order.attempt, trained.saved
-        metrics = store_large_states(trained.metrics, self._job, unit.trial, attempt, final=order.final)
-        checkpoint = Checkpoint(unit.trial, unit.epoch, order.step, attempt, saved.bytes, saved.digest)
-        self._job.store.write(paths.checkpoint(self._job.run, checkpoint), trained.checkpoint.getbuffer())
+    def _store_member(self, order: RunUnit, done: TrainedMember | EvaluatedMember, waited: float) -> UnitFinished:
+        """Store large states of metrics, and the checkpoint of a training unit; return the report."""
+        unit, attempt, checkpoint = order.unit, order.attempt, None
+        metrics = store_large_states(done.metrics, self._job, unit.trial, attempt, final=order.final)
+        if isinstance(done, TrainedMember):
+            saved = done.saved
+            checkpoint = Checkpoint(unit.trial, unit.epoch, order.step, attempt, saved.bytes, saved.digest)
+            self._job.store.write(paths.checkpoint(self._job.run, checkpoint), done.checkpoint.getbuffer())
         return UnitFinished(
             UNKNOWN_TIME,
             self._name,
             unit,
             attempt,
-            trained.seconds,
+            done.seconds,
             checkpoint,
             metrics,
-            trained.values,
+            done.values,
             waited,
-            width=trained.width,
+            width=done.width,
         )
 
     def _perform(self, order: RunUnit, parent: Future[Parent] | None) -> tuple[Metrics, dict[str, float] | None]:

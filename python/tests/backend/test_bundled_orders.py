@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,17 @@ import cerebro_spark as cs
 from cerebro_spark import hp
 from cerebro_spark.backend.driver.deadlines import Deadlines
 from cerebro_spark.backend.driver.workers import WorkerHandle
-from cerebro_spark.backend.wire.messages import UnitStarted, pack, unpack_order
-from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.backend.job import Job
+from cerebro_spark.backend.wire.messages import Stop, UnitStarted, pack, unpack_order
+from cerebro_spark.backend.worker.worker import Worker
+from cerebro_spark.errors import ConfigurationError, TrialFailed
 from cerebro_spark.eventlog import EventLog
-from cerebro_spark.events import RunStarted, RunUnit, UnitFailed, UnitFinished
+from cerebro_spark.events import LoadPartition, RunStarted, RunUnit, UnitFailed, UnitFinished
 from cerebro_spark.outcomes import view_of
+from cerebro_spark.store import paths
 from cerebro_spark.store.local import LocalStore
+from cerebro_spark.trainer.base import EvaluatedMember, Hooks, Member
+from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.types import Checkpoint, Metrics, Unit
 
 
@@ -48,6 +55,58 @@ def test_a_clock_runs_until_the_last_of_them_is_reported() -> None:
     deadlines.note_report(handle, finished(2), 11.0)
     assert deadlines.overdue([handle], 1e9) == []
     assert handle.orders == {}
+
+
+class Measuring:
+    """Stands for a trainer: it evaluates two together, and a third fails."""
+
+    def evaluate_together(self, members: Sequence[Member]) -> list[EvaluatedMember | Exception]:
+        self.members = members
+        found = EvaluatedMember(Metrics({"loss": 1.0}, {"loss": 2.0}), {"loss": 0.5}, width=2, seconds=0.25)
+        return [found, TrialFailed("boom"), found]
+
+
+class Broken:
+    def evaluate_together(self, members: Sequence[Member]) -> list[EvaluatedMember | Exception]:
+        raise OSError("no memory")
+
+
+def evaluated(folder: Path, trainer: Any, missing: Sequence[int] = ()) -> list[Any]:
+    """What a worker says of an order of evaluations; the checkpoints of some attempts are not in the store."""
+    dataset, said = small_dataset(folder, partitions=1), list[Any]()
+    job = Job("r1", dataset.store, dataset, TrainerSpec(Hooks(torch_model_fn), framework="torch"))
+    (partition,) = [partition.id for partition in dataset.partitions if partition.split == "validation"]
+    units = []
+    for attempt in range(1, 4 + len(missing)):
+        parent = Checkpoint(f"t{attempt}", 1, 1, 10 + attempt, 4)
+        if attempt not in missing:
+            dataset.store.write(paths.checkpoint("r1", parent), b"1234")
+        unit = Unit(f"t{attempt}", 1, partition, "eval")
+        units.append(RunUnit("w0", unit, attempt, {"lr": 0.1}, parent, final=True))
+    worker = Worker("w0", job, said.append)
+    worker._units._trainer = trainer
+    worker.take(LoadPartition("w0", partition))
+    worker.take(replace(units[0], others=tuple(units[1:])))
+    worker.take(Stop())
+    worker.work()
+    return [message for message in said if isinstance(message, UnitStarted | UnitFinished | UnitFailed)]
+
+
+def test_a_worker_evaluates_them_together_and_reports_each(tmp_path: Path) -> None:
+    trainer = Measuring()
+    started, missed, failed, *finished = evaluated(tmp_path, trainer, missing=[2])
+    assert started == UnitStarted(1)
+    assert (missed.attempt, failed.attempt, failed.blame) == (2, 3, "trial")
+    assert [report.attempt for report in finished] == [1, 4]
+    assert {(report.width, report.seconds, report.checkpoint) for report in finished} == {(2, 0.25, None)}
+    assert [report.values for report in finished] == [{"loss": 0.5}] * 2
+    assert [member.unit.trial for member in trainer.members] == ["t1", "t3", "t4"]
+    assert all(member.final and member.source is not None for member in trainer.members)
+
+
+def test_what_fails_all_of_them_is_reported_of_each(tmp_path: Path) -> None:
+    _, *failed = evaluated(tmp_path, Broken())
+    assert [(report.attempt, report.blame) for report in failed] == [(1, "worker"), (2, "worker"), (3, "worker")]
 
 
 @pytest.mark.parametrize("value", [True, 1, 0, -3, 2.0, "yes", None])
@@ -83,8 +142,12 @@ def test_trials_that_go_together_learn_what_they_learn_by_themselves(tmp_path: P
     together, result = searched(tmp_path, "together", fuse=4)
     assert len(alone) == 16
     assert together == alone, "every checkpoint, to the last bit"
+    measured = ["trial", "epoch", "loss", "val_loss"]
+    assert result.history[measured].equals(plain.history[measured]), "and all that was measured"
     assert set(plain.units["width"]) == {1}
-    assert result.units.groupby("bundle").size().max() == 4, "four were ordered at once"
+    for kind in ("train", "eval"):
+        units = result.units[result.units["kind"] == kind]
+        assert units.groupby("bundle").size().max() == 4, "four were ordered at once"
     turns = list(EventLog(LocalStore(str(tmp_path / "runs")), "together").turns())
     started = turns[0].events[0]
     assert isinstance(started, RunStarted)

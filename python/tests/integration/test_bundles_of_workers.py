@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +18,11 @@ from small_search import small_dataset, torch_model_fn
 
 from cerebro_spark import hp, runs
 from cerebro_spark.backend.local import LocalBackend
+from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import Event, UnitFinished, WorkerLost
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.search import FixedSearch
+from cerebro_spark.store.base import Store
 from cerebro_spark.trainer.base import Hooks, Trainer
 from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.tune.algorithms.halving import ASHAAlgorithm
@@ -51,6 +54,13 @@ def widths(events: Sequence[Event]) -> set[int]:
     return {event.width for event in events if isinstance(event, UnitFinished) and event.unit.kind == "train"}
 
 
+def widest_order(store: Store, run: str, kind: str) -> int:
+    """How many units of a kind were given out in one order at most."""
+    orders = [order for turn in EventLog(store, run).turns() for outcome in turn.outcomes for order in outcome.orders]
+    bundles = [order.bundle for order in orders if order.unit.kind == kind and order.bundle is not None]
+    return max(Counter(bundles).values(), default=1)
+
+
 def pids(backend: LocalBackend) -> list[int]:
     return [handle.pid for handle in backend._run.pool.handles.values() if handle.pid]
 
@@ -60,6 +70,7 @@ def test_every_member_has_the_weights_of_a_plain_loop(tmp_path: Path) -> None:
     runs.execute(recipe, recipe.dataset.store, LocalBackend(2, threads=1), "r1")
     events = check_run(recipe.dataset, "r1", len(CONFIGURATIONS), EPOCHS, SEED)
     assert max(widths(events)) > 1
+    assert widest_order(recipe.dataset.store, "r1", "eval") > 1
 
 
 def test_workers_with_bundles_are_killed_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
@@ -88,3 +99,4 @@ def test_asha_in_bundles_is_replayed_without_them_bit_for_bit(tmp_path: Path) ->
     again = runs.replay(store, "r1", LocalBackend(1, threads=1))  # it compares the digest of every unit
     assert max(widths(logged(store, "r1"))) > 1
     assert widths(logged(store, again)) == {1}
+    assert (widest_order(store, "r1", "eval") > 1, widest_order(store, again, "eval")) == (True, 1)
