@@ -116,7 +116,10 @@ class Auditor:
         self.outstanding = {a: order for a, order in self.outstanding.items() if order.worker != worker}
 
     def _together(self, order: RunUnit) -> None:
-        """Those that train together differ in real numbers only, and have done the same of their epochs."""
+        """Those that train together differ in real numbers only, and have done the same of their epochs.
+
+        Those that follow scripts go different ways through an epoch.
+        """
         members = order.members
         self.widths.append(len(members))
         assert len(members) <= self.settings.fuse
@@ -124,8 +127,9 @@ class Auditor:
         assert len({(member.worker, member.unit.partition, member.unit.kind) for member in members}) == 1
         assert not any(member.others for member in order.others)
         assert len({repr(_without_numbers(member.params)) for member in members}) == 1, f"{members} are no kin"
-        assert len({self._done(member) for member in members}) == 1, f"{members} do not keep step"
-        if order.unit.kind == "eval" or self.settings.script:
+        same = len({self._done(member) for member in members}) == 1
+        assert same or self.settings.script, f"{members} do not keep step"
+        if order.unit.kind == "eval":
             assert len(members) == 1
 
     def _done(self, order: RunUnit) -> tuple[str, ...]:
