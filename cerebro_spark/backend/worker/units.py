@@ -172,7 +172,8 @@ class UnitRunner:
             metrics,
             trained.values,
             waited,
-            width=trained.width,
+            trained.steps,
+            trained.width,
         )
 
     def _perform(self, order: RunUnit, parent: Future[Parent] | None) -> tuple[Metrics, dict[str, float] | None]:
