@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cerebro_spark.data.loading.cache_root import CacheRoot, disk_folder, shared_memory_folder
 from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.store import spooling
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.opening import open_store
 
@@ -26,10 +27,10 @@ class Leftover:
 def clean(
     store: str | Store | None = None, *, older_than: float | None = None, dry_run: bool = False
 ) -> list[Leftover]:
-    """Free what is unused in this user's cache on this host, and what writers that died left in a store.
+    """Free what is unused in this user's cache on this host, and what died on its way to a store or in it.
 
     Args:
-        store: The store, or its URL; None (the default) for the cache alone.
+        store: The store, or its URL; None (the default) for this host alone.
         older_than: The age in days from which unfinished writes count as left by the dead. None (the default) is a
             day, and a week for a folder of `prepare`: a younger one may still be written.
         dry_run: Whether to find only, and to remove nothing.
@@ -43,6 +44,7 @@ def clean(
     if older_than is not None and not older_than >= 0:
         raise ConfigurationError(f"`older-than` is {older_than}, but must be a number of days, 0 or more")
     found = [left for folder in (shared_memory_folder(), disk_folder()) for left in _clean_cache(folder, dry_run)]
+    found += _clean_uploads(DAY if older_than is None else older_than * DAY, dry_run)
     return found if store is None else [*found, *_clean_store(open_store(store), older_than, dry_run)]
 
 
@@ -76,6 +78,13 @@ def _clean_cache(folder: Path, dry_run: bool) -> Iterator[Leftover]:
     finally:
         # A worker that left meanwhile took this process for a user, and did not tidy up.
         root.leave(tidy=not dry_run or not root.was_empty)
+
+
+def _clean_uploads(older_than: float, dry_run: bool) -> Iterator[Leftover]:
+    for path, size in spooling.find_abandoned(older_than).items():
+        yield Leftover(str(path), size, "an upload that never ended")
+        if not dry_run:
+            path.unlink(missing_ok=True)
 
 
 def _clean_store(store: Store, older_than: float | None, dry_run: bool) -> Iterator[Leftover]:

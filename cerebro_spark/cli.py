@@ -233,7 +233,7 @@ _SHOW = {
     "run": _value("RUN", "the id of the run, as `cerebro-spark runs STORE` lists it"),
     "--plot": _value("FILE.png", "draw learning curves, params and a Gantt chart"),
 }
-_AGE = "age in days from which on an unfinished write in the store is dead (default: 1; 7 for data sets)"
+_AGE = "age in days from which on an unfinished write or upload is dead (default: 1; 7 for data sets)"
 _CLEAN = {
     "--store": _value("URL", "clean this store too: a folder, hdfs://..., s3://..."),
     "--older-than": {**_value("DAYS", _AGE), "type": float},
@@ -264,7 +264,7 @@ _COMMANDS: dict[str, tuple[_Run, str, str, dict[str, dict[str, Any]]]] = {
     "clean": (
         _clean,
         "delete unused files of the cache and of a store",
-        "Delete unused files of this host's cache, and unfinished writes of dead processes in a store.",
+        "Delete unused files of this host's cache, and what dead processes left of uploads, and in a store.",
         _CLEAN,
     ),
 }

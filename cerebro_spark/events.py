@@ -69,8 +69,9 @@ class Settings:
     `smallest_batch` joins the one before it; it used to be kept. A unit or a load may take `unit_timeout` seconds, or,
     if that is None, `least_timeout` and more where more is usual (see `scheduling/time_limits.py`); once there was no
     limit. `digest` is the algorithm of the digests of checkpoints. Up to `fuse` trials train together (see
-    `scheduling/bundles.py`); once every trial trained by itself. With `fuse_evaluations` they are evaluated together
-    too (see `scheduling/evaluation_orders.py`); once every evaluation went by itself.
+    `scheduling/bundles.py`, and `scheduling/script_bundles.py` where they follow a script); once every trial trained by
+    itself. With `fuse_evaluations` they are evaluated together too (see `scheduling/evaluation_orders.py`); once every
+    evaluation went by itself.
     """
 
     partitions: tuple[Partition, ...]

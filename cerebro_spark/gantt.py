@@ -1,6 +1,6 @@
 """Draws a run: a lane a worker, a colour a trial, failures marked. It reads nothing but a timeline.
 
-Units that were computed together are one bar, in the colour of the first trial, with the number of trials on it.
+Units that were computed together are one bar, with a stripe for each trial and their number on it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ _DEATH = {"marker": "X", "color": "#d62728", "markersize": 9, "markeredgecolor":
 
 
 class Bar(NamedTuple):
-    """A bar of the chart: a unit, or units of several trials that were computed together."""
+    """A bar of the chart: a unit of one trial, or units of several trials that were computed together."""
 
     start: float
     end: float
-    trial: str
+    trials: tuple[str, ...]
     kind: str
-    width: int = 1
+
+    @property
+    def width(self) -> int:
+        return len(self.trials)
 
     @property
     def label(self) -> str:
-        return self.trial if self.width == 1 else f"{self.width} trials"
+        return self.trials[0] if self.width == 1 else f"{self.width} trials"
 
 
 def draw(timeline: Timeline, path: str | os.PathLike[str], title: str) -> None:
@@ -88,27 +91,51 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def _draw_bars(axes: Any, timeline: Timeline, lanes: dict[str, int], trials: dict[str, int]) -> None:
-    """One collection a lane: thousands of bars as single shapes would take minutes."""
     edge = 0.6 if len(timeline.units) <= 4000 else 0.0
     for worker, lane in lanes.items():
         bars = bars_of([unit for unit in timeline.units if unit.worker == worker])
-        spans = [(bar.start, bar.end - bar.start) for bar in bars]
-        colours = [(*colour(trials[bar.trial]), 1.0 if bar.kind == "train" else 0.5) for bar in bars]
-        axes.broken_barh(spans, (lane - 0.38, 0.76), facecolors=colours, edgecolor="white", linewidth=edge)
+        for width in sorted({bar.width for bar in bars}):
+            _draw_stripes(axes, [bar for bar in bars if bar.width == width], lane, trials)
+        axes.broken_barh(_spans(bars), (lane - 0.38, 0.76), facecolor="none", edgecolor="white", linewidth=edge)
         if len(timeline.units) <= _MOST_LABELS:
             for bar in bars:
                 axes.text((bar.start + bar.end) / 2, lane, bar.label, **_LABEL)
 
 
+def _draw_stripes(axes: Any, bars: list[Bar], lane: int, trials: dict[str, int]) -> None:
+    """Draw bars of one width, a collection for each stripe: thousands of bars as single shapes would take minutes."""
+    width, spans = bars[0].width, _spans(bars)
+    for stripe in range(width):
+        colours = [(*colour(trials[bar.trials[stripe]]), 1.0 if bar.kind == "train" else 0.5) for bar in bars]
+        low = lane - 0.38 + 0.76 * stripe / width
+        axes.broken_barh(spans, (low, 0.76 / width), facecolors=colours, edgecolor="none")
+
+
+def _spans(bars: list[Bar]) -> list[tuple[float, float]]:
+    return [(bar.start, bar.end - bar.start) for bar in bars]
+
+
 def bars_of(units: list[UnitRow]) -> list[Bar]:
     """Return the bars of one worker's units."""
-    together: dict[int, list[UnitRow]] = {}
+    orders: dict[int, list[UnitRow]] = {}
     for unit in units:
-        together.setdefault(unit.bundle if unit.width > 1 else -unit.attempt, []).append(unit)
-    return [
-        Bar(min(u.start for u in rows), max(u.end for u in rows), rows[0].trial, rows[0].kind, len(rows))
-        for rows in together.values()
-    ]
+        orders.setdefault(unit.bundle or unit.attempt, []).append(unit)
+    return [bar for rows in orders.values() for bar in _bars_of_order(rows)]
+
+
+def _bars_of_order(rows: list[UnitRow]) -> list[Bar]:
+    """Return one bar for units that were computed together, and one for each that was not.
+
+    All units of an order may be reported at its end. Then those before the last one end where the next one begins.
+    """
+    bars: list[Bar] = []
+    together = [row for row in rows if row.width > 1]
+    parts = [[row] for row in rows if row.width == 1] + ([together] if together else [])
+    for part in reversed(parts):
+        end = min([max(row.end for row in part), *(bar.start for bar in bars)])
+        lasted = max([sum(row.seconds for row in part), *(row.end - row.start for row in part)])
+        bars.insert(0, Bar(end - lasted, end, tuple(row.trial for row in part), part[0].kind))
+    return bars
 
 
 def _draw_absences(axes: Any, timeline: Timeline, lanes: dict[str, int]) -> None:

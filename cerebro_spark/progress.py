@@ -16,7 +16,7 @@ from cerebro_spark.events import Event, PartitionLost, RunStarted, UnitFailed, W
 from cerebro_spark.run_view import RunView
 from cerebro_spark.timeline import Timeline
 from cerebro_spark.turns import Turn
-from cerebro_spark.types import Report, Unit
+from cerebro_spark.types import Report
 
 _log = logging.getLogger("cerebro_spark")
 
@@ -39,7 +39,7 @@ def describe(view: RunView) -> str:
     return " | ".join(parts)
 
 
-def _say(event: Event, reports: Sequence[Report], view: RunView, before: Sequence[Unit]) -> None:
+def _say(event: Event, reports: Sequence[Report], view: RunView, before: Sequence[str]) -> None:
     """Say in the log what happened: at level WARNING what went wrong, with worker, host and trial; at INFO the rest.
 
     Args:
@@ -54,7 +54,7 @@ def _say(event: Event, reports: Sequence[Report], view: RunView, before: Sequenc
     elif isinstance(event, WorkerJoined):
         _log.info("worker %s is up", who)
     elif isinstance(event, WorkerLost):
-        doing = f" while it had {', '.join(map(str, before))}" if before else ""
+        doing = f" while it had {', '.join(before)}" if before else ""
         level = logging.WARNING if event.blames_unit else logging.INFO  # with its driver every worker is lost
         _log.log(level, "worker %s is lost%s: %s", who, doing, event.reason)
     elif isinstance(event, UnitFailed):
@@ -103,7 +103,7 @@ class Progress:
         """Take in a turn of one event."""
         (event,) = step.events
         worker = self.view.workers.get(getattr(event, "worker", ""))
-        before = [assigned.unit for assigned in worker.queue] if worker is not None else []
+        before = worker.orders if worker is not None else []
         self.view.apply(step)
         _say(event, step.reports, self.view, before)
 

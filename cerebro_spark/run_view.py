@@ -103,6 +103,19 @@ class WorkerView(NamedTuple):
         return sum(assigned.order == self.queue[0].order for assigned in self.queue)
 
     @property
+    def orders(self) -> list[str]:
+        """What it has to do, in words: the first unit of each order, and how many trials go with it.
+
+        >>> bundle = [AssignedUnit(n, Unit(f"t{n}", 1, "p0"), {}, bundle=1) for n in (1, 2, 3)]
+        >>> WorkerView("w0", queue=(*bundle, AssignedUnit(4, Unit("t4", 1, "p1"), {}))).orders
+        ['t1/1/p0 and 2 more trials', 't4/1/p1']
+        """
+        units: dict[int, list[Unit]] = {}
+        for assigned in self.queue:
+            units.setdefault(assigned.order, []).append(assigned.unit)
+        return [f"{first}{f' and {len(more)} more trials' if more else ''}" for first, *more in units.values()]
+
+    @property
     def activity(self) -> str:
         """What it does now, in words.
 
@@ -112,8 +125,7 @@ class WorkerView(NamedTuple):
         if not self.up:
             return "gone"
         if self.queue:
-            more = self.together - 1
-            return f"{self.queue[0].unit}{f' and {more} more trials' if more else ''}"
+            return self.orders[0]
         return f"loading {', '.join(self.loading)}" if self.loading else "idle"
 
 

@@ -165,6 +165,7 @@ def replay(
     *,
     store_patience: float = PATIENCE,
     data_store: StoreLike | None = None,
+    fuse: int = 1,
 ) -> str:
     """Train a run again as it was trained, from its log, its recipe and its partitions.
 
@@ -178,6 +179,7 @@ def replay(
         store_patience: The seconds for which a failing store is tried again.
         data_store: The store of the data, if it is neither in `store` nor where it was. Defaults to None: it is looked
             for.
+        fuse: How many trials may train together, whether they did then or not. Defaults to 1: each by itself.
 
     Returns:
         The id of the new run.
@@ -189,7 +191,7 @@ def replay(
     recipe, events = read(place, run)
     recipe = _with_data(recipe, (), run, place, data_store)
     script = RunScript.from_events(events)
-    again = with_threads(dataclasses.replace(recipe, search=ReplaySearch(script)), script.threads)
+    again = with_threads(dataclasses.replace(recipe, search=ReplaySearch(script), fuse=fuse), script.threads)
     return execute(again, place, backend, new, observers, progress, store_patience=store_patience)
 
 

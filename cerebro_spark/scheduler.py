@@ -7,7 +7,7 @@ always give the same actions, so that a run can be repeated from its log. A poli
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,7 @@ from cerebro_spark.scheduling.evaluation_orders import EvaluationOrders
 from cerebro_spark.scheduling.forming import BundleFormation
 from cerebro_spark.scheduling.inspection import audit
 from cerebro_spark.scheduling.records import OrderRecord, TrialRecord, WorkerRecord
+from cerebro_spark.scheduling.script_bundles import ScriptBundles
 from cerebro_spark.scheduling.settings import check_settings
 from cerebro_spark.scheduling.state import make_state
 from cerebro_spark.scheduling.time_limits import TimeLimits
@@ -76,6 +77,7 @@ class MopScheduler:
         self.finished = False
         self._bundles = BundleRules(self.state)
         self._formation = BundleFormation(self.state, self._bundles)
+        self._script_bundles = ScriptBundles(self.state)
         self._trials = TrialRules(self.state, self._bundles)
         self._workers = WorkerRules(self.state, self._trials, self._bundles)
         self._blame = BlameRules(self.state, self._trials, self._workers)
@@ -222,6 +224,8 @@ class MopScheduler:
         # Evaluations are short, and the search waits for them: they go before training.
         if state.evaluations.waiting:
             self._evaluation_orders.give_out(self._with_room() if self.settings.queue_ahead else None)
+        if self._script_bundles.must_wait():
+            return
         changed = state.look_at_all or state.fresh_workers or state.fresh_trials
         if changed and np.count_nonzero(state.board.idle) and np.count_nonzero(state.board.holders):
             self._formation.form()
@@ -237,8 +241,10 @@ class MopScheduler:
     def _start_chosen(self, changes: Changes, eligible: Bools) -> None:
         """Start the units that the policy chooses for these workers."""
         self.view.now = self.state.now
-        for choice in self._policy(self.view, changes, eligible):
-            self._start_training(*choice)
+        choices = self._policy(self.view, changes, eligible)
+        chosen = {choice.trial for choice in choices}
+        for choice in choices:
+            self._start_training(*choice, chosen)
 
     def _is_incomplete(self) -> bool:
         """Whether a bundle has reported some of its units: the others, and what the search makes of them, come soon."""
@@ -252,11 +258,13 @@ class MopScheduler:
             room[worker.row] = 1 <= len(orders) <= self.settings.queue_ahead
         return room
 
-    def _start_training(self, worker_row: int, trial_row: int, column: int) -> None:
+    def _start_training(self, worker_row: int, trial_row: int, column: int, chosen: Collection[int]) -> None:
         trial = self.state.trials[self.state.board.trial_ids[trial_row]]
         worker = self.state.workers[self.state.board.worker_ids[worker_row]]
-        self.state.board.start(worker_row, trial_row, column, self.state.now)
-        members = self._bundles.members(trial)
+        companions = self._script_bundles.companions(trial, column, chosen)
+        for head in (trial, *companions):
+            self.state.board.start(worker_row, head.row, column, self.state.now)
+        members = [*self._bundles.members(trial), *companions]
         self._workers.assign(worker, [self._training_unit(member, worker, column) for member in members], trial.kin)
 
     def _training_unit(self, trial: TrialRecord, worker: WorkerRecord, column: int) -> RunUnit:

@@ -8,14 +8,15 @@ from typing import NamedTuple
 
 from cerebro_spark.events import Event, UnitFinished, WorkerJoined, WorkerLost
 from cerebro_spark.turns import Turn, UnitOrder
-from cerebro_spark.types import TrialId, UnitKind, WorkerId
+from cerebro_spark.types import Steps, TrialId, UnitKind, WorkerId
 
 
 class UnitRow(NamedTuple):
     """A unit that counts: one that was given up, and reported too late, is none. Times are seconds of the run.
 
     `width` is how many units, each of another trial, were computed at once from `start` to `end`; `seconds` is this
-    one's share of that time. `bundle` is equal for the units of one order: the attempt of the first of them.
+    one's share of that time. `bundle` is equal for the units of one order: the attempt of the first of them. `steps`
+    says how the steps of a training unit were taken.
     """
 
     trial: TrialId
@@ -31,6 +32,7 @@ class UnitRow(NamedTuple):
     attempt: int
     width: int = 1
     bundle: int = 0
+    steps: Steps = ""
 
 
 class Absence(NamedTuple):
@@ -112,9 +114,8 @@ class Timeline:
             host, start = self.hosts.get(event.worker, ""), event.at - event.seconds * event.width
             times = (start, event.at, event.seconds)
             bundle = self._bundles.pop(event.attempt, event.attempt)
-            self.units.append(
-                UnitRow(*event.unit, event.worker, host, *times, loss, event.attempt, event.width, bundle)
-            )
+            computed = (event.attempt, event.width, bundle, event.steps)
+            self.units.append(UnitRow(*event.unit, event.worker, host, *times, loss, *computed))
 
     def _joined(self, event: WorkerJoined) -> None:
         self.joined.setdefault(event.worker, event.at)

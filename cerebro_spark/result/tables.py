@@ -96,6 +96,8 @@ def units_table(view: RunView) -> pd.DataFrame:
     """A row a unit in the order of their ends: who ran it when, and its loss. Times count from the run's start.
 
     `width` is how many trials were trained, or evaluated, at once then, and `seconds` the unit's share of the time.
+    `steps` is how the steps of a training unit were taken: "eager", "graph" (a CUDA graph), "stacked" (one model of
+    several trials), or "" where that is not known or no choice.
     """
     return _table(view.units, list(UnitRow._fields))
 

@@ -6,7 +6,8 @@ of events in a replay does not matter. A trial never does what its script does n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from cerebro_spark.errors import SchedulingError
 from cerebro_spark.events import TrialScript
@@ -16,14 +17,22 @@ from cerebro_spark.types import Checkpoint, PartitionId, TrialId, Work
 
 
 class ScriptRules:
-    """Points each trial to the partition that is next for it. `rest` and `fail` end it as any other trial ends."""
+    """Points each trial to the partition that is next for it.
+
+    `rest` and `fail` end a trial as any other one ends, `set_params` gives it the params of its next Work.
+    """
 
     def __init__(
-        self, state: State, rest: Callable[[TrialRecord], None], fail: Callable[[TrialRecord, str], None]
+        self,
+        state: State,
+        rest: Callable[[TrialRecord], None],
+        fail: Callable[[TrialRecord, str], None],
+        set_params: Callable[[TrialRecord, Mapping[str, Any]], None],
     ) -> None:
         self._state = state
         self._rest = rest
         self._fail = fail
+        self._set_params = set_params
         self._scripts = {script.trial: script for script in state.settings.script}
         self._rebased = {script.trial: frozenset(script.rebased) for script in state.settings.script}
         self._evaluation_orders = {(c.trial, m.epoch): m.order for c in state.settings.script for m in c.reports}
@@ -78,7 +87,7 @@ class ScriptRules:
                 state.delete(state.retention.exchange(trial.latest, work.warm_start))
                 trial.latest = work.warm_start
                 state.delete(state.retention.release(work.warm_start))  # it was kept for this
-            trial.params = work.params
+            self._set_params(trial, work.params)
             trial.works += 1
         trial.rebased = done in self._rebased[trial.id]
 

@@ -24,7 +24,7 @@ class TrialRules:
     def __init__(self, state: State, bundles: BundleRules) -> None:
         self._state = state
         self._bundles = bundles
-        self._script = ScriptRules(state, self.rest, self.fail)
+        self._script = ScriptRules(state, self.rest, self.fail, self._set_params)
 
     # -- what the search wants
 

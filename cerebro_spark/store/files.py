@@ -19,7 +19,8 @@ from cerebro_spark.errors import NotFoundInStore
 from cerebro_spark.store.base import STAGING, Store, check_name
 from cerebro_spark.store.failures import store_error
 from cerebro_spark.store.idempotence import accept_own_bytes
-from cerebro_spark.store.streams import StagedBlob, open_reader, spool
+from cerebro_spark.store.spooling import spool
+from cerebro_spark.store.streams import StagedBlob, open_reader
 
 _MOVES = 50
 

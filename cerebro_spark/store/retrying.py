@@ -31,7 +31,8 @@ from cerebro_spark.store.base import Store, check_name
 from cerebro_spark.store.connection import PerProcess
 from cerebro_spark.store.failures import one_line
 from cerebro_spark.store.idempotence import accept_own_bytes
-from cerebro_spark.store.streams import RawReader, StagedBlob, spool
+from cerebro_spark.store.spooling import spool
+from cerebro_spark.store.streams import RawReader, StagedBlob
 
 T = TypeVar("T")
 

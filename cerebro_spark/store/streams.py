@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import os
-import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -54,16 +53,6 @@ class StagedBlob:
         """Remove the staged bytes, whether they were committed or not."""
         self._path.unlink(missing_ok=True)
         self.file.close()
-
-
-def spool(upload: Callable[[Path], None]) -> StagedBlob:
-    """Return a blob in a temporary file of this machine, for stores whose upload may have to be repeated.
-
-    Bytes on the way over a network cannot be sent twice; a file can.
-    """
-    handle, path = tempfile.mkstemp(prefix="cerebro-upload-")
-    os.close(handle)
-    return StagedBlob(Path(path), upload)
 
 
 class BlobWriter(io.BufferedIOBase, BinaryIO):

@@ -135,7 +135,7 @@ class Trainer(ABC):
             values = self._finish_member(member, metrics)
         except Exception as error:
             return error
-        return TrainedMember(metrics, values, file, saved, 1, time.perf_counter() - began)
+        return TrainedMember(metrics, values, file, saved, 1, time.perf_counter() - began, self.steps)
 
     def evaluate_together(self, members: Sequence[Member]) -> list[EvaluatedMember | Exception]:
         """Evaluate several trials on one partition, each as `build` or `load`, `evaluate` and `finish` would.

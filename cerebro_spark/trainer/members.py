@@ -11,7 +11,7 @@ from typing import BinaryIO
 from cerebro_spark.trainer.checkpoints.writing import SavedCheckpoint
 from cerebro_spark.trainer.feed import Batch, Feed
 from cerebro_spark.trainer.sharing.hooks import Params
-from cerebro_spark.types import Metrics, Unit
+from cerebro_spark.types import Metrics, Steps, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ class TrainedMember:
         saved: The size of that file, and the digest of the state in it.
         width: How many members were computed at once; 1 if this one was trained alone.
         seconds: Its share of the time.
+        steps: How its steps were taken.
     """
 
     metrics: Metrics
@@ -58,6 +59,7 @@ class TrainedMember:
     saved: SavedCheckpoint
     width: int
     seconds: float
+    steps: Steps = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,10 @@ from cerebro_spark.tune.spaces.space import Space
 
 # As many trials as "auto" lets train together: more gain little on a CPU, and take memory on a GPU.
 _AUTO_FUSED = 32
+# Where trials may train together, a search that learns from them asks for this many for each worker, but for no more
+# than this part of all trials: it would learn nothing from those that it asked for too early.
+_FUSED_AT_ONCE = 8
+_PART_AT_ONCE = 4
 _CALLS = {
     "model_fn": ("params",),
     "input_fn": ("batch", "params"),
@@ -93,6 +97,24 @@ def fused_trials(fuse: object) -> int:
             " write fuse='auto', or fuse=False for every trial by itself"
         )
     return fuse
+
+
+def concurrent_trials(fuse: object, workers: int, alone: int, trials: float | None) -> int:
+    """Return how many trials a search that learns from trials runs at a time, where the user does not say.
+
+    Args:
+        fuse: The option of the search.
+        workers: How many workers there are.
+        alone: How many trials it runs for each worker if every trial is trained by itself.
+        trials: How many trials there will be in all; None if that is not known.
+
+    >>> concurrent_trials(False, workers=2, alone=2, trials=100), concurrent_trials("auto", 2, 2, 100)
+    (4, 16)
+    >>> concurrent_trials("auto", workers=2, alone=2, trials=40), concurrent_trials(4, 2, 1, None)
+    (10, 8)
+    """
+    fused = workers * min(fused_trials(fuse), _FUSED_AT_ONCE)
+    return max(alone * workers, fused if trials is None else int(min(fused, trials / _PART_AT_ONCE)))
 
 
 def check_backend(backend: object) -> None:

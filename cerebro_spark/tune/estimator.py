@@ -21,7 +21,7 @@ from cerebro_spark.search import Search
 from cerebro_spark.store.opening import open_store
 from cerebro_spark.tune.algorithms.base import Algorithm
 from cerebro_spark.tune.algorithms.stopping import Stopping
-from cerebro_spark.tune.arguments import check_batch_sizes
+from cerebro_spark.tune.arguments import check_batch_sizes, concurrent_trials
 from cerebro_spark.tune.options import ModelFn, TrainingOptions
 from cerebro_spark.tune.past_runs import replay as replay_run
 from cerebro_spark.tune.signatures import explained
@@ -182,9 +182,9 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
         """Return the algorithm, made of the arguments that have the same names, with what stops it early."""
         names = inspect.signature(self._algorithm).parameters
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.name in names}
-        if self.max_concurrent is None and self._algorithm.default_concurrent is not None:
-            given["max_concurrent"] = 2 * workers
         algorithm = self._algorithm(objective=self.objective, **given)
+        if self.max_concurrent is None and self._algorithm.default_concurrent is not None:
+            algorithm.max_concurrent = concurrent_trials(self.fuse, workers, 2, given["num_trials"])
         if self.patience is self.time_budget is self.target is None:
             return algorithm
         return Stopping(algorithm, self.objective, self.patience, self.time_budget, self.target)

@@ -23,7 +23,7 @@ from cerebro_spark.errors import CerebroError, ConfigurationError, PreflightFail
 from cerebro_spark.result import Result
 from cerebro_spark.store import moved
 from cerebro_spark.store.opening import open_store
-from cerebro_spark.tune.arguments import check_backend
+from cerebro_spark.tune.arguments import check_backend, concurrent_trials, fused_trials
 from cerebro_spark.tune.options import ModelFn, TrainingOptions, copy_options
 from cerebro_spark.tune.plugins.hyperopt_search import NO_MODEL, FminSearch, Limits, checked_point, hyperopt, is_bare
 from cerebro_spark.tune.plugins.led import Absent, LedTraining
@@ -66,8 +66,9 @@ class CerebroTrials(TrainingOptions, hyperopt.Trials):  # type: ignore[misc]
     `fmin` is given `model_fn` as its function. The loss of a trial is its best value of `metric`, negated if the mode
     is "max"; its result holds the metrics of that epoch, its params, trial and run. A trial that fails has the status
     "fail", and the others go on. `max_queue_len` of fmin is how many trials are trained at a time; with fewer than
-    workers, some workers are idle. With `timeout`, `loss_threshold` or `early_stop_fn`, trials that are being trained
-    at the end are cancelled after their present epoch.
+    workers, some workers are idle. Where `fuse` is given and `max_queue_len` is not, they are eight for each worker,
+    but no more than a quarter of all. With `timeout`, `loss_threshold` or `early_stop_fn`, trials that are being
+    trained at the end are cancelled after their present epoch.
 
     Each call of `fmin` is a run of its own. Another call with the same trials continues with what they know, on the
     same data.
@@ -165,7 +166,8 @@ class CerebroTrials(TrainingOptions, hyperopt.Trials):  # type: ignore[misc]
             max_evals: How many trials there may be in all. Defaults to None: no limit.
             timeout: The seconds after which no further epoch begins. Defaults to None: no limit.
             loss_threshold: The loss at which the search ends. Defaults to None: none.
-            max_queue_len: How many trials are trained at a time. Defaults to 1.
+            max_queue_len: How many trials are trained at a time. Defaults to 1; if `fuse` is given, that stands for
+                eight for each worker, but for no more than a quarter of the trials.
             rstate: The source of random numbers. Defaults to None: a new one.
             verbose: Whether to show progress. Defaults to False.
             pass_expr_memo_ctrl: Must be false: models are built on workers, where there is no Hyperopt. Defaults to
@@ -195,17 +197,31 @@ class CerebroTrials(TrainingOptions, hyperopt.Trials):  # type: ignore[misc]
         if len(self) >= limits.max_evals:
             return self._outcome(space, return_argmin)
         self.data = training.dataset(self.data)  # prepared once
-        _warn_of_idle_workers(max_queue_len, min(training.backend.num_workers, limits.max_evals - len(self)))
+        at_once = self._at_once(max_queue_len, training.backend.num_workers, max_evals)
+        _warn_of_idle_workers(at_once, min(training.backend.num_workers, limits.max_evals - len(self)))
         algo = algo or hyperopt.tpe.suggest
         rng = np.random.default_rng() if rstate is None else rstate
         custom = callable(show_progressbar)
         bars = show_progressbar if custom else hyperopt.progress.no_progress_callback
         with bars(initial=len(self), total=limits.max_evals) as bar:
             search = FminSearch(
-                self, self._points, domain, algo, rng, limits, training.objective, self.epochs, max_queue_len, bar
+                self, self._points, domain, algo, rng, limits, training.objective, self.epochs, at_once, bar
             )
             self._lead(training, search, None if verbose and show_progressbar and not custom else False)
         return self._outcome(space, return_argmin)
+
+    def _at_once(self, max_queue_len: int, workers: int, max_evals: int | None) -> int:
+        """Return how many trials are trained at a time. With `fuse`, 1, which is fmin's default, is not meant."""
+        asked_for = fused_trials(self.fuse) > 1 and self.fuse != TrainingOptions.fuse
+        if max_queue_len > 1 or not asked_for:
+            return max_queue_len
+        at_once = concurrent_trials(self.fuse, workers, 1, None if max_evals is None else max_evals - len(self))
+        _log.warning(
+            "`max_queue_len` is 1, with which no trials could train together: %d are trained at a time. Give fmin"
+            " another number, or CerebroTrials fuse=False for one at a time",
+            at_once,
+        )
+        return at_once
 
     def _check_complete(self) -> None:
         """Raise ConfigurationError if something is missing that a pickle does not keep."""

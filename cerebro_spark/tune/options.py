@@ -54,7 +54,9 @@ class TrainingOptions:
             replaced. Defaults to None: estimated from how long they usually take.
         fuse: Whether trials that differ in real numbers only, such as a learning rate, may be trained and evaluated
             together on one worker: "auto" for as many as is sensible, or how many at most, such as 8. What a trial
-            learns does not depend on it. Defaults to False: every trial goes by itself.
+            learns does not depend on it. There are never fewer bundles than workers, so it takes more trials at a time
+            than workers: grid search, random search, Hyperband and PBT run all they can, others some for each worker.
+            Defaults to False: every trial goes by itself.
         kind: What the model puts out, where its loss does not tell: see `Result.transform`. Defaults to None: inferred
             from the loss.
         trackers: What records the run as it goes on, such as `[cs.CSVTracker("run.csv")]`. Defaults to `()`: none.

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import fields
 from typing import Any, Literal
 
 from cerebro_spark.backend.base import Backend
@@ -19,6 +18,7 @@ from cerebro_spark.result import Result
 from cerebro_spark.store.base import Store
 from cerebro_spark.trainer.resources import Resources
 from cerebro_spark.trainer.spec import Framework
+from cerebro_spark.tune.arguments import concurrent_trials
 from cerebro_spark.tune.libraries import needed_by
 from cerebro_spark.tune.objective import inferred_mode, objective_for
 from cerebro_spark.tune.options import ModelFn, TrainingOptions
@@ -101,7 +101,8 @@ def optimize(
             none.
         callbacks: Each is called as `callback(study, trial)` whenever a trial has ended. After `study.stop()`, there or
             in `space`, no trial is begun; those that are being trained are finished. Defaults to None: none.
-        max_concurrent: How many trials are trained at a time. Defaults to None: the number of workers.
+        max_concurrent: How many trials are trained at a time. Defaults to None: the number of workers; with `fuse`
+            eight for each worker, but no more than a quarter of `n_trials`.
         progress: Whether to show a progress bar. Defaults to None: only where it can be seen, in a terminal or
             notebook.
         mode: "min" or "max", which must agree with the direction of the study. Defaults to None: that direction.
@@ -121,13 +122,35 @@ def optimize(
     """
     called = _checked_callbacks(callbacks)
     _check(study, n_trials, timeout, bool(called))
-    mode = _mode(study, metric, mode)
-    given = locals()  # the options are passed on by their names
-    options = TrainingOptions(**{field.name: given[field.name] for field in fields(TrainingOptions)})
+    options = TrainingOptions(
+        store=store,
+        metric=metric,
+        mode=_mode(study, metric, mode),
+        backend=backend,
+        features=features,
+        label=label,
+        weight=weight,
+        validation=validation,
+        partitions=partitions,
+        allow_nan=allow_nan,
+        seed=seed,
+        input_fn=input_fn,
+        train_fn=train_fn,
+        eval_fn=eval_fn,
+        framework=framework,
+        resources=resources,
+        replicas=replicas,
+        max_kills=max_kills,
+        unit_timeout=unit_timeout,
+        fuse=fuse,
+        kind=kind,
+        trackers=trackers,
+    )
     training = LedTraining(model_fn, options, _ABSENT)
-    at_once = training.backend.num_workers if max_concurrent is None else max_concurrent
-    check_at_least("max_concurrent", at_once, 1)
-    search = StudySearch(study, space, n_trials, timeout, training.objective, epochs, at_once, called)
+    if max_concurrent is None:
+        max_concurrent = concurrent_trials(fuse, training.backend.num_workers, 1, n_trials)
+    check_at_least("max_concurrent", max_concurrent, 1)
+    search = StudySearch(study, space, n_trials, timeout, training.objective, epochs, max_concurrent, called)
     dataset = training.dataset(data)
     with _in_its_loop(study):
         try:

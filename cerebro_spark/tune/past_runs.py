@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from cerebro_spark import runs
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.result import Result
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.opening import open_store
+from cerebro_spark.tune.arguments import fused_trials
 from cerebro_spark.tune.trackers.base import Tracker, Tracking
 from cerebro_spark.tune.training import default_backend, open_result
 
@@ -70,6 +72,7 @@ def replay(
     progress: bool | None = None,
     data_store: Store | str | None = None,
     trackers: Sequence[Tracker] = (),
+    fuse: Literal["auto"] | bool | int = False,
 ) -> Result:
     """Train a run again: the same trials, which visit the partitions in the same order.
 
@@ -87,6 +90,9 @@ def replay(
         data_store: The store of the data, if it is neither in `store` nor where it was. Defaults to None: it is looked
             for.
         trackers: What records the new run as it goes on, such as `[cs.CSVTracker("run.csv")]`. Defaults to `()`: none.
+        fuse: Whether trials that differ in real numbers only may be trained together, as of every search: "auto", or
+            how many at most. It need not be what the run had: the weights are the same. Defaults to False: every trial
+            is trained by itself.
 
     Returns:
         The result of the new run.
@@ -94,13 +100,13 @@ def replay(
     Raises:
         ReplayDiverged: A unit left other weights than it did then.
         NotFoundInStore: The store has no such run, or its data cannot be found.
-        ConfigurationError: The store has a run `new_run_id` already.
+        ConfigurationError: The store has a run `new_run_id` already, or `fuse` is none of its values.
 
     >>> replay("memory://runs", "yesterday")
     Traceback (most recent call last):
     cerebro_spark.errors.NotFoundInStore: memory://runs has no run 'yesterday': there are none yet
     """
-    place = open_store(store)
+    place, at_once = open_store(store), fused_trials(fuse)
     if new_run_id is not None:
         runs.check_free(place, new_run_id)
     recipe, _ = runs.read(place, run_id)
@@ -113,6 +119,7 @@ def replay(
             [tracking],
             progress,
             data_store=data_store,
+            fuse=at_once,
         )
         result = open_result(place, new)
         tracking.finish(result)

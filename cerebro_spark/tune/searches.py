@@ -78,7 +78,8 @@ class TPESearch(ModelSearch):
         num_trials: How many configurations are proposed.
         epochs: How many epochs each trial is trained for.
         max_concurrent: How many trials are trained at a time: fewer learn more from each other, more keep the workers
-            busy. Defaults to None: twice the number of workers.
+            busy. Defaults to None: twice the number of workers; with `fuse` eight for each worker, but no more than a
+            quarter of the trials.
 
     Raises:
         ConfigurationError: An argument is unknown, or can never be right. Nothing has been started then.
@@ -134,7 +135,8 @@ class ASHA(ModelSearch):
         max_epochs: How many epochs a trial is trained for in all, if it passes every rung.
         eta: The best one in `eta` of a rung goes on, with `eta` times as many epochs. Defaults to 3.
         min_epochs: How many epochs every trial is trained for at least. Defaults to 1.
-        max_concurrent: How many trials are trained at a time. Defaults to None: twice the number of workers.
+        max_concurrent: How many trials are trained at a time. Defaults to None: twice the number of workers; with
+            `fuse` eight for each worker, but no more than a quarter of the trials.
 
     Raises:
         ConfigurationError: An argument is unknown, or can never be right. Nothing has been started then.

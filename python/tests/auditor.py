@@ -116,7 +116,10 @@ class Auditor:
         self.outstanding = {a: order for a, order in self.outstanding.items() if order.worker != worker}
 
     def _together(self, order: RunUnit) -> None:
-        """Those that go together differ in real numbers only; those that train have done the same of their epochs."""
+        """Those that go together differ in real numbers only; those that train have done the same of their epochs.
+
+        Those that follow scripts go different ways through an epoch.
+        """
         members = order.members
         self.widths.append(len(members))
         assert len(members) <= self.settings.fuse
@@ -124,9 +127,9 @@ class Auditor:
         assert len({(member.worker, member.unit.partition, member.unit.kind) for member in members}) == 1
         assert not any(member.others for member in order.others)
         assert len({repr(_without_numbers(member.params)) for member in members}) == 1, f"{members} are no kin"
-        in_step = order.unit.kind == "eval" or len({self._done(member) for member in members}) == 1
-        assert in_step, f"{members} do not keep step"
-        if self.settings.script or (order.unit.kind == "eval" and not self.settings.fuse_evaluations):
+        same = order.unit.kind == "eval" or len({self._done(member) for member in members}) == 1
+        assert same or self.settings.script, f"{members} do not keep step"
+        if order.unit.kind == "eval" and (self.settings.script or not self.settings.fuse_evaluations):
             assert len(members) == 1
 
     def _done(self, order: RunUnit) -> tuple[str, ...]:

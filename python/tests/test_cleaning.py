@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -19,11 +20,14 @@ from cerebro_spark.doctor.machine import check_caches
 from cerebro_spark.errors import ConfigurationError, UntrustedCache
 from cerebro_spark.store.fsspec import FsspecStore
 from cerebro_spark.store.local import LocalStore
+from cerebro_spark.store.spooling import spool
 
 
 @pytest.fixture(autouse=True)
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     """The caches of this host, for this test alone."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
     named = {DISK_VARIABLE: tmp_path / "disk", MEMORY_VARIABLE: tmp_path / "memory"}
     for variable, folder in named.items():
         monkeypatch.setenv(variable, str(folder))
@@ -110,6 +114,33 @@ def test_what_died_writers_left_in_a_store_is_listed_and_freed(
     assert [left.bytes for left in clean(store, older_than=0)][-1] == 5
     assert store.list() == ["runs/r1/functions.pkl"]
     assert clean(store, older_than=0) == []
+
+
+def test_an_upload_that_never_ended_is_listed_and_freed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "temporary"
+    (place / "cerebro-upload-old").write_bytes(b"123")
+    (place / "cerebro-upload-young").write_bytes(b"12")
+    (place / "cerebro-upload-link").symlink_to(place / "other")
+    (place / "other").write_bytes(b"1")
+    in_use = spool(lambda path: None)
+    in_use.file.write(b"1234")
+    in_use.file.flush()
+    for file in place.iterdir():
+        age = 0.0 if file.name.endswith("young") else 2 * DAY
+        os.utime(file, (time.time() - age,) * 2, follow_symlinks=False)
+    before = sorted(place.iterdir())
+    assert main(["clean", "--dry-run"]) == 0
+    assert f"{place}/cerebro-upload-old (an upload that never ended)" in capsys.readouterr().out
+    assert sorted(place.iterdir()) == before
+    with monkeypatch.context() as other:
+        other.setattr(os, "getuid", lambda: place.stat().st_uid + 1)
+        assert clean() == [], "nothing of another user"
+    assert [(left.place, left.bytes) for left in clean()] == [(f"{place}/cerebro-upload-old", 3)]
+    assert [Path(left.place).name for left in clean(older_than=0)] == ["cerebro-upload-young"]
+    in_use.discard()
+    assert sorted(file.name for file in place.iterdir()) == ["cerebro-upload-link", "other"]
 
 
 def test_a_data_set_is_never_taken_for_a_leftover(dataset: Dataset) -> None:

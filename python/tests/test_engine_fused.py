@@ -13,7 +13,7 @@ from snapshots import snapshot
 from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World
 from cerebro_spark.engine import Engine
 from cerebro_spark.eventlog import EventLog
-from cerebro_spark.events import Event, RunStarted, Settings, UnitFinished
+from cerebro_spark.events import Event, RunStarted, Settings, UnitFinished, WorkerLost
 from cerebro_spark.replays import ReplayChecker, ReplaySearch, RunScript
 from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.store.local import LocalStore
@@ -88,12 +88,46 @@ def test_the_log_rebuilds_the_scheduler_exactly(whole: list[Event]) -> None:
     assert snapshot(one) == snapshot(two)
 
 
-def test_a_replay_trains_every_trial_by_itself_to_the_same_weights(whole: list[Event], tmp_path: Path) -> None:
-    script = RunScript.from_events(whole)
-    checker = ReplayChecker(script)
-    settings = script.settings_like(replace(FUSED, workers=3))
-    backend = SimulatedBackend(workers(3), WORLD, seed=7)
-    again = Engine(ReplaySearch(script), settings, backend, EventLog(LocalStore(tmp_path), "log"), "log", [checker])
+def replayed(script: RunScript, folder: Path, fuse: int, world: World = WORLD, ahead: int = 1) -> list[Event]:
+    """The events of a replay, which comes to the same weights and loses and doubles nothing."""
+    checker, store = ReplayChecker(script), LocalStore(folder)
+    settings = script.settings_like(replace(FUSED, workers=3, fuse=fuse, queue_ahead=ahead, max_failures=99))
+    backend = SimulatedBackend(workers(3), world, seed=7)
+    again = Engine(ReplaySearch(script), settings, backend, EventLog(store, "log"), "log", [checker])
+    watch(again, settings)
     again.run()
     checker.finish()
-    assert RunScript.from_events(logged(LocalStore(tmp_path))).digests == script.digests
+    events = logged(store)
+    assert RunScript.from_events(events).digests == script.digests
+    return events
+
+
+def widths(events: list[Event]) -> list[int]:
+    return [event.width for event in events if isinstance(event, UnitFinished) and event.unit.kind == "train"]
+
+
+def test_a_replay_may_train_every_trial_by_itself_or_together_with_others(whole: list[Event], tmp_path: Path) -> None:
+    script = RunScript.from_events(whole)
+    assert set(widths(replayed(script, tmp_path / "alone", fuse=1))) == {1}
+    for ahead in (0, 1):
+        together = widths(replayed(script, tmp_path / f"together{ahead}", fuse=4, ahead=ahead))
+        assert max(together) == 4
+        assert sum(together) / len(together) > 2, "those that went together go together again"
+
+
+def test_a_run_without_bundles_is_replayed_in_bundles(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "alone")
+    engine(store, SimulatedBackend(workers(), WORLD), replace(FUSED, fuse=1)).run()
+    script = RunScript.from_events(logged(store))
+    again = replayed(script, tmp_path / "together", fuse=4)
+    assert max(widths(again)) == 4
+    assert set(widths(replayed(RunScript.from_events(again), tmp_path / "back", fuse=1))) == {1}
+
+
+@pytest.mark.parametrize("gain", [{}, {4: 0.9}, {4: 3.0}], ids=["one after another", "no gain", "together"])
+def test_deaths_of_workers_lose_nothing_of_a_replay_in_bundles(
+    whole: list[Event], tmp_path: Path, gain: dict[int, float]
+) -> None:
+    world = replace(WORLD, gain=gain, failure_rate=0.15, repair_seconds=4.0, late_results=True, load_seconds=0.5)
+    events = replayed(RunScript.from_events(whole), tmp_path, fuse=4, world=world)
+    assert any(isinstance(event, WorkerLost) for event in events)

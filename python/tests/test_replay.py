@@ -109,7 +109,7 @@ def best(events: list[Event]) -> dict[str, Any]:
     faults=st.sampled_from([0.0, 0.02, 0.1]),
     stops=st.sampled_from([0.0, 0.02]),
     serial=st.booleans(),
-    fuse=st.sampled_from([1, 2, 8]),
+    fuse=st.tuples(st.sampled_from([1, 2, 8]), st.sampled_from([1, 2, 8])),
     gain=st.sampled_from([1.0, 4.0]),
     part=st.sampled_from([1.0, 1.0, 0.3, 0.6, 0.9]),
 )
@@ -128,7 +128,7 @@ def test_every_run_can_be_replayed(
     faults: float,
     stops: float,
     serial: bool,
-    fuse: int,
+    fuse: tuple[int, int],
     gain: float,
     part: float,
 ) -> None:
@@ -143,15 +143,15 @@ def test_every_run_can_be_replayed(
         max_kills=kills,
         serial_evaluation=serial,
         objective=Objective("loss", "min"),
-        fuse=fuse,
+        fuse=fuse[0],
         fuse_evaluations=True,
     )
     trouble = Trouble(deaths[0], worker_faults=faults, trial_faults=faults, stops=stops, gain=gain)
     events = wild_run(seed, first, trials, most, trouble)
     events = events[: max(1, int(len(events) * part))]
     script = RunScript.from_events(events)
-    second = replace(first, workers=workers[1], queue_ahead=ahead[1], max_kills=99, max_failures=99)
-    again, repeated = replay(script, second, seed + 1, Trouble(deaths[1], worker_faults=faults))
+    second = replace(first, workers=workers[1], queue_ahead=ahead[1], max_kills=99, max_failures=99, fuse=fuse[1])
+    again, repeated = replay(script, second, seed + 1, Trouble(deaths[1], worker_faults=faults, gain=gain))
     twin = RunScript.from_events(repeated)
     assert twin.trials == script.trials, "the same visits, under the same Works"
     assert twin.digests == script.digests

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 
 from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World
 from cerebro_spark.errors import ConfigurationError
-from cerebro_spark.gantt import bars_of
+from cerebro_spark.gantt import bars_of, draw
 from cerebro_spark.simulation import Scenario, simulate
+from cerebro_spark.timeline import UnitRow
 from cerebro_spark.types import Unit
 
 EIGHT = {8: 4.3}
@@ -110,6 +112,7 @@ def test_those_that_ran_together_are_one_bar() -> None:
     bars = bars_of(rows)
     assert len(rows) == 8
     assert [(bar.width, bar.label) for bar in bars] == [(4, "4 trials"), (4, "4 trials")]
+    assert sorted(bars[0].trials + bars[1].trials) == sorted(row.trial for row in rows)
     assert [bar.end - bar.start for bar in bars] == pytest.approx([2.0, 2.0])
     assert sum(row.seconds for row in rows) == pytest.approx(4.0)
     assert len({row.bundle for row in rows}) == 2
@@ -126,6 +129,22 @@ def test_those_that_ran_one_after_another_are_bars_of_their_own() -> None:
     outcome = simulate(Scenario(trials=4, workers=1, epochs=1, fuse=4), keep_units=True)
     bars = bars_of(outcome.timeline.units)
     assert [(bar.start, bar.end, bar.width) for bar in bars] == [(float(n), n + 1.0, 1) for n in range(4)]
+
+
+def test_what_was_computed_in_parts_lasts_as_long_as_all_of_them_and_no_two_bars_overlap() -> None:
+    """A worker reports all units of an order at its end."""
+    rows = [UnitRow(f"t{n}", 1, "p0", "train", "w0", "", 8.0, 10.0, 1.0, 0.0, n, 2, 1) for n in range(1, 5)]
+    rows += [UnitRow(f"t{n}", 1, "p0", "train", "w0", "", 19.0, 20.0, 1.0, 0.0, n, 1, 5) for n in range(5, 8)]
+    bars = bars_of(rows)
+    assert [(bar.start, bar.end, bar.width) for bar in bars] == [(6, 10, 4), (17, 18, 1), (18, 19, 1), (19, 20, 1)]
+    assert bars[0].trials == ("t1", "t2", "t3", "t4")
+
+
+def test_a_chart_of_bundles_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    outcome = simulate(Scenario(trials=8, workers=2, epochs=1, fuse=4, gain={4: 2.0}), keep_units=True)
+    draw(outcome.timeline, tmp_path / "chart.svg", "bundles")
+    assert (tmp_path / "chart.svg").read_text().count("<!-- 4 trials -->") == 4
 
 
 @pytest.mark.parametrize("gain", [{0: 2.0}, {2: 0.0}, {2: float("nan")}])

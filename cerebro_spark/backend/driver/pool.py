@@ -254,7 +254,7 @@ class WorkerPool:
 
     def printed(self, handle: WorkerHandle, line: OutputLine) -> None:
         """Pass on to the log what a worker printed."""
-        where = f"{handle.name}, trial {line.trial}" if line.trial else handle.name
+        where = f"{handle.name}, {line.about}" if line.about else handle.name
         _log.log(logging.WARNING if line.loud else logging.INFO, "%s: %s", where, line.text)
 
     def refused(self, handle: WorkerHandle, reason: str) -> None:

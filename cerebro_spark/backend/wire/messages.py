@@ -60,10 +60,13 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class OutputLine:
-    """Worker: a line that its process printed, for the trial `trial` ("" for none); `loud` is worth a warning."""
+    """Worker: a line that its process printed; `loud` is worth a warning.
+
+    `about` names the trials that it trained then, in words; "" for none.
+    """
 
     text: str
-    trial: str = ""
+    about: str = ""
     loud: bool = False
 
 

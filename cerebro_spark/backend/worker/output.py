@@ -11,13 +11,14 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import BufferedIOBase
 
 from cerebro_spark.backend.wire.messages import OutputLine
 
 MARK = "\x1etrial:"
-"""Begins a line by which a worker says, within its output, of which trial the rest is."""
+"""Begins a line by which a worker says, within its output, of which trials the rest is."""
+_MOST_NAMED = 3
 _MOST_CHARACTERS = 1000
 _BYTES_AT_ONCE = 1 << 16
 _WARNING = re.compile(r"^(WARNING|ERROR|CRITICAL)\b|\w*(Warning|Error)\b: ")
@@ -26,12 +27,24 @@ _WARNING = re.compile(r"^(WARNING|ERROR|CRITICAL)\b|\w*(Warning|Error)\b: ")
 OnLine = Callable[[OutputLine], None]
 
 
-def mark_trial(trial: str) -> None:
-    """Mark all that this process prints from now on as output of this trial; "" for none."""
+def mark_trials(*trials: str) -> None:
+    """Mark all that this process prints from now on as output of these trials, which it trains together; or of none."""
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         with contextlib.suppress(Exception):  # the user's code may have put anything in their place, or closed them
             stream.flush()
-            os.write(number, f"\n{MARK}{trial}\n".encode())
+            os.write(number, f"\n{MARK}{name_trials(trials)}\n".encode())
+
+
+def name_trials(trials: Sequence[str]) -> str:
+    """Return trials in words, and of many the first.
+
+    >>> name_trials(["t3"]), name_trials(["t3", "t4"]), name_trials([f"t{number}" for number in range(8)])
+    ('trial t3', 'trials t3 and t4', 'trials t0, t1 and 6 more')
+    """
+    if len(trials) < 2:
+        return "".join(f"trial {name}" for name in trials)
+    named = list(trials) if len(trials) <= _MOST_NAMED else [*trials[:2], f"{len(trials) - 2} more"]
+    return f"trials {', '.join(named[:-1])} and {named[-1]}"
 
 
 class LineQuota:
@@ -89,7 +102,7 @@ class LineReader:
         self._quota = quota
         self._on_line = on_line
         self._keep = keep
-        self._trial = ""
+        self._about = ""
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
@@ -115,17 +128,17 @@ class LineReader:
 
     def _take(self, text: str) -> None:
         if text.startswith(MARK):
-            self._trial = text[len(MARK) :]
+            self._about = text[len(MARK) :]
             return
         self._keep(text)
         if self._quota.take():
             self._tell_left_out()
-            self._on_line(OutputLine(text, self._trial, self._is_error and _WARNING.search(text) is not None))
+            self._on_line(OutputLine(text, self._about, self._is_error and _WARNING.search(text) is not None))
 
     def _tell_left_out(self) -> None:
         if count := self._quota.left_out():
             text = f"({count} lines left out: it prints more than a log can bear)"
-            self._on_line(OutputLine(text, self._trial, loud=True))
+            self._on_line(OutputLine(text, self._about, loud=True))
 
 
 def read_lines(

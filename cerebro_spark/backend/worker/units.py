@@ -186,7 +186,8 @@ class UnitRunner:
             metrics,
             done.values,
             waited,
-            width=done.width,
+            done.steps if isinstance(done, TrainedMember) else "",
+            done.width,
         )
 
     def _perform(self, order: RunUnit, parent: Future[Parent] | None) -> tuple[Metrics, dict[str, float] | None]:

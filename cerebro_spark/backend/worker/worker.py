@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.wire.messages import FromWorker, LoadStarted, RehearseTrial, Stop, ToWorker, TrialRehearsed
-from cerebro_spark.backend.worker.output import mark_trial
+from cerebro_spark.backend.worker.output import mark_trials
 from cerebro_spark.backend.worker.rehearsal import rehearse
 from cerebro_spark.backend.worker.units import UNKNOWN_TIME, Parent, UnitRunner
 from cerebro_spark.data.loading.cache import Cache
@@ -88,13 +88,13 @@ class Worker:
                     self._report(TrialRehearsed(order.number, error))
 
     def _run(self, order: RunUnit) -> None:
-        mark_trial(order.unit.trial)
+        mark_trials(*(unit.unit.trial for unit in order.members))
         parents = {unit.attempt: self._parents.pop(unit.attempt) for unit in order.members if unit.parent is not None}
         if order.others:
             self._units.run_together(order, parents)
         else:
             self._units.run(order, parents.get(order.attempt))
-        mark_trial("")
+        mark_trials()
 
     def _load(self, partition: PartitionId) -> None:
         dataset = self._job.dataset

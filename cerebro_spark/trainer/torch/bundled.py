@@ -278,7 +278,7 @@ class BundledTraining(StackedTraining):
             return error
         finally:
             self._current = None
-        return TrainedMember(metrics, values, file, saved, width, share + time.perf_counter() - began)
+        return TrainedMember(metrics, values, file, saved, width, share + time.perf_counter() - began, "graph")
 
 
 def _trains_by_graphs(model: BuiltTorchModel) -> bool:

@@ -148,6 +148,11 @@ def test_trials_that_go_together_learn_what_they_learn_by_themselves(tmp_path: P
     for kind in ("train", "eval"):
         units = result.units[result.units["kind"] == kind]
         assert units.groupby("bundle").size().max() == 4, "four were ordered at once"
+    for units in (plain.units, result.units):
+        trained = units[units["kind"] == "train"]
+        expected = ["eager" if width == 1 else "stacked" for width in trained["width"]]
+        assert list(trained["steps"]) == expected
+        assert set(units[units["kind"] == "eval"]["steps"]) == {""}
     turns = list(EventLog(LocalStore(str(tmp_path / "runs")), "together").turns())
     started = turns[0].events[0]
     assert isinstance(started, RunStarted)

@@ -20,7 +20,7 @@ from cerebro_spark.backend.local import LocalBackend
 from cerebro_spark.backend.wire.connection import DriverConnection
 from cerebro_spark.backend.wire.hub import Hub
 from cerebro_spark.backend.wire.messages import FromWorker, OutputLine, Stop
-from cerebro_spark.backend.worker.output import LineQuota, read_lines
+from cerebro_spark.backend.worker.output import LineQuota, mark_trials, read_lines
 from cerebro_spark.backend.worker.session import WorkerSpec
 from cerebro_spark.backend.worker.spark_task import run_worker
 from cerebro_spark.engine import Engine
@@ -42,6 +42,18 @@ def test_a_line_has_the_trial_that_was_named_before_it() -> None:
     said, kept = passed_on(b"hello\n\n\x1etrial:t1\none\n\ntwo\n\x1etrial:\nbye")
     assert said == [OutputLine("hello"), OutputLine("one", "t1"), OutputLine("two", "t1"), OutputLine("bye")]
     assert kept == ["hello", "one", "two", "bye"]
+
+
+def test_what_a_bundle_prints_is_of_all_its_trials(capfd: pytest.CaptureFixture[str]) -> None:
+    mark_trials("t1", "t2")
+    os.write(1, b"one")
+    mark_trials(*(f"t{number}" for number in range(32)))
+    os.write(1, b"two")
+    mark_trials()
+    os.write(1, b"three")
+    said, _ = passed_on(capfd.readouterr().out.encode())
+    about = [(line.text, line.about) for line in said]
+    assert about == [("one", "trials t1 and t2"), ("two", "trials t0, t1 and 30 more"), ("three", "")]
 
 
 @pytest.mark.parametrize(

@@ -90,13 +90,15 @@ def test_workers_with_bundles_are_killed_and_nothing_is_lost_or_doubled(tmp_path
     assert max(widths(events)) > 1
 
 
-def test_asha_in_bundles_is_replayed_without_them_bit_for_bit(tmp_path: Path) -> None:
+def test_asha_in_bundles_is_replayed_without_them_and_that_in_bundles_bit_for_bit(tmp_path: Path) -> None:
     recipe, objective = fused_recipe(tmp_path), Objective("val_loss", "min")
     space = {"lr": hp.loguniform(1e-3, 1e-1), "batch_size": 16}
     recipe = replace(recipe, search=ASHAAlgorithm(space, objective, num_trials=9, max_epochs=9, max_concurrent=9))
     store = recipe.dataset.store
     runs.execute(recipe, store, LocalBackend(2, threads=1), "r1")
-    again = runs.replay(store, "r1", LocalBackend(1, threads=1))  # it compares the digest of every unit
+    alone = runs.replay(store, "r1", LocalBackend(1, threads=1))  # it compares the digest of every unit
+    together = runs.replay(store, alone, LocalBackend(2, threads=1), fuse=4)
     assert max(widths(logged(store, "r1"))) > 1
-    assert widths(logged(store, again)) == {1}
-    assert (widest_order(store, "r1", "eval") > 1, widest_order(store, again, "eval")) == (True, 1)
+    assert widths(logged(store, alone)) == {1}
+    assert (widest_order(store, "r1", "eval") > 1, widest_order(store, alone, "eval")) == (True, 1)
+    assert max(widths(logged(store, together))) > 1

@@ -82,6 +82,25 @@ def test_the_best_is_the_best_and_the_books_are_hyperopts(algo: Any, make: Calla
     assert trials.result.finished
 
 
+def at_once(trials: CerebroTrials) -> int:
+    """How many trials were under way at a time, at most; in virtual time, with every trial counted by its units."""
+    units = trials.result.units
+    spans = units.groupby("trial").agg(start=("start", "min"), end=("end", "max"))
+    return max(int(((spans.start <= at) & (spans.end > at)).sum()) for at in spans.start)
+
+
+@pytest.mark.parametrize(("given", "expected"), [({"max_queue_len": 3}, 3), ({"max_queue_len": 1}, 5), ({}, 5)])
+def test_with_fuse_enough_trials_are_under_way_to_train_together(
+    given: dict[str, int], expected: int, make: Callable[..., CerebroTrials], caplog: pytest.LogCaptureFixture
+) -> None:
+    """1 is the default of fmin, which cannot be told from one that was given."""
+    trials = make(fuse=4)
+    hyperopt.fmin(torch_fn, SPACE, trials=trials, algo=rand.suggest, max_evals=20, verbose=False, **given)
+    assert at_once(trials) == expected
+    assert ("`max_queue_len` is 1" in caplog.text) == (expected == 5)
+    assert expected == 3 or trials.result.units["width"].max() > 1
+
+
 def test_trials_may_train_together(make: Callable[..., CerebroTrials]) -> None:
     trials = make(fuse=4)
     minimize(trials, max_evals=16, max_queue_len=8)

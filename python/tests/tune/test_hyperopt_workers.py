@@ -36,19 +36,20 @@ def states(trials: CerebroTrials) -> list[int]:
 
 
 def test_models_come_out_of_it(dataset: Dataset, tmp_path: Path) -> None:
-    space = {"lr": hp.loguniform("lr", -6, -2), "batch_size": hp.choice("batch_size", [16, 32])}
+    space = {"lr": hp.loguniform("lr", -6, -2), "decay": hp.choice("decay", [0.1, 0.2]), "batch_size": 16}
     trials = CerebroTrials(
-        backend=LocalBackend(2, threads=1), store=str(tmp_path), data=dataset, metric="val_loss", epochs=2
+        backend=LocalBackend(2, threads=1), store=str(tmp_path), data=dataset, metric="val_loss", epochs=2, fuse=4
     )
     best = hyperopt.fmin(
-        torch_model_fn, space, algo=tpe.suggest, max_evals=5, max_queue_len=3, trials=trials, verbose=False
+        torch_model_fn, space, algo=tpe.suggest, max_evals=6, max_queue_len=6, trials=trials, verbose=False
     )
-    assert len(trials.losses()) == 5
+    assert trials.result.units.groupby("bundle").size().max() > 1, "trials were trained together"
+    assert len(trials.losses()) == 6
     assert trials.result.best_trial.params["lr"] == best["lr"]
     assert trials.result.best_trial.metrics["val_loss"] == min(trials.losses())
     assert sum(p.numel() for p in trials.result.model().parameters()) > 0
-    hyperopt.fmin(torch_model_fn, space, algo=tpe.suggest, max_evals=6, trials=trials, verbose=False)
-    assert trials.statuses() == ["ok"] * 6
+    hyperopt.fmin(torch_model_fn, space, algo=tpe.suggest, max_evals=7, trials=trials, verbose=False)
+    assert trials.statuses() == ["ok"] * 7
 
 
 def bare_fn(lr: float) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ from optuna.trial import TrialState
 from simulated_fmin import LossyBackend, torch_fn
 from small_search import small_dataset, torch_model_fn
 
+import cerebro_spark.tune.optuna
 from cerebro_spark import runs
 from cerebro_spark.backend.local import LocalBackend
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.errors import BackendError, ConfigurationError, EventLogError
 from cerebro_spark.result import Result
+from cerebro_spark.tune.options import TrainingOptions
 from cerebro_spark.tune.optuna import optimize
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -97,10 +100,24 @@ def test_the_study_knows_all_that_became_of_its_trials(kind: str, go: Optimize, 
 
 def test_trials_may_train_together(go: Optimize) -> None:
     study = seeded()
-    result = go(study, {"x": FloatDistribution(-3, 3)}, n_trials=16, max_concurrent=8, fuse="auto")
-    assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 16
+    result = go(study, {"x": FloatDistribution(-3, 3)}, n_trials=24, fuse="auto")
+    assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 24
     assert result.units["width"].max() > 1
     assert not result.units.duplicated(["trial", "epoch", "partition", "kind"]).any()
+
+
+def test_every_option_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them is forgotten, and none is another's."""
+    given = {field.name: object() for field in fields(TrainingOptions)}
+    monkeypatch.setattr(cerebro_spark.tune.optuna, "_mode", lambda study, metric, mode: mode)
+
+    def stop(model_fn: Any, options: TrainingOptions, absent: Any) -> None:
+        assert {name: getattr(options, name) for name in given} == given
+        raise InterruptedError
+
+    monkeypatch.setattr(cerebro_spark.tune.optuna, "LedTraining", stop)
+    with pytest.raises(InterruptedError):
+        optimize(seeded(), torch_fn, {}, data={}, epochs=1, n_trials=1, **given)  # type: ignore[arg-type]
 
 
 def test_distributions_do_instead_of_a_function(go: Optimize) -> None:
@@ -341,7 +358,10 @@ def test_models_come_out_of_it(dataset: Dataset, tmp_path: Path) -> None:
         data=dataset,
         metric="val_loss",
         epochs=2,
-        n_trials=3,
+        n_trials=6,
+        max_concurrent=6,
+        fuse=4,
     )
+    assert result.units.groupby("bundle").size().max() > 1, "trials were trained together"
     assert study.best_value == result.best_trial.metrics["val_loss"]
     assert sum(p.numel() for p in result.model().parameters()) > 0

@@ -276,7 +276,7 @@ class StackedTraining(StackComparing):
             self._current = None
             return error
         seconds = state.seconds + share + time.perf_counter() - began
-        return TrainedMember(metrics, values, file, saved, stack.width, seconds)
+        return TrainedMember(metrics, values, file, saved, stack.width, seconds, "stacked")
 
 
 def _add_losses(results: Sequence[tuple[Any, Any]], rows: int, collectors: Sequence[MetricCollector]) -> None:
