@@ -65,6 +65,8 @@ class BundledEvaluation(BundledTraining):
         if model is None or not self._evaluates_by_graphs(model):
             return "", []
         limit = self._bundled[signature].evaluated if signature in self._bundled else len(left)
+        if limit < 2:
+            return "", []
         alike = [item for item in left if _has_rows_of(feed, item[1])]
         return signature, [item for item in alike if self._find_signature(item[1]) == signature][:limit]
 

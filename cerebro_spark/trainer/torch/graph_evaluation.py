@@ -24,7 +24,7 @@ from cerebro_spark.trainer.torch.state_copy import StateCopy
 from cerebro_spark.trainer.torch.steps import ComputeLoss, Shapes, shapes_of
 from cerebro_spark.trainer.torch.tensors import is_same_bits, tensor_bytes
 
-BATCHES_TO_COMPARE = 3
+BATCHES_TO_COMPARE = 2
 """As many batches of a shape are compared, if there are as many: what only repeats shows from the second on."""
 
 

@@ -130,7 +130,7 @@ def test_a_metric_object_that_all_trials_share_counts_for_each_by_itself() -> No
     members = [member_of("tabular", i, parent) for i, parent in enumerate(trained(model_fn, "tabular", 4))]
     together = trainer.evaluate_together(members)
 
-    assert 2 in widths(together)  # its state is one of what tells models apart
+    assert max(widths(together)) > 1  # at first its state tells models apart
     assert list(map(found, together)) == alone(single, members)
 
 
