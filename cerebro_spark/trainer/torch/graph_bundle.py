@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 import torch
 
 from cerebro_spark.trainer.torch.batches import Tensors
+from cerebro_spark.trainer.torch.branches import Branches
 from cerebro_spark.trainer.torch.graphs import GraphedSteps
 from cerebro_spark.trainer.torch.metrics import detach
 from cerebro_spark.trainer.torch.shapes import row_count
-
-# More gain nothing, and every stream has memory of its own.
-_STREAMS = 32
+from cerebro_spark.trainer.torch.steps import StepResult
 
 
 class BundleResult(NamedTuple):
@@ -32,13 +31,17 @@ class BundleResult(NamedTuple):
 
     losses: torch.Tensor
     weights: torch.Tensor | None
-    results: list[tuple[torch.Tensor, Any, Any]]
+    results: list[StepResult]
+
+
+WeighedResult = tuple[StepResult, Any]
+"""What a step of one member gave, and how much its loss counts."""
 
 
 class _Recording(NamedTuple):
     """A graph of steps of all members, with the memory of their batches and results, and what it depends on."""
 
-    graph: torch.cuda.CUDAGraph
+    replay: Callable[[], None]
     inputs: Tensors
     result: BundleResult
     depends_on: Any
@@ -46,7 +49,7 @@ class _Recording(NamedTuple):
     def repeat(self, batch: Tensors) -> BundleResult:
         for name, tensor in batch.items():
             self.inputs[name].copy_(tensor)
-        self.graph.replay()
+        self.replay()
         return self.result
 
 
@@ -68,9 +71,8 @@ class GraphBundle:
     ) -> None:
         self._members = members
         self._weigh = weigh
-        self._streams = [torch.cuda.Stream(device) for _ in members[:_STREAMS]]
-        self.generators = [torch.Generator(device) for _ in members]
-        self._default = torch.cuda.default_generators[device.index]
+        self._branches = Branches(len(members), device)
+        self.generators = self._branches.generators
         self._recordings: dict[int, _Recording] = {}
         self._checked: set[int] = set()
         self._are_ready = False
@@ -128,64 +130,49 @@ class GraphBundle:
 
     def _take_eagerly(self, batch: Tensors) -> BundleResult:
         self._checked.clear()
-        results, weights = [], []
-        for index, member in enumerate(self._members):
-            with self._drawing_from(index):
-                loss, output, label = member.take_eagerly(_row(batch, index))
+
+        def take(index: int) -> WeighedResult:
+            loss, output, label = self._members[index].take_eagerly(_row(batch, index))
             # Without its graph of gradients, which would tie recorded steps to the stream of this one.
-            results.append((loss, detach(output), label))
-            weights.append(self._weight(index, results[-1]))
-        return _make_result(results, weights)
+            return self._weigh_result(index, (loss, detach(output), label))
+
+        return make_result(self._branches.run_in_turn(take))
 
     def _record(self, batch: Tensors, size: int, needed: Any) -> None:
         self._recordings.pop(size, None)
-        graph = torch.cuda.CUDAGraph()
-        for generator in self.generators:
-            graph.register_generator_state(generator)
         self._send_rates()
         inputs = {name: tensor.clone() for name, tensor in batch.items()}
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            result = self._step_side_by_side(inputs)
-        self._recordings[size] = _Recording(graph, inputs, result, needed)
+        replay, result = self._branches.record(lambda: self._step_side_by_side(inputs))
+        self._recordings[size] = _Recording(replay, inputs, result, needed)
         self.captures += 1
 
     def _step_side_by_side(self, inputs: Tensors) -> BundleResult:
-        main = torch.cuda.current_stream()
-        results, weights = [], []
-        for stream in self._streams:
-            stream.wait_stream(main)
-        for index, member in enumerate(self._members):
-            with torch.cuda.stream(self._streams[index % len(self._streams)]), self._drawing_from(index):
-                results.append(member.take_recorded(_row(inputs, index)))
-                weights.append(self._weight(index, results[-1]))
-        for stream in self._streams:
-            main.wait_stream(stream)
-        return _make_result(results, weights)
+        def take(index: int) -> WeighedResult:
+            return self._weigh_result(index, self._members[index].take_recorded(_row(inputs, index)))
 
-    @torch.no_grad()
-    def _weight(self, index: int, result: tuple[torch.Tensor, Any, Any]) -> Any:
-        _, output, label = result
-        return self._weigh[index](output, label, row_count(label))
+        return make_result(self._branches.run_side_by_side(take))
 
-    @contextmanager
-    def _drawing_from(self, index: int) -> Iterator[None]:
-        """Let kernels draw from the generator of a member."""
-        own = self._default.graphsafe_get_state()
-        self._default.graphsafe_set_state(self.generators[index])
-        try:
-            yield
-        finally:
-            self._default.graphsafe_set_state(own)
+    def _weigh_result(self, index: int, result: StepResult) -> WeighedResult:
+        return weigh_result(self._weigh[index], result)
 
 
 def _row(batch: Tensors, index: int) -> Tensors:
     return {name: tensor[index] for name, tensor in batch.items()}
 
 
-def _make_result(results: list[tuple[torch.Tensor, Any, Any]], weights: list[Any]) -> BundleResult:
-    losses = torch.stack([loss for loss, _, _ in results])
+@torch.no_grad()
+def weigh_result(weigh: Callable[[Any, Any, int], Any], result: StepResult) -> WeighedResult:
+    """Return a result, and how much its loss counts."""
+    _, output, label = result
+    return result, weigh(output, label, row_count(label))
+
+
+def make_result(results: Sequence[WeighedResult]) -> BundleResult:
+    """Return the results of all members as one."""
+    own, weights = [result for result, _ in results], [weight for _, weight in results]
+    losses = torch.stack([loss for loss, _, _ in own])
     if weights[0] is None:
-        return BundleResult(losses, None, results)
+        return BundleResult(losses, None, own)
     if isinstance(weights[0], torch.Tensor):
-        return BundleResult(losses, torch.stack(weights), results)
-    return BundleResult(losses, torch.full_like(losses, weights[0], dtype=torch.float64), results)
+        return BundleResult(losses, torch.stack(weights), own)
+    return BundleResult(losses, torch.full_like(losses, weights[0], dtype=torch.float64), own)

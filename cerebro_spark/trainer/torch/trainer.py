@@ -19,7 +19,7 @@ from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
 from cerebro_spark.trainer.torch.auto_steps import AutoSteps
 from cerebro_spark.trainer.torch.batches import TensorBatches, Tensors
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
-from cerebro_spark.trainer.torch.bundled import BundledTraining
+from cerebro_spark.trainer.torch.bundled_evaluation import BundledEvaluation
 from cerebro_spark.trainer.torch.device import capture_torch, claim_torch_device, restore_torch
 from cerebro_spark.trainer.torch.inspection import TorchInspector, take_torch_snapshot
 from cerebro_spark.trainer.torch.layout import ChannelsLast
@@ -36,7 +36,7 @@ from cerebro_spark.types import Metrics
 __all__ = ["TorchModel", "TorchTrainer"]
 
 
-class TorchTrainer(BundledTraining):
+class TorchTrainer(BundledEvaluation):
     """Trains what `model_fn` returns as a TorchModel.
 
     >>> from cerebro_spark.trainer import ColumnSpec, Columns, Hooks, Resources

@@ -210,7 +210,7 @@ class StackedTraining(StackComparing):
         stack = self._find_stack(states[0].structure, states)
         began = time.perf_counter()
         stack.fill(states)
-        collectors = [self._copy_collector(state) for state in states]
+        collectors = [self._copy_collector(state.current.model, state.member.carried) for state in states]
         self._run_stack(stack, states, collectors)
         share = (time.perf_counter() - began) / len(states)
         outcomes: dict[int, Outcome] = {}
@@ -224,11 +224,11 @@ class StackedTraining(StackComparing):
                 break
         return outcomes
 
-    def _copy_collector(self, state: MemberState) -> MetricCollector:
-        """Return a collector with metric objects of its own: the members of a stack take turns with each batch."""
-        metrics = state.current.model.model.metrics
+    def _copy_collector(self, model: BuiltTorchModel, carried: Metrics | None) -> MetricCollector:
+        """Return a collector with metric objects of its own: the members of a bundle take turns with each batch."""
+        metrics = model.model.metrics
         own = {name: copy.deepcopy(each) if is_metric_object(each) else each for name, each in metrics.items()}
-        return self._make_collector(state.current.model, state.member.carried, own)
+        return self._make_collector(model, carried, own)
 
     def _run_stack(self, stack: Stack, states: Sequence[MemberState], collectors: Sequence[MetricCollector]) -> None:
         """Take the steps of all batches that have the full size."""
