@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ from cerebro_spark.trainer.torch.stacked.structures import Structure
 from cerebro_spark.trainer.torch.trainer import TorchTrainer
 
 MODEL_FN, KIND = STACKED["adam"]
+SIZES = 300 if os.environ.get("CEREBRO_BUNDLES") == "all" else 30
+"""How many sizes of layers are tried; `make test-bundles` tries most."""
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -144,7 +147,7 @@ def test_sums_in_another_order_do_not_agree() -> None:
     assert not agree("backwards", backwards, torch.sum, [like], 3)
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=SIZES)
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers(2, 5), st.booleans())
 def test_products_are_stacked_only_where_they_are_exact(
     rows: int, inputs: int, outputs: int, width: int, bias: bool
