@@ -61,7 +61,7 @@ def test_the_same_seed_gives_the_same_run(scenario: Scenario, seed: int) -> None
     assert one.timeline.units == two.timeline.units
 
 
-@pytest.mark.parametrize("jitter", [0.0, 0.05])
+@pytest.mark.parametrize("jitter", [0.0, pytest.param(0.05, marks=pytest.mark.slow)])
 def test_what_eight_at_once_gain_arrives(jitter: float) -> None:
     alone = simulate(Scenario(trials=64, workers=8, jitter=jitter))
     together = simulate(Scenario(trials=64, workers=8, jitter=jitter, fuse=32, gain=EIGHT))

@@ -9,18 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from kept_workers import KeptWorkers
+from no_training import leave_processes
 from small_search import small_dataset, small_rows, torch_model_fn
 
 import cerebro_spark as cs
 from cerebro_spark import hp
-from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.remote import RemoteBackend
 from cerebro_spark.backend.spark import SparkBackend
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.slots import make_room
-from cerebro_spark.events import WorkerJoined
-from cerebro_spark.trainer.base import Hooks, Trainer
-from cerebro_spark.trainer.spec import TrainerSpec
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(900)]
 # A test that waits this long has failed.
@@ -48,19 +45,9 @@ def search(backend: RemoteBackend, folder: Path) -> cs.GridSearch:
     )
 
 
-class NoTrainer(Trainer):
-    """A kind of trainer of one's own, which is never made: its workers load no framework."""
-
-
 def leave_tasks(backend: SparkBackend, dataset: Dataset) -> set[str]:
     """Have a run that trains nothing leave its tasks, and return their names."""
-    backend.bind(Job("r1", dataset.store, dataset, TrainerSpec(Hooks(torch_model_fn), framework=NoTrainer)))
-    backend.start(dataset.partitions)
-    joined = 0
-    while joined < backend.num_workers:
-        joined += sum(isinstance(event, WorkerJoined) for event in backend.events())
-    backend.close()
-    left = names(backend)
+    left = {parent.handle.name for parent in leave_processes(backend, dataset)}
     assert len(left) == backend.num_workers
     return left
 
