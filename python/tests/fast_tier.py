@@ -17,7 +17,7 @@ import pytest
 
 MEMORY = Path("/dev/shm")
 ENOUGH_BYTES = 1 << 30
-EXAMPLES = 15
+EXAMPLES = 10
 
 _quick = False
 
