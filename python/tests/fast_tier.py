@@ -23,7 +23,10 @@ _quick = False
 
 
 def quicken(config: pytest.Config) -> None:
-    """Prepare a run that leaves slow tests out; leave any other as it is."""
+    """Let no property fail for a busy machine; prepare a run that leaves slow tests out for that."""
+    too_slow = hypothesis.HealthCheck.too_slow
+    hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[too_slow])
+    hypothesis.settings.load_profile("patient")
     if "not slow" not in config.getoption("markexpr"):
         return
     global _quick
