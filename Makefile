@@ -7,7 +7,8 @@ READY := .venv/.ready
 export PYTHONDONTWRITEBYTECODE :=
 FAST := not jvm and not hadoop and not slow
 # Two processes: most tests wait for a JVM, a daemon or a worker to start, and two cores have time for both.
-SIDE_BY_SIDE := -n 2 --dist loadgroup --no-loadscope-reorder
+PROCESSES ?= 2
+SIDE_BY_SIDE := -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder
 # The modern stack has an environment of its own, and the suite's core is what must hold there.
 MODERN_BIN := .venv-modern/bin
 MODERN_EXTRAS := spark,keras,torch,hyperopt,optuna,trackers,hdfs,s3,images,plot,dev
@@ -17,13 +18,13 @@ MODERN_TESTS := $(addprefix python/tests/,data test_engine.py test_engine_faults
 	tune/test_space.py tune/test_search_contract.py tune/test_tpe.py tune/test_bad_inputs.py tune/test_fit.py \
 	result/test_record.py result/test_spark_scoring.py integration/test_end_to_end.py::test_on_spark_executors)
 
-.PHONY: demo test test-fast test-modern test-zoo test-schedules coverage lint format hooks docs bench hadoop clean java maven
+.PHONY: demo test test-fast test-modern test-zoo test-schedules test-bundles test-deep coverage lint format hooks docs bench hadoop clean java maven
 
 demo: java $(READY)
 	$(BIN)/python examples/flights.py
 
 test: java $(READY)
-	CEREBRO_STATEFUL_EXAMPLES=2000 CEREBRO_RACES=1500 $(BIN)/python -m pytest $(SIDE_BY_SIDE) --durations=30
+	CEREBRO_STATEFUL_EXAMPLES=800 CEREBRO_RACES=600 $(BIN)/python -m pytest $(SIDE_BY_SIDE) --durations=30
 
 test-fast: $(READY)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "$(FAST)"
@@ -41,6 +42,14 @@ test-zoo: $(READY)
 
 test-schedules: $(READY)
 	CEREBRO_SCHEDULES=all $(BIN)/python -m pytest -n 2 python/tests/test_simulation_fused.py
+
+test-bundles: $(READY)
+	CEREBRO_BUNDLES=all $(BIN)/python -m pytest $(SIDE_BY_SIDE) $(addprefix python/tests/trainer/,test_train_together.py test_stacked_parts.py)
+
+# What is drawn at random, far more often than in `make test`, and the run with every failure.
+test-deep: java $(READY)
+	CEREBRO_STATEFUL_EXAMPLES=5000 CEREBRO_RACES=5000 CEREBRO_CHAOS=all $(BIN)/python -m pytest $(SIDE_BY_SIDE) \
+		$(addprefix python/tests/,test_scheduler_stateful.py test_eventlog_races.py integration/test_chaos.py)
 
 lint: $(READY)
 	$(BIN)/ruff check .

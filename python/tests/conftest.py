@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from end_of_run import pytest_unconfigure as pytest_unconfigure
 from fast_tier import imports_frozen, quicken
 from hadoop import jars
 from hadoop.cluster import HadoopCluster
+from kept_workers import KeptWorkers, one_environment, staying
 from side_by_side import check_dealt, deal
 from sparks import CLUSTER, SparkHouse, excuse
 from unwanted import unwanted
+
+if TYPE_CHECKING:
+    from cerebro_spark.backend.local import LocalBackend
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,6 +43,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     check_dealt(session.config, session.items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Generator[None, object, object]:
+    with one_environment():
+        return (yield)
+
+
+@pytest.fixture(scope="module")
+def staying_processes() -> Iterator[LocalBackend]:
+    """Processes of a module's tests; see `kept_backend`."""
+    with staying() as backend:
+        yield backend
+
+
+@pytest.fixture
+def kept_backend(staying_processes: LocalBackend) -> Iterator[KeptWorkers]:
+    """Makes the backend of a test that is not about how workers start: theirs come from processes that are there."""
+    with KeptWorkers(staying_processes) as workers:
+        yield workers
 
 
 @pytest.fixture(scope="session")

@@ -17,13 +17,20 @@ import pytest
 
 MEMORY = Path("/dev/shm")
 ENOUGH_BYTES = 1 << 30
-EXAMPLES = 25
+EXAMPLES = 10
+
+_quick = False
 
 
 def quicken(config: pytest.Config) -> None:
-    """Prepare a run that leaves slow tests out; leave any other as it is."""
+    """Let no property fail for a busy machine; prepare a run that leaves slow tests out for that."""
+    too_slow = hypothesis.HealthCheck.too_slow
+    hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[too_slow])
+    hypothesis.settings.load_profile("patient")
     if "not slow" not in config.getoption("markexpr"):
         return
+    global _quick
+    _quick = True
     hypothesis.settings.register_profile("fast", max_examples=EXAMPLES)
     hypothesis.settings.load_profile("fast")
     # Collections, of which most find nothing, take a thirtieth of the time with Python's own threshold.
@@ -31,6 +38,11 @@ def quicken(config: pytest.Config) -> None:
     # Most of a store's time goes to fsync, which costs milliseconds on a disk and nothing here.
     if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ENOUGH_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+def drawn(examples: int) -> int:
+    """Return how many examples of a property are drawn: as many as are asked for, or fewer without slow tests."""
+    return min(examples, EXAMPLES) if _quick else examples
 
 
 @contextmanager

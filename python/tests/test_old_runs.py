@@ -6,6 +6,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from kept_workers import KeptWorkers
 from plain_loop import logged
 
 import cerebro_spark as cs
@@ -54,22 +55,20 @@ def test_a_finished_run_is_opened_with_its_model(old: Path) -> None:
 
 
 @pytest.mark.slow
-def test_its_model_and_its_repetition_are_bit_for_bit_the_same(old: Path) -> None:
+def test_its_model_and_its_repetition_are_bit_for_bit_the_same(old: Path, kept_backend: KeptWorkers) -> None:
     store = LocalStore(old / "store")
     assert len(list(cs.Result(store, "finished").model().parameters())) == 4
-    with cs.LocalBackend(num_workers=1) as backend:
-        again = cs.replay(store, "finished", backend=backend)
+    again = cs.replay(store, "finished", backend=kept_backend(1))
     digests = [checkpoint_digests(store, run) for run in ("finished", again.run_id)]
     assert sorted(digests[0]) == sorted(digests[1])
     assert len(digests[0]) == 8
 
 
 @pytest.mark.slow
-def test_a_stopped_run_is_gone_on_with(old: Path) -> None:
+def test_a_stopped_run_is_gone_on_with(old: Path, kept_backend: KeptWorkers) -> None:
     store = LocalStore(old / "store")
     before = logged(store, "stopped")
-    with cs.LocalBackend(num_workers=1) as backend:
-        result = cs.resume(store, "stopped", backend=backend)
+    result = cs.resume(store, "stopped", backend=kept_backend(1))
     assert logged(store, "stopped")[: len(before)] == before
     assert not any(":" in digest for digest in checkpoint_digests(store, "stopped")), "all SHA-256, as it began"
     assert len(result.trials) == 4

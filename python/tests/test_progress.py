@@ -11,6 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from fast_tier import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -134,7 +135,7 @@ def test_a_lost_worker_and_what_it_had_are_told(caplog: pytest.LogCaptureFixture
     ]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=drawn(25), deadline=None)
 @given(
     trials=st.integers(1, 5),
     epochs=st.integers(1, 3),

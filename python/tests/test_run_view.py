@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from engine_runs import SETTINGS, WORLD, Promoting, workers
+from fast_tier import drawn
 from hypothesis import HealthCheck, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
@@ -45,7 +46,7 @@ LOSS = Objective("val_loss", "min")
 
 
 @pytest.mark.slow
-@examples(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(max_examples=drawn(25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 10**6), trouble=TROUBLES, stops=st.sampled_from([0.0, 0.02]), fuse=st.sampled_from([1, 4]))
 def test_wild_runs_and_their_replays_give_the_same_view(seed: int, trouble: Trouble, stops: float, fuse: int) -> None:
     """Warm starts, new params in the middle of an epoch, metrics of all kinds, stops; and a script that repeats it."""

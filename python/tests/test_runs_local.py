@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from kept_workers import KeptWorkers
 from observing import each_event
 from plain_loop import check_run, judged, logged
 from small_driver import CONFIGURATIONS, EPOCHS, SEED, Stop, small_recipe, stopping_after
@@ -121,11 +122,11 @@ def test_a_driver_that_is_stopped_takes_its_workers_along_and_the_run_is_resumed
     assert {e.threads for e in events if isinstance(e, WorkerJoined)} == {1}, "the logged thread count is kept"
 
 
-def test_a_run_that_is_taken_over_goes_on_here_and_ends_there(tmp_path: Path) -> None:
+def test_a_run_that_is_taken_over_goes_on_here_and_ends_there(tmp_path: Path, kept_backend: KeptWorkers) -> None:
     dataset = small_dataset(tmp_path, partitions=3)
     with driver(tmp_path, "r1", 8) as process:
         see_units(process, 8)
-        runs.resume(dataset.store, "r1", LocalBackend(num_workers=2, threads=1), take_over=True)
+        runs.resume(dataset.store, "r1", kept_backend(2), take_over=True)
         _, said = process.communicate("go on\n", timeout=600)
         assert process.returncode == 1
         assert "EventLogError: another driver goes on with run r1" in said
@@ -170,33 +171,38 @@ def outage_after(units: int, outage: Outage, seconds: float | None) -> Observer:
     return observe
 
 
-def test_a_store_that_fails_for_a_while_only_delays_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_store_that_fails_for_a_while_only_delays_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kept_backend: KeptWorkers
+) -> None:
     dataset = small_dataset(tmp_path, partitions=3)
     outage = Outage(tmp_path / "store")
     recipe = small_recipe(dataset, 3)
-    runs.execute(
-        recipe, dataset.store, LocalBackend(2, threads=1), "r1", [outage_after(9, outage, 3.0)], store_patience=60.0
-    )
+    runs.execute(recipe, dataset.store, kept_backend(2), "r1", [outage_after(9, outage, 3.0)], store_patience=60.0)
     assert "trying again in" in caplog.text
     check_run(dataset, "r1", len(CONFIGURATIONS), 3, SEED)
 
 
-def test_a_store_that_fails_for_ever_ends_the_run_which_is_resumed_when_it_is_back(tmp_path: Path) -> None:
+def test_a_store_that_fails_for_ever_ends_the_run_which_is_resumed_when_it_is_back(
+    tmp_path: Path, kept_backend: KeptWorkers
+) -> None:
     dataset = small_dataset(tmp_path, partitions=3)
     outage = Outage(tmp_path / "store")
     observers = [outage_after(9, outage, None)]
+    before = children(os.getpid())
     with pytest.raises(StoreUnavailable, match=r"writing 'runs/r1/log/.*failed \d+ times.*can be resumed") as caught:
         runs.execute(
             small_recipe(dataset, 3), dataset.store, LocalBackend(2, threads=1), "r1", observers, store_patience=2.0
         )
     assert caught.value.__notes__ == [f'run r1 can be resumed: cs.resume("{dataset.store.url}", "r1", backend=...)']
-    assert children(os.getpid()) == []
+    assert sorted(children(os.getpid())) == sorted(before)
     outage.end()
-    runs.resume(dataset.store, "r1", LocalBackend(2, threads=1), take_over=True)
+    runs.resume(dataset.store, "r1", kept_backend(2), take_over=True)
     check_run(dataset, "r1", len(CONFIGURATIONS), 3, SEED)
 
 
-def test_checkpoints_that_cannot_be_written_end_the_run_not_its_trials(tmp_path: Path) -> None:
+def test_checkpoints_that_cannot_be_written_end_the_run_not_its_trials(
+    tmp_path: Path, kept_backend: KeptWorkers
+) -> None:
     """The log can still be written: what fails is not the trials' fault, and none of them is to be given up."""
     dataset = small_dataset(tmp_path, partitions=3)
     folder = tmp_path / "store" / paths.checkpoint_folder("r1")
@@ -205,26 +211,24 @@ def test_checkpoints_that_cannot_be_written_end_the_run_not_its_trials(tmp_path:
     with pytest.raises(
         BackendError, match=r"run r1 cannot go on: the store failed worker w\d.*StoreUnavailable.*resume"
     ) as caught:
-        runs.execute(
-            small_recipe(dataset, 3), dataset.store, LocalBackend(2, threads=1), "r1", observers, store_patience=2.0
-        )
+        runs.execute(small_recipe(dataset, 3), dataset.store, kept_backend(2), "r1", observers, store_patience=2.0)
     assert "cs.resume" in caught.value.__notes__[0]
     scheduler, _ = judged(logged(dataset.store, "r1"))
     assert not [trial for trial in scheduler.state.trials.values() if trial.status == "failed"]
     failures = [e for e in EventLog(dataset.store, "r1").read() if isinstance(e, UnitFailed)]
     assert "store" in {failure.blame for failure in failures}
     outage.end()
-    runs.resume(dataset.store, "r1", LocalBackend(2, threads=1))
+    runs.resume(dataset.store, "r1", kept_backend(2))
     check_run(dataset, "r1", len(CONFIGURATIONS), 3, SEED)
 
 
-def test_a_replay_repeats_a_run_and_can_itself_be_resumed(tmp_path: Path) -> None:
+def test_a_replay_repeats_a_run_and_can_itself_be_resumed(tmp_path: Path, kept_backend: KeptWorkers) -> None:
     dataset = small_dataset(tmp_path, partitions=3)
-    runs.execute(small_recipe(dataset, 2), dataset.store, LocalBackend(2, threads=1), "r1")
+    runs.execute(small_recipe(dataset, 2), dataset.store, kept_backend(2), "r1")
     dataset.store.delete(paths.checkpoint_folder("r1"))
     with pytest.raises(Stop):
         runs.replay(dataset.store, "r1", LocalBackend(1, threads=2), "r2", [stopping_after(9, Stop())])
-    runs.resume(dataset.store, "r2", LocalBackend(3, threads=2))
+    runs.resume(dataset.store, "r2", kept_backend(3))
     check_run(dataset, "r2", len(CONFIGURATIONS), 2, SEED)
     digests = [
         {
@@ -238,9 +242,9 @@ def test_a_replay_repeats_a_run_and_can_itself_be_resumed(tmp_path: Path) -> Non
     assert digests[0] == digests[1]
 
 
-def test_a_backend_and_a_recipe_serve_twice_and_give_the_same(tmp_path: Path) -> None:
+def test_a_backend_and_a_recipe_serve_twice_and_give_the_same(tmp_path: Path, kept_backend: KeptWorkers) -> None:
     dataset = small_dataset(tmp_path, partitions=2)
-    backend = LocalBackend(1, threads=1)
+    backend = kept_backend(1)
     recipe = Recipe(
         FixedSearch(CONFIGURATIONS[:1], 1),
         Objective("val_loss", "min"),

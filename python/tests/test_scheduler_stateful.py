@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from auditor import Auditor
+from fast_tier import drawn
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -41,7 +42,7 @@ from cerebro_spark.events import (
 from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.types import Checkpoint, Metrics, Objective, Partition, Work
 
-EXAMPLES = int(os.environ.get("CEREBRO_STATEFUL_EXAMPLES", "50"))
+EXAMPLES = int(os.environ.get("CEREBRO_STATEFUL_EXAMPLES", "0")) or drawn(50)
 WORKERS = [f"w{i}" for i in range(4)]
 
 

@@ -145,7 +145,7 @@ def mean_makespan(trials: int, replicas: int) -> float:
     return float(np.mean([simulate(scenario, seed).makespan for seed in range(3)]))
 
 
-@pytest.mark.parametrize(("trials", "replicas"), [(8, 2), (8, 3), (16, 2)])
+@pytest.mark.parametrize(("trials", "replicas"), [(8, 2), (8, 3), pytest.param(16, 2, marks=pytest.mark.slow)])
 def test_more_replicas_do_not_make_a_run_slower(trials: int, replicas: int) -> None:
     assert mean_makespan(trials, replicas) <= 1.03 * mean_makespan(trials, 1)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kept_workers import KeptWorkers
 from observing import each_event
 from plain_loop import logged
 from small_search import FEATURES, small_dataset
 
 from cerebro_spark import recipe as recipes
 from cerebro_spark import runs
-from cerebro_spark.backend.local import LocalBackend
 from cerebro_spark.codec import decode, encode
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.events import Event, RunStarted, Settings, UnitFailed, UnitFinished
@@ -66,10 +66,10 @@ def test_a_log_of_old_means_the_rule_of_old() -> None:
 
 
 @pytest.mark.slow
-def test_batch_norm_trains_whatever_is_left_over(tmp_path: Path) -> None:
+def test_batch_norm_trains_whatever_is_left_over(tmp_path: Path, kept_backend: KeptWorkers) -> None:
     dataset = small_dataset(tmp_path, ROWS, partitions=1)
     assert [partition.rows for partition in dataset.train] == [33]
-    runs.execute(recipe_of(dataset, normed), dataset.store, LocalBackend(1, threads=1), "r1", progress=False)
+    runs.execute(recipe_of(dataset, normed), dataset.store, kept_backend(1), "r1", progress=False)
     events = logged(dataset.store, "r1")
     assert rule(events) == 2
     assert len(digests(events)) == 1
@@ -77,7 +77,9 @@ def test_batch_norm_trains_whatever_is_left_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_old_runs_are_resumed_and_repeated_by_their_own_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_runs_are_resumed_and_repeated_by_their_own_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_backend: KeptWorkers
+) -> None:
     dataset = small_dataset(tmp_path, ROWS, partitions=1)
 
     @each_event
@@ -85,7 +87,7 @@ def test_old_runs_are_resumed_and_repeated_by_their_own_rule(tmp_path: Path, mon
         if isinstance(event, UnitFinished):
             raise KeyboardInterrupt
 
-    backend = LocalBackend(1, threads=1)
+    backend = kept_backend(1)
     with monkeypatch.context() as patch:
         patch.setattr(recipes, "SMALLEST_BATCH", 1)
         runs.execute(recipe_of(dataset, plain, 2), dataset.store, backend, "old", progress=False)

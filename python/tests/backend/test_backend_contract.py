@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from small_search import small_dataset, torch_model_fn
+from sparks import CLUSTER, SparkHouse
 
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.backend.job import Job
@@ -48,14 +50,13 @@ def simulated(folder: Path) -> Setting:
 
 def remote(backend: RemoteBackend, folder: Path) -> Setting:
     dataset = small_dataset(folder)
+    backend.num_workers = 2
     backend.bind(Job("r1", dataset.store, dataset, TrainerSpec(Hooks(torch_model_fn))))
     return Setting(backend, dataset.partitions)
 
 
-def local(folder: Path) -> Setting:
-    return remote(LocalBackend(num_workers=2), folder)
-
-
+FOREVER = 3600.0
+MASTERS = {"spark": "local[2]", "spark_cluster": CLUSTER}
 JVM = [pytest.mark.slow, pytest.mark.jvm]
 KINDS = [
     "simulated",
@@ -71,12 +72,22 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(scope="module")
+def kept(kind: str, spark_house: SparkHouse) -> Iterator[RemoteBackend | None]:
+    """The backend of all tests of a kind: their workers come from the same processes, which take long to start."""
+    with ExitStack() as block:
+        if kind == "simulated":
+            yield None
+        elif kind == "local":
+            yield block.enter_context(LocalBackend(num_workers=2, idle_timeout=FOREVER))
+        else:
+            session = spark_house.session(MASTERS[kind])
+            yield block.enter_context(SparkBackend(session, num_workers=2, idle_timeout=FOREVER))
+
+
 @pytest.fixture
-def setting(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Setting]:
-    if kind in ("simulated", "local"):
-        made = {"simulated": simulated, "local": local}[kind](tmp_path)
-    else:
-        made = remote(SparkBackend(request.getfixturevalue(kind), num_workers=2), tmp_path)
+def setting(kept: RemoteBackend | None, tmp_path: Path) -> Iterator[Setting]:
+    made = simulated(tmp_path) if kept is None else remote(kept, tmp_path)
     with made.backend:
         yield made
 

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kept_workers import KeptWorkers
 from logs import logged
 from small_search import small_dataset, torch_model_fn
 
@@ -38,8 +39,10 @@ def begun(backend: LocalBackend, folder: Path, model_fn: Any = torch_model_fn) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("left", [WorkerHandle("w0"), WorkerHandle("w0", peer=1)], ids=["never joined", "had joined"])
-def test_who_is_left_of_an_earlier_run_takes_nobodys_name_or_wire(left: WorkerHandle, tmp_path: Path) -> None:
-    with LocalBackend(num_workers=2, threads=1) as backend:
+def test_who_is_left_of_an_earlier_run_takes_nobodys_name_or_wire(
+    left: WorkerHandle, tmp_path: Path, kept_backend: KeptWorkers
+) -> None:
+    with kept_backend(2) as backend:
         begun(backend, tmp_path)
         backend._run.pool.ended(left)
         assert backend.rehearse({}) is None
@@ -64,22 +67,26 @@ def test_a_second_ctrl_c_leaves_no_worker(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_worker_that_is_taken_away_while_it_tries_a_trial_says_nothing_of_the_trial(tmp_path: Path) -> None:
+def test_a_worker_that_is_taken_away_while_it_tries_a_trial_says_nothing_of_the_trial(
+    tmp_path: Path, kept_backend: KeptWorkers
+) -> None:
     def model_fn(params: Mapping[str, Any]) -> Any:
         if not (tmp_path / "killed").exists():
             (tmp_path / "killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return torch_model_fn(params)
 
-    with LocalBackend(num_workers=1, threads=1) as backend:
+    with kept_backend(1) as backend:
         begun(backend, tmp_path, model_fn)
         assert backend.rehearse({}) is None
         assert backend.workers == ["w0.1"]
 
 
 @pytest.mark.slow
-def test_a_worker_that_the_scheduler_lets_go_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with LocalBackend(num_workers=3, threads=1) as backend:
+def test_a_worker_that_the_scheduler_lets_go_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kept_backend: KeptWorkers
+) -> None:
+    with kept_backend(3) as backend:
         begun(backend, tmp_path)
         backend.remove_worker("w0")
         left = [backend._run.pool.handles[name] for name in ("w0", "w1")]
@@ -91,8 +98,8 @@ def test_a_worker_that_the_scheduler_lets_go_is_told_of(tmp_path: Path, caplog: 
 
 
 @pytest.mark.slow
-def test_who_was_let_go_for_its_failures_is_replaced_after_a_while(tmp_path: Path) -> None:
-    with LocalBackend(num_workers=2, threads=1) as backend:
+def test_who_was_let_go_for_its_failures_is_replaced_after_a_while(tmp_path: Path, kept_backend: KeptWorkers) -> None:
+    with kept_backend(2) as backend:
         begun(backend, tmp_path)
         backend.submit(RetireWorker("w0", back_after=0.01))
         (joined,) = backend.events()
@@ -101,9 +108,11 @@ def test_who_was_let_go_for_its_failures_is_replaced_after_a_while(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_place_that_is_still_bad_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_that_is_still_bad_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_backend: KeptWorkers
+) -> None:
     """Whoever comes there dies at once, which would end a run that has nobody else for the place."""
-    with LocalBackend(num_workers=2, threads=1, max_restarts=4) as backend:
+    with kept_backend(2, max_restarts=4) as backend:
         begun(backend, tmp_path)
         monkeypatch.setattr("sys.executable", "/bin/false")
         w0 = backend._run.pool.handles["w0"]

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from no_training import leave_processes
 from observing import each_event
 from plain_loop import check_run, logged
 from small_driver import CONFIGURATIONS, SEED, small_recipe
@@ -56,8 +57,6 @@ def execute(
 ) -> None:
     recipe = small_recipe(dataset, 1)
     trainer = TrainerSpec(Hooks(model_fn), seed=SEED, framework=options.pop("framework", "torch"))
-    if "resources" in options:
-        trainer = replace(trainer, resources=options.pop("resources"))
     runs.execute(replace(recipe, trainer=trainer), dataset.store, backend, run, **options)
 
 
@@ -277,18 +276,17 @@ def test_other_threads_environment_or_folder_make_new_processes(
     with LocalBackend(num_workers=1, threads=1) as backend:
         seen: list[int | None] = []
 
-        def run_once(name: str, **options: Any) -> None:
-            execute(dataset, backend, name, **options)
-            (pid,) = [parent.handle.pid for parent in parents_of(backend) if not parent.leaving]
-            seen.append(pid)
+        def run_once(threads: int) -> None:
+            (parent,) = leave_processes(backend, dataset, Resources(threads=threads))
+            seen.append(parent.handle.pid)
 
-        run_once("r1")
-        run_once("r2", resources=Resources(threads=2))
+        run_once(threads=1)
+        run_once(threads=2)
         monkeypatch.setenv("CEREBRO_KEPT", "1")
-        run_once("r3", resources=Resources(threads=2))
+        run_once(threads=2)
         monkeypatch.chdir(tmp_path)
-        run_once("r4", resources=Resources(threads=2))
-        run_once("r5", resources=Resources(threads=2))
+        run_once(threads=2)
+        run_once(threads=2)
     assert len(set(seen[:4])) == 4
     assert seen[3] == seen[4]
 
@@ -354,8 +352,8 @@ def test_idle_processes_end_after_a_while_and_the_next_run_has_new_ones(tmp_path
     dataset = small_dataset(tmp_path)
     with LocalBackend(num_workers=1, threads=1, idle_timeout=0.01) as backend:
         seen = []
-        for run in ("r1", "r2"):
-            execute(dataset, backend, run)
+        for run in (lambda: leave_processes(backend, dataset), lambda: execute(dataset, backend, "r2")):
+            run()
             launcher = backend._parents
             assert launcher is not None
             handles = [parent.handle for parent in parents_of(backend)]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kept_workers import KeptWorkers
 from plain_loop import check_run, judged, logged
 from small_driver import CONFIGURATIONS, SEED, Stop, small_recipe
 from small_search import small_dataset, torch_model_fn
@@ -61,10 +62,10 @@ def kept(store: LocalStore) -> list[str]:
     return store.list(paths.checkpoint_folder("r1"))
 
 
-def test_a_checkpoint_that_nobody_heard_of_is_deleted(tmp_path: Path) -> None:
+def test_a_checkpoint_that_nobody_heard_of_is_deleted(tmp_path: Path, kept_backend: KeptWorkers) -> None:
     dataset = small_dataset(tmp_path)
     store = DeadlyStore(tmp_path / "store")
-    backend = LocalBackend(num_workers=1, threads=1)
+    backend = kept_backend(1)
     backend.bind(Job("r1", store, dataset, TrainerSpec(Hooks(torch_model_fn))))
     settings = Settings(dataset.partitions, 1, queue_ahead=1, objective=Objective("val_loss", "min"))
     engine = Engine(FixedSearch([{"lr": 0.01}, {"lr": 0.02}], 2), settings, backend, EventLog(store, "r1"), "r1")
@@ -95,18 +96,18 @@ class StoppingAtADeletion:
             raise Stop
 
 
-def test_what_a_driver_left_is_deleted_when_its_run_is_resumed(tmp_path: Path) -> None:
+def test_what_a_driver_left_is_deleted_when_its_run_is_resumed(tmp_path: Path, kept_backend: KeptWorkers) -> None:
     """It ended before it could delete what the last event it logged gave up, and forgot what was never reported."""
     dataset = small_dataset(tmp_path, partitions=3)
     store = LocalStore(tmp_path / "store")
     stopping = StoppingAtADeletion()
     with pytest.raises(Stop):
-        runs.execute(small_recipe(dataset, 3), store, LocalBackend(2, threads=1), "r1", [stopping])
+        runs.execute(small_recipe(dataset, 3), store, kept_backend(2), "r1", [stopping])
     left = {paths.checkpoint("r1", checkpoint) for checkpoint in stopping.given_up}
     assert left <= set(kept(store)), "a deletion was decided, logged and never done"
     for orphan in (Checkpoint("t0", 1, 1, 9999), Checkpoint("t3", 3, 2, 9998)):
         store.write(paths.checkpoint("r1", orphan), b"")
-    runs.resume(store, "r1", LocalBackend(1, threads=1))
+    runs.resume(store, "r1", kept_backend(1))
     check_run(dataset, "r1", len(CONFIGURATIONS), 3, SEED)
     retained = judged(logged(store, "r1"))[0].state.retention.kept()
     assert kept(store) == sorted(paths.checkpoint("r1", checkpoint) for checkpoint in retained)

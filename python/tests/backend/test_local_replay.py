@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kept_workers import KeptWorkers
 from small_search import keras_model_fn, small_dataset, torch_model_fn
 
 from cerebro_spark.backend.job import Job
@@ -115,9 +116,11 @@ def kept_arrays(dataset: Dataset, run: str) -> dict[str, dict[str, bytes]]:
     return found
 
 
-def test_weights_come_out_the_same_although_workers_died_and_others_repeat_it(tmp_path: Path) -> None:
+def test_weights_come_out_the_same_although_workers_died_and_others_repeat_it(
+    tmp_path: Path, kept_backend: KeptWorkers
+) -> None:
     dataset = small_dataset(tmp_path, partitions=3)
-    first = LocalBackend(num_workers=2, threads=1)
+    first = kept_backend(2)
     killer = Killer(first, after=(9, 23))
     script = train("r1", dataset, torch_model_fn, Exploiting(), first, None, killer)
     assert len(killer.lost) == 2
@@ -128,7 +131,7 @@ def test_weights_come_out_the_same_although_workers_died_and_others_repeat_it(tm
     for name in dataset.store.list(paths.checkpoint_folder("r1")):
         dataset.store.delete(name)
     checker = ReplayChecker(script)
-    second = LocalBackend(num_workers=3, threads=1)
+    second = kept_backend(3)
     again = train("r2", dataset, torch_model_fn, ReplaySearch(script), second, script, checker, Killer(second, (15,)))
     checker.finish()
     assert again.digests == script.digests

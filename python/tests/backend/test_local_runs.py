@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kept_workers import KeptWorkers
 from logs import logged
 from plain_loop import check_run
 from small_search import keras_model_fn, small_dataset, torch_model_fn
@@ -147,10 +148,10 @@ def broken_model_fn(params: dict[str, Any]) -> Any:
     return torch_model_fn(params)
 
 
-def test_a_failing_trial_says_why_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_failing_trial_says_why_and_the_others_go_on(tmp_path: Path, kept_backend: KeptWorkers) -> None:
     dataset = small_dataset(tmp_path)
     search = Recording([{"lr": 0.01, "batch_size": 32}, {"lr": 0.03, "batch_size": 32}], 1)
-    run(dataset, broken_model_fn, search, LocalBackend(num_workers=1, threads=1))
+    run(dataset, broken_model_fn, search, kept_backend(1))
     failed = [report for report in search.reports if report.failed]
     assert [report.trial for report in failed] == ["t1"]
     assert "no such layer" in str(failed[0].error)
@@ -163,10 +164,10 @@ def deadly_model_fn(params: Mapping[str, Any]) -> Any:
     return torch_model_fn(params)
 
 
-def test_a_trial_that_kills_every_worker_is_failed_and_the_run_ends(tmp_path: Path) -> None:
+def test_a_trial_that_kills_every_worker_is_failed_and_the_run_ends(tmp_path: Path, kept_backend: KeptWorkers) -> None:
     dataset = small_dataset(tmp_path)
     search = Recording([{"lr": 0.01}, {"lr": 0.02}], 1)
-    backend = LocalBackend(num_workers=1, threads=1)
+    backend = kept_backend(1)
     backend.bind(Job("r1", dataset.store, dataset, TrainerSpec(Hooks(deadly_model_fn), framework="torch")))
     settings = Settings(dataset.partitions, 1)
     Engine(search, settings, backend, EventLog(dataset.store, "r1")).run()
@@ -176,21 +177,21 @@ def test_a_trial_that_kills_every_worker_is_failed_and_the_run_ends(tmp_path: Pa
     assert [(report.trial, report.epoch) for report in search.reports if not report.failed] == [("t1", 1)]
 
 
-def test_a_broken_model_fn_shows_its_own_traceback_and_no_run_begins(tmp_path: Path) -> None:
+def test_a_broken_model_fn_shows_its_own_traceback_and_no_run_begins(tmp_path: Path, kept_backend: KeptWorkers) -> None:
     dataset = small_dataset(tmp_path)
     with pytest.raises(PreflightFailed, match=r"'lr': 0.03(.|\n)*in broken_model_fn(.|\n)*no such layer"):
-        run(dataset, broken_model_fn, Recording([{"lr": 0.03}] * 9, 1), LocalBackend(num_workers=1))
+        run(dataset, broken_model_fn, Recording([{"lr": 0.03}] * 9, 1), kept_backend(1))
     assert list(EventLog(dataset.store, "r1").read()) == []
 
 
-def test_while_one_worker_tries_a_batch_the_others_build_the_same(tmp_path: Path) -> None:
+def test_while_one_worker_tries_a_batch_the_others_build_the_same(tmp_path: Path, kept_backend: KeptWorkers) -> None:
     dataset = small_dataset(tmp_path)
 
     def model_fn(params: Mapping[str, Any]) -> Any:
         (tmp_path / f"built by {os.getpid()}").touch()
         return torch_model_fn(params)
 
-    backend = LocalBackend(num_workers=2, threads=1)
+    backend = kept_backend(2)
     backend.bind(Job("r1", dataset.store, dataset, TrainerSpec(Hooks(model_fn), seed=SEED)))
     backend.start(dataset.partitions)
     told: list[Event] = []
@@ -290,11 +291,9 @@ class Perturbing(Recording):
         return answer
 
 
-def test_new_numbers_take_effect_when_a_trial_goes_on(tmp_path: Path) -> None:
+def test_new_numbers_take_effect_when_a_trial_goes_on(tmp_path: Path, kept_backend: KeptWorkers) -> None:
     dataset = small_dataset(tmp_path)
-    run(
-        dataset, torch_model_fn, Perturbing([{"lr": 0.01, "batch_size": 32}], 1), LocalBackend(num_workers=1, threads=1)
-    )
+    run(dataset, torch_model_fn, Perturbing([{"lr": 0.01, "batch_size": 32}], 1), kept_backend(1))
     last = max(dataset.store.list(paths.checkpoint_folder("r1")), key=lambda name: "e0002" in name)
     with open_checkpoint(dataset.store.read(last)) as reader:
         assert "0.02" in str(reader.meta["model"]["optimizer"])
@@ -324,9 +323,9 @@ class Staffing:
                 self._backend.remove_worker("w0")
 
 
-def test_workers_come_and_go_while_a_run_goes_on(tmp_path: Path) -> None:
+def test_workers_come_and_go_while_a_run_goes_on(tmp_path: Path, kept_backend: KeptWorkers) -> None:
     dataset = small_dataset(tmp_path, partitions=4)
-    backend = LocalBackend(num_workers=2, threads=1)
+    backend = kept_backend(2)
     staffing = Staffing(backend)
     search = Recording(CONFIGURATIONS, 40)
     run(dataset, torch_model_fn, search, backend, [staffing])

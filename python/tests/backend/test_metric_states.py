@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kept_workers import KeptWorkers
 from observing import each_event
 from plain_loop import logged
 from small_search import FEATURES, small_dataset
@@ -15,7 +16,6 @@ from small_search import FEATURES, small_dataset
 from cerebro_spark import runs
 from cerebro_spark.backend.driver.deletions import MetricStateFiles
 from cerebro_spark.backend.job import Job
-from cerebro_spark.backend.local import LocalBackend
 from cerebro_spark.backend.metric_states import LIMIT, digest_states, load_states, store_large_states
 from cerebro_spark.codec import encode, from_plain, to_plain
 from cerebro_spark.data.dataset import Dataset
@@ -157,7 +157,7 @@ def values(events: list[Event]) -> set[tuple[str, float]]:
 
 
 @pytest.mark.slow
-def test_whole_runs_keep_logs_small_and_values_exact(tmp_path: Path) -> None:
+def test_whole_runs_keep_logs_small_and_values_exact(tmp_path: Path, kept_backend: KeptWorkers) -> None:
     from cerebro_spark.data.loading.arrays import load_arrays
 
     dataset = small_dataset(tmp_path, 240, partitions=2)
@@ -167,7 +167,7 @@ def test_whole_runs_keep_logs_small_and_values_exact(tmp_path: Path) -> None:
     }
     expected = {(kind, round(sum(found) / len(found), 9)) for kind, found in labels.items()}
     assert len(dataset.validation) > 1
-    backend = LocalBackend(2, threads=1)
+    backend = kept_backend(2)
     with pytest.raises(KeyboardInterrupt):
         runs.execute(recipe_of(dataset), dataset.store, backend, "r1", [stopping_after(5)], progress=False)
     runs.resume(dataset.store, "r1", backend, progress=False)

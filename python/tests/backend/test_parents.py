@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fast_tier import drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -231,7 +232,7 @@ class Parents(RuleBasedStateMachine):
                 stopped.add(peer)
 
 
-Parents.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+Parents.TestCase.settings = settings(max_examples=drawn(150), stateful_step_count=40, deadline=None)
 TestParents = Parents.TestCase
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 import pytest
+from fast_tier import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -72,7 +73,7 @@ def test_another_workers_conversation_cannot_be_played_back() -> None:
         other.receive(recorded)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=drawn(150), deadline=None)
 @given(st.binary(max_size=400))
 def test_garbage_opens_nothing_and_says_nothing(noise: bytes) -> None:
     channel = Channel(SECRET, leads=True)
@@ -84,7 +85,7 @@ def test_garbage_opens_nothing_and_says_nothing(noise: bytes) -> None:
     assert not channel.open
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=drawn(150), deadline=None)
 @given(st.data())
 def test_a_flipped_bit_is_noticed(data: st.DataObject) -> None:
     driver, worker = pair()

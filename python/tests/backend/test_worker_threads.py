@@ -30,7 +30,7 @@ BUSY = 0.25
 def wide_dataset(folder: Path) -> Dataset:
     """Enough rows, wide enough, that every framework would use all the threads it may."""
     rng = np.random.default_rng(5)
-    x = rng.normal(size=(20_000, 256)).astype("float32")
+    x = rng.normal(size=(8_000, 256)).astype("float32")
     data = {"x": x, "y": x[:, :4].sum(axis=1)}
     return prepare(data, store=str(folder / "store"), features="x", label="y", validation=0.1, partitions=2)
 

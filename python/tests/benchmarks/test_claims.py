@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from fast_tier import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -117,7 +118,7 @@ def test_examples_of_the_docstrings(name: str) -> None:
     assert (tried.failed, tried.attempted > 0) == (0, True)
 
 
-@settings(max_examples=50)
+@settings(max_examples=drawn(50))
 @given(values=st.lists(st.floats(-10, 10), min_size=1, max_size=6), shift=st.floats(-5, 5))
 def test_within_the_spread(values: list[float], shift: float) -> None:
     moved = [value + shift for value in values]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fast_tier import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +27,7 @@ def test_examples(name: str) -> None:
     assert doctest.testmod(importlib.import_module(f"benchmarks.peers.{name}")).failed == 0
 
 
-@settings(max_examples=25)
+@settings(max_examples=drawn(25))
 @given(
     st.builds(
         Report,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fast_tier import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numbered_rows import numbered, numbers
@@ -92,7 +93,7 @@ def test_beside_a_manifest_that_cannot_be_read_nothing_goes(store: LocalStore) -
 WRITERS = st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 20), st.booleans()), max_size=6)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=drawn(30))
 @given(WRITERS, st.sampled_from(["mine", "20261115-120000", "20261315-120000-" + "0" * 32, "x" * 48]))
 def test_only_old_writers_without_a_manifest_go(writers: list[tuple[str, float, bool]], foreign: str) -> None:
     store = FsspecStore(f"memory://leftovers/{uuid.uuid4().hex}")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from fast_tier import drawn
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numbered_rows import READERS, labels, numbered, numbers
@@ -26,7 +27,7 @@ from cerebro_spark.store.local import LocalStore
 COUNTER = itertools.count()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=drawn(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.integers(8, 300),
     partitions=st.integers(1, 6),

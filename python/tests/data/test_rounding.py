@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fast_tier import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numbered_rows import READERS
@@ -36,7 +37,7 @@ IDS = [1, LARGE, -LARGE, 1 << 30]
 @given(
     st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1), st.sampled_from(["int64", "int32", "uint64", "int8"])
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=drawn(200), deadline=None)
 def test_rounding_is_seen_exactly_where_it_happens(numbers: list[int], dtype: str) -> None:
     values = np.array([number % (1 << 63) for number in numbers], "uint64") if dtype == "uint64" else np.array(numbers)
     values = values.astype(dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fast_tier import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,7 +59,7 @@ def test_choices_are_legal(name: str, trials: int, workers: int, columns: int, s
 
 @pytest.mark.parametrize("name", ["longest-first", "random"])
 @given(st.integers(1, 9), st.integers(1, 5), st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=drawn(40), deadline=None)
 def test_greedy_policies_leave_nobody_idle_who_could_work(name: str, trials: int, workers: int, seed: int) -> None:
     view = make_view(trials, workers, 4, seed)
     board = view.board
@@ -92,7 +93,7 @@ def test_rearrangement_is_optimal_where_its_theorem_says_so() -> None:
 
 
 @given(st.integers(1, 10), st.integers(1, 4), st.integers(0, 50))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=drawn(40), deadline=None)
 def test_circular_orders_are_permutations(trials: int, workers: int, seed: int) -> None:
     times = np.random.default_rng(seed).uniform(0.1, 5, (trials, workers))
     assert all(sorted(order) == list(range(trials)) for order in make_circular_orders(times))

@@ -69,13 +69,14 @@ def run_search(
     configurations: Sequence[Mapping[str, Any]] = tuple(CONFIGURATIONS),
     epochs: int = 3,
     objective: tuple[str, Mode] = ("val_loss", "min"),
+    backend: LocalBackend | None = None,
 ) -> MadeRun:
     store = LocalStore(folder / "store")
     data = customers(400, seed=1) if data is None else data
     features = FEATURES if features is None else features
     dataset = prepare(data, store=store, features=features, label=label, weight=weight, validation=0.25, partitions=2)
     recipe = Recipe(FixedSearch(configurations, epochs), Objective(*objective), dataset, TrainerSpec(hooks, seed=3))
-    execute(recipe, store, LocalBackend(num_workers=1, threads=1), "r1", progress=False)
+    execute(recipe, store, backend or LocalBackend(num_workers=1, threads=1), "r1", progress=False)
     return MadeRun(store, "r1", customers(90, seed=2))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from kept_workers import KeptWorkers
 from made_runs import (
     FEATURES,
     MadeRun,
@@ -198,9 +199,16 @@ def test_another_data_set_must_look_alike(torch_run: MadeRun, tmp_path: Path) ->
         torch_run.result.evaluate(other)
 
 
-def test_several_inputs_and_outputs(tmp_path: Path) -> None:
+def test_several_inputs_and_outputs(tmp_path: Path, kept_backend: KeptWorkers) -> None:
     features = {"seen": "history", "told": ["age", "income"]}
-    made = run_search(tmp_path, Hooks(two_headed_fn), features=features, configurations=[{"lr": 1e-5}], epochs=1)
+    made = run_search(
+        tmp_path,
+        Hooks(two_headed_fn),
+        features=features,
+        configurations=[{"lr": 1e-5}],
+        epochs=1,
+        backend=kept_backend(1),
+    )
     scored = made.result.transform(made.test)
     assert list(scored.columns[-2:]) == ["prediction_churn", "prediction_kind"]
     assert scored["prediction_churn"].dtype == np.float32
@@ -227,8 +235,8 @@ def test_averaged_weights_are_in_the_model(tmp_path: Path) -> None:
     np.testing.assert_allclose(scored, by_hand(result, made.test), rtol=1e-5, atol=1e-6)
 
 
-def test_failed_trials_are_there_with_their_error(tmp_path: Path) -> None:
-    result = run_search(tmp_path, Hooks(failing_fn, input_fn=scaled), epochs=1).result
+def test_failed_trials_are_there_with_their_error(tmp_path: Path, kept_backend: KeptWorkers) -> None:
+    result = run_search(tmp_path, Hooks(failing_fn, input_fn=scaled), epochs=1, backend=kept_backend(1)).result
     assert result.trials["status"].tolist() == ["finished", "failed"]
     assert "no such <b>layer</b>" in result.trials["error"].iloc[1]
     assert result.best_trial.id == "t0"
@@ -331,10 +339,10 @@ def test_functions_that_were_exchanged_are_not_opened(torch_run: MadeRun, tmp_pa
         load_result(tmp_path / "saved").model()
 
 
-def test_an_input_fn_that_drops_rows_is_found_out(tmp_path: Path) -> None:
+def test_an_input_fn_that_drops_rows_is_found_out(tmp_path: Path, kept_backend: KeptWorkers) -> None:
     def dropping(batch: dict[str, Any], params: Any) -> dict[str, Any]:
         return {name: array[1:] for name, array in scaled(batch, params).items()}
 
-    made = run_search(tmp_path, Hooks(torch_model_fn, input_fn=dropping), epochs=1)
+    made = run_search(tmp_path, Hooks(torch_model_fn, input_fn=dropping), epochs=1, backend=kept_backend(1))
     with pytest.raises(DataError, match="89 values of 'prediction' for 90 rows: input_fn must keep every row"):
         made.result.transform(made.test)

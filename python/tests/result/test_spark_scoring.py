@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from kept_workers import KeptWorkers
 from made_runs import MadeRun, run_search, scaled, traced_fn, two_headed_fn
 
 from cerebro_spark.data.input.columns import Column
@@ -149,9 +150,18 @@ def test_bad_rows_are_named(spark: Any, torch_run: MadeRun) -> None:
         result.evaluate(df.withColumn("churned", f.when(~young, f.col("churned"))))
 
 
-def test_several_outputs_come_from_one_pass(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_outputs_come_from_one_pass(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], kept_backend: KeptWorkers
+) -> None:
     features = {"seen": "history", "told": ["age", "income"]}
-    made = run_search(tmp_path, Hooks(two_headed_fn), features=features, configurations=[{"lr": 1e-5}], epochs=1)
+    made = run_search(
+        tmp_path,
+        Hooks(two_headed_fn),
+        features=features,
+        configurations=[{"lr": 1e-5}],
+        epochs=1,
+        backend=kept_backend(1),
+    )
     result = made.result
     df = rows_of(spark, made)
     scored = result.transform(df)
@@ -168,10 +178,16 @@ def test_several_outputs_come_from_one_pass(spark: Any, tmp_path: Path, capsys: 
     assert len(scored.select("prediction_churn", "name").collect()) == 90
 
 
-def test_a_model_is_built_once_a_process(spark: Any, tmp_path: Path) -> None:
+def test_a_model_is_built_once_a_process(spark: Any, tmp_path: Path, kept_backend: KeptWorkers) -> None:
     trace = tmp_path / "trace"
     configuration = {"lr": 0.01, "hidden": 4, "trace": str(trace)}
-    made = run_search(tmp_path, Hooks(traced_fn, input_fn=scaled), configurations=[configuration], epochs=1)
+    made = run_search(
+        tmp_path,
+        Hooks(traced_fn, input_fn=scaled),
+        configurations=[configuration],
+        epochs=1,
+        backend=kept_backend(1),
+    )
     df = rows_of(spark, made, partitions=8)
     result = made.result
     scored = result.transform(df)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fast_tier import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -77,7 +78,7 @@ def whole_run(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
     return list(EventLog(store, "r1").read())
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=drawn(20), deadline=None)
 @given(cut=st.integers(1, 60))
 def test_a_run_cut_anywhere_gives_what_was_there(whole_run: list[Event], cut: int) -> None:
     events = whole_run

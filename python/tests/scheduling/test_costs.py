@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fast_tier import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +30,7 @@ def test_a_trial_never_measured_is_taken_for_a_costly_one() -> None:
     assert model.measured(3)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=drawn(30), deadline=None)
 @given(st.integers(0, 1000))
 def test_costs_and_speeds_are_learnt(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
 import torch
 from bundle_cases import OPTIMIZERS, STACKED
 from bundle_runs import describe, make_member, make_trainer, params_of, reasons, train_alone
+from fast_tier import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +23,8 @@ from cerebro_spark.trainer.torch.stacked.structures import Structure
 from cerebro_spark.trainer.torch.trainer import TorchTrainer
 
 MODEL_FN, KIND = STACKED["adam"]
+SIZES = 300 if os.environ.get("CEREBRO_BUNDLES") == "all" else 30
+"""How many sizes of layers are tried; `make test-bundles` tries most."""
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -79,7 +83,11 @@ def judge(monkeypatch: pytest.MonkeyPatch, single: float, by_width: dict[int, fl
 
 @pytest.mark.parametrize(
     ("single", "by_width", "limit"),
-    [(9.0, {8: 1.0, 4: 2.0}, None), (9.0, {8: 3.0, 4: 2.0, 2: 4.0}, 4), (9.0, {8: 3.0, 4: 2.0, 2: 1.0}, 2)],
+    [
+        pytest.param(9.0, {8: 1.0, 4: 2.0}, None, marks=pytest.mark.slow),
+        (9.0, {8: 3.0, 4: 2.0, 2: 4.0}, 4),
+        pytest.param(9.0, {8: 3.0, 4: 2.0, 2: 1.0}, 2, marks=pytest.mark.slow),
+    ],
 )
 def test_the_fastest_width_is_used(
     monkeypatch: pytest.MonkeyPatch, single: float, by_width: dict[int, float], limit: int | None
@@ -144,7 +152,7 @@ def test_sums_in_another_order_do_not_agree() -> None:
     assert not agree("backwards", backwards, torch.sum, [like], 3)
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=drawn(SIZES))
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers(2, 5), st.booleans())
 def test_products_are_stacked_only_where_they_are_exact(
     rows: int, inputs: int, outputs: int, width: int, bias: bool

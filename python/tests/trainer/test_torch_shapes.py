@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fast_tier import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -255,7 +256,7 @@ def test_labels_by_name_are_looked_at_too() -> None:
 sizes = st.lists(st.integers(1, 3), max_size=3)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=drawn(200), deadline=None)
 @given(sizes, sizes, st.integers(2, 4))
 def test_element_by_element_is_right_or_refused_in_all_shapes(one: list[int], other: list[int], rows: int) -> None:
     """Whatever the shapes: rows never meet other rows, and what is no error of PyTorch's own is as if row by row."""

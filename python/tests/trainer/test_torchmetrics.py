@@ -14,6 +14,8 @@ from cerebro_spark.trainer import Feed, Hooks, Resources, TorchModel
 from cerebro_spark.trainer.torch.trainer import TorchTrainer
 from cerebro_spark.types import Metrics, Unit
 
+# To import torchmetrics takes seconds.
+pytestmark = pytest.mark.slow
 EVAL = Unit("t", 1, "v", "eval")
 
 

@@ -24,8 +24,8 @@ CASES = Path(__file__).with_name("torchmetrics_cases.py")
 CPU = torch.device("cpu")
 ROWS = 40
 Rows = tuple[torch.Tensor, torch.Tensor]
-# What torchmetrics warns of is no business of these tests.
-pytestmark = pytest.mark.filterwarnings("ignore")
+# What torchmetrics warns of is no business of these tests. To import it takes seconds.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
 def chances(*shape: int) -> torch.Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from kept_workers import KeptWorkers
 
 import cerebro_spark as cs
 from cerebro_spark import hp
@@ -158,20 +159,20 @@ def small_search(folder: Path, **more: Any) -> cs.RandomSearch:
     return cs.RandomSearch(torch_model_fn, **{**options, **more})
 
 
-def test_a_replay_trains_the_same_bits_without_the_old_checkpoints(tmp_path: Path) -> None:
-    search = small_search(tmp_path, backend=cs.LocalBackend(num_workers=2, threads=1))
+def test_a_replay_trains_the_same_bits_without_the_old_checkpoints(tmp_path: Path, kept_backend: KeptWorkers) -> None:
+    search = small_search(tmp_path, backend=kept_backend(2))
     first = search.fit(churn())
     store = cs.open_store(str(tmp_path / "store"))
     digests = trained(store, first.run_id)
     store.delete(paths.checkpoint_folder(first.run_id))
-    second = cs.replay(store, first.run_id, backend=cs.LocalBackend(num_workers=3, threads=1), new_run_id="again")
+    second = cs.replay(store, first.run_id, backend=kept_backend(3), new_run_id="again")
     assert second.run_id == "again"
     assert trained(store, second.run_id) == digests
     assert second.history.drop(columns="seconds").equals(first.history.drop(columns="seconds"))
 
 
-def test_the_old_form_of_a_replay_still_works_and_names_the_new_one(tmp_path: Path) -> None:
-    search = small_search(tmp_path, backend=cs.LocalBackend(num_workers=2, threads=1), epochs=1, num_trials=1)
+def test_the_old_form_of_a_replay_still_works_and_names_the_new_one(tmp_path: Path, kept_backend: KeptWorkers) -> None:
+    search = small_search(tmp_path, backend=kept_backend(2), epochs=1, num_trials=1)
     first = search.fit(churn(rows=200))
     with pytest.warns(
         DeprecationWarning, match=r"search.fit\(replay=run_id\).* 0\.2\.0: call `cs.replay\(store"
@@ -190,8 +191,8 @@ def trained(store: Any, run: str) -> dict[Any, tuple[str, ...]]:
     return found
 
 
-def test_two_fits_with_one_seed_ask_for_the_same_trials(tmp_path: Path) -> None:
-    search = small_search(tmp_path, backend=cs.LocalBackend(num_workers=2))
+def test_two_fits_with_one_seed_ask_for_the_same_trials(tmp_path: Path, kept_backend: KeptWorkers) -> None:
+    search = small_search(tmp_path, backend=kept_backend(2))
     data = cs.prepare(
         churn(), store=str(tmp_path / "store"), features=FEATURES, label="churned", validation=0.25, partitions=2
     )
@@ -199,10 +200,10 @@ def test_two_fits_with_one_seed_ask_for_the_same_trials(tmp_path: Path) -> None:
     assert params[0] == params[1]
 
 
-def test_a_resumed_run_gives_its_result(tmp_path: Path) -> None:
-    search = small_search(tmp_path, backend=cs.LocalBackend(num_workers=2))
+def test_a_resumed_run_gives_its_result(tmp_path: Path, kept_backend: KeptWorkers) -> None:
+    search = small_search(tmp_path, backend=kept_backend(2))
     result = search.fit(churn(), run_id="mine")
-    again = cs.resume(str(tmp_path / "store"), "mine", backend=cs.LocalBackend())
+    again = cs.resume(str(tmp_path / "store"), "mine", backend=kept_backend())
     assert again.best_trial == result.best_trial
     assert again.finished
 
@@ -217,12 +218,14 @@ def test_a_resumed_run_gives_its_result(tmp_path: Path) -> None:
     ],
     ids=["tpe", "hyperband", "asha", "pbt"],
 )
-def test_every_search_runs_to_its_end(tmp_path: Path, kind: Any, own: dict[str, Any]) -> None:
+def test_every_search_runs_to_its_end(
+    tmp_path: Path, kind: Any, own: dict[str, Any], kept_backend: KeptWorkers
+) -> None:
     result = kind(
         torch_model_fn,
         space={"lr": hp.loguniform(1e-3, 1e-1), "hidden": 8, "batch_size": 64},
         store=str(tmp_path / "store"),
-        backend=cs.LocalBackend(num_workers=2),
+        backend=kept_backend(2),
         features=FEATURES,
         label="churned",
         validation=0.25,
@@ -233,7 +236,7 @@ def test_every_search_runs_to_its_end(tmp_path: Path, kind: Any, own: dict[str, 
     assert result.best_trial.metrics["val_accuracy"] == result.history.val_accuracy.max()
 
 
-def test_early_stopping_ends_a_search(tmp_path: Path) -> None:
-    search = small_search(tmp_path, backend=cs.LocalBackend(num_workers=2), target=0.01, num_trials=40, epochs=50)
+def test_early_stopping_ends_a_search(tmp_path: Path, kept_backend: KeptWorkers) -> None:
+    search = small_search(tmp_path, backend=kept_backend(2), target=0.01, num_trials=40, epochs=50)
     result = search.fit(churn(rows=400))
     assert len(result.history) < 200

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fast_tier import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +25,7 @@ def tree_domain() -> Any:
     return Domain(None, {"lr": hp.loguniform("lr", -5, -1), "net": hp.choice("net", nets)})
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=drawn(50))
 @given(st.floats(0.01, 0.3), st.integers(0, 1), st.sampled_from([8.0, 16.0, 64.0]), st.integers(0, 10**6))
 def test_a_point_is_the_document_that_hyperopt_would_write(lr: float, net: int, units: float, tid: int) -> None:
     import hyperopt

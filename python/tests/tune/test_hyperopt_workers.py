@@ -12,9 +12,9 @@ import hyperopt
 import pytest
 from drivers import started_driver
 from hyperopt import hp, rand, tpe
+from kept_workers import KeptWorkers
 from small_search import small_dataset, torch_model_fn
 
-from cerebro_spark.backend.local import LocalBackend
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.errors import BackendError, ConfigurationError, PreflightFailed
 from cerebro_spark.tune.hyperopt import CerebroTrials
@@ -35,10 +35,10 @@ def states(trials: CerebroTrials) -> list[int]:
     return [doc["state"] for doc in trials._dynamic_trials]
 
 
-def test_models_come_out_of_it(dataset: Dataset, tmp_path: Path) -> None:
+def test_models_come_out_of_it(dataset: Dataset, tmp_path: Path, kept_backend: KeptWorkers) -> None:
     space = {"lr": hp.loguniform("lr", -6, -2), "decay": hp.choice("decay", [0.1, 0.2]), "batch_size": 16}
     trials = CerebroTrials(
-        backend=LocalBackend(2, threads=1), store=str(tmp_path), data=dataset, metric="val_loss", epochs=2, fuse=4
+        backend=kept_backend(2), store=str(tmp_path), data=dataset, metric="val_loss", epochs=2, fuse=4
     )
     best = hyperopt.fmin(
         torch_model_fn, space, algo=tpe.suggest, max_evals=6, max_queue_len=6, trials=trials, verbose=False
@@ -62,8 +62,10 @@ def bare_input_fn(batch: dict[str, Any], lr: float) -> dict[str, Any]:
     return batch
 
 
-def test_functions_get_the_value_of_a_space_that_is_no_dict(dataset: Dataset, tmp_path: Path) -> None:
-    backend = LocalBackend(1, threads=1)
+def test_functions_get_the_value_of_a_space_that_is_no_dict(
+    dataset: Dataset, tmp_path: Path, kept_backend: KeptWorkers
+) -> None:
+    backend = kept_backend(1)
     options: dict[str, Any] = {"data": dataset, "metric": "val_loss", "epochs": 1, "input_fn": bare_input_fn}
     trials = CerebroTrials(backend=backend, store=str(tmp_path), **options)
     space = hp.loguniform("lr", -6, -2)
@@ -82,9 +84,9 @@ def broken_or_number_fn(params: Mapping[str, Any]) -> Any:
 
 @pytest.mark.parametrize("max_queue_len", [1, 3])
 def test_an_objective_that_returns_a_number_is_told_what_to_return(
-    max_queue_len: int, dataset: Dataset, tmp_path: Path
+    max_queue_len: int, dataset: Dataset, tmp_path: Path, kept_backend: KeptWorkers
 ) -> None:
-    trials = CerebroTrials(backend=LocalBackend(1), store=str(tmp_path), data=dataset, metric="val_loss", epochs=1)
+    trials = CerebroTrials(backend=kept_backend(1), store=str(tmp_path), data=dataset, metric="val_loss", epochs=1)
     with pytest.raises(
         (ConfigurationError, PreflightFailed), match=r"model_fn returned 0\.25 of type float(.|\n)*|measured for it"
     ) as caught:
@@ -103,9 +105,11 @@ def test_an_objective_that_returns_a_number_is_told_what_to_return(
     assert set(states(trials)) == {ERROR}
 
 
-def test_a_first_trial_that_fails_alone_is_no_reason_to_stop(dataset: Dataset, tmp_path: Path) -> None:
+def test_a_first_trial_that_fails_alone_is_no_reason_to_stop(
+    dataset: Dataset, tmp_path: Path, kept_backend: KeptWorkers
+) -> None:
     trials = CerebroTrials(
-        backend=LocalBackend(1),
+        backend=kept_backend(1),
         store=str(tmp_path),
         data=dataset,
         metric="val_loss",
@@ -131,8 +135,8 @@ def deadly_fn(params: Mapping[str, Any]) -> Any:
     os._exit(3)
 
 
-def test_workers_that_die_do_not_hang_it(dataset: Dataset, tmp_path: Path) -> None:
-    backend = LocalBackend(1, max_restarts=2)
+def test_workers_that_die_do_not_hang_it(dataset: Dataset, tmp_path: Path, kept_backend: KeptWorkers) -> None:
+    backend = kept_backend(1, max_restarts=2)
     trials = CerebroTrials(backend=backend, store=str(tmp_path), data=dataset, metric="val_loss", epochs=1)
     with pytest.raises(BackendError):
         hyperopt.fmin(deadly_fn, SPACE, algo=rand.suggest, max_evals=9, trials=trials, verbose=False)
@@ -189,8 +193,10 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
     assert f"interrupted {[CANCEL] * 2} False True" in said, errors[-2000:]
 
 
-def test_workers_that_are_killed_and_not_replaced_end_it(dataset: Dataset, tmp_path: Path) -> None:
-    backend = LocalBackend(1, max_restarts=0)
+def test_workers_that_are_killed_and_not_replaced_end_it(
+    dataset: Dataset, tmp_path: Path, kept_backend: KeptWorkers
+) -> None:
+    backend = kept_backend(1, max_restarts=0)
 
     def kill() -> None:
         for handle in list(backend._run.pool.handles.values()):

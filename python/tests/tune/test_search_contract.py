@@ -7,6 +7,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
+from fast_tier import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tune_searches import ACCURACY, ALGORITHMS, LOSS, Player, wrapped
@@ -29,7 +30,7 @@ stops = st.sampled_from(STOPS)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=drawn(25), deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     failures=st.sampled_from([0.0, 0.1, 0.4]),
@@ -48,7 +49,7 @@ def test_it_ends_and_repeats_itself(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=drawn(25), deadline=None)
 @given(seed=st.integers(0, 10**6), cut=st.integers(0, 60), failures=st.sampled_from([0.0, 0.15]), stop=stops)
 def test_told_the_same_reports_a_new_one_leads_on(
     name: str, seed: int, cut: int, failures: float, stop: dict[str, Any]

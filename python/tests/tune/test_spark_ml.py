@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from kept_workers import KeptWorkers
 
 import cerebro_spark as cs
 from cerebro_spark import hp
@@ -53,17 +54,17 @@ def points(rows: int = 120) -> pd.DataFrame:
     return frame
 
 
-def search_in(folder: Path, model_fn: Any, **more: Any) -> cs.GridSearch:
-    options: dict[str, Any] = {"backend": cs.LocalBackend(num_workers=1), "features": ["a", "b"], **more}
+def search_in(folder: Path, model_fn: Any, backend: cs.LocalBackend, **more: Any) -> cs.GridSearch:
+    options: dict[str, Any] = {"backend": backend, "features": ["a", "b"], **more}
     store = str(folder / "store")
     return cs.GridSearch(model_fn, space={"lr": 0.1}, store=store, metric="loss", epochs=1, **options)
 
 
-def test_a_split_and_a_regression(spark: Any, tmp_path: Path) -> None:
+def test_a_split_and_a_regression(spark: Any, tmp_path: Path, kept_backend: KeptWorkers) -> None:
     from pyspark.ml.evaluation import RegressionEvaluator
     from pyspark.ml.tuning import ParamGridBuilder, TrainValidationSplit
 
-    search = search_in(tmp_path, vector_model_fn, label="y")
+    search = search_in(tmp_path, vector_model_fn, kept_backend(1), label="y")
     grid = ParamGridBuilder().addGrid(search.probabilityCol, ["p"]).build()
     split = TrainValidationSplit(
         estimator=search, estimatorParamMaps=grid, evaluator=RegressionEvaluator(labelCol="y"), seed=1
@@ -79,14 +80,15 @@ def test_a_split_and_a_regression(spark: Any, tmp_path: Path) -> None:
     assert RegressionEvaluator(labelCol="y").evaluate(scored) == pytest.approx(rmse)
 
 
-def test_cross_validation_of_a_pipeline_with_classes(spark: Any, tmp_path: Path) -> None:
+def test_cross_validation_of_a_pipeline_with_classes(spark: Any, tmp_path: Path, kept_backend: KeptWorkers) -> None:
     from pyspark.ml import Pipeline
     from pyspark.ml.evaluation import MulticlassClassificationEvaluator
     from pyspark.ml.feature import VectorAssembler
     from pyspark.ml.tuning import CrossValidator, CrossValidatorModel, ParamGridBuilder
     from sklearn import metrics
 
-    search = search_in(tmp_path, three_classes_fn, label="third", features="joined").setPredictionCol("class")
+    search = search_in(tmp_path, three_classes_fn, kept_backend(1), label="third", features="joined")
+    search.setPredictionCol("class")
     pipeline = Pipeline(stages=[VectorAssembler(inputCols=["a", "b"], outputCol="joined"), search])
     judge = MulticlassClassificationEvaluator(labelCol="third", predictionCol="class", metricName="f1")
     grid = ParamGridBuilder().baseOn({search.rawPredictionCol: "logits"}).build()
@@ -106,9 +108,9 @@ def test_cross_validation_of_a_pipeline_with_classes(spark: Any, tmp_path: Path)
     pd.testing.assert_frame_equal(again, rows)
 
 
-def test_copies_have_params_of_their_own(spark: Any, tmp_path: Path) -> None:
+def test_copies_have_params_of_their_own(spark: Any, tmp_path: Path, kept_backend: KeptWorkers) -> None:
     frame = spark.createDataFrame(points())
-    search = search_in(tmp_path, three_classes_fn, label="third")
+    search = search_in(tmp_path, three_classes_fn, kept_backend(1), label="third")
     other = search.copy({search.predictionCol: "c"})
     assert (search.getPredictionCol(), other.getPredictionCol(), other.uid) == ("prediction", "c", search.uid)
     first: Any

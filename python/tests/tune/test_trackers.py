@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fast_tier import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_fmin import LossyBackend, torch_fn
@@ -110,7 +111,7 @@ words = st.text(st.characters(codec="utf-8", exclude_characters="\x00\r"), min_s
 reports = st.tuples(words, st.dictionaries(words, st.integers() | words, max_size=2), st.floats(allow_nan=False))
 
 
-@settings(max_examples=25)
+@settings(max_examples=drawn(25))
 @given(told=st.lists(reports, max_size=6), cut=st.integers(0, 6))
 def test_whatever_it_is_told_the_file_holds(
     told: list[Any], cut: int, tmp_path_factory: pytest.TempPathFactory

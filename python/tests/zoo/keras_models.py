@@ -33,7 +33,7 @@ SHORT: dict[str, dict[str, Any]] = {
 # Compiled once more by XLA, as Keras does by default; for all of them that takes too long.
 COMPILED = {"densenet.DenseNet"}
 QUICK = {
-    "tensorflow": {"convnext.ConvNeXt", "densenet.DenseNet", "mobilenet.MobileNet"},
+    "tensorflow": {"convnext.ConvNeXt", "densenet.DenseNet"},
     "torch": {"convnext.ConvNeXt", "efficientnet_v2.EfficientNetV2", "mobilenet_v2.MobileNetV2"},
 }
 
