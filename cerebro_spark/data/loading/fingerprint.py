@@ -1,7 +1,7 @@
 """Tells whether files are untouched since they were looked at, without reading them. If in doubt, they are not.
 
-Equal fingerprints mean: the same files, which nobody has written to, and a machine that was not started anew, so that no
-write was lost. A process that has mapped a file to write to it is not noticed; a private folder has no such process.
+Equal fingerprints mean: the same files, which nobody has written to, and a machine that was not started anew, so that
+no write was lost. A process that has mapped a file to write to it is not noticed: the cache is of this user alone.
 """
 
 from __future__ import annotations
