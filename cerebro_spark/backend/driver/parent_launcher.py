@@ -24,6 +24,7 @@ from cerebro_spark.backend.wire.messages import (
     Hello,
     KillWorker,
     OutputLine,
+    PrepareNext,
     StartTrouble,
     StartWorker,
     Stop,
@@ -133,6 +134,12 @@ class ParentLauncher(Launcher):
                 self._session.send(parent.peer or 0, KillWorker(parent.work.number))
         if not ask:
             self._launcher.kill(parent.handle)
+
+    def began(self, handle: WorkerHandle) -> None:
+        with self._lock:
+            parent = self._parent_of(handle)
+            if parent is not None and parent.work is not None and parent.peer is not None and not parent.leaving:
+                self._session.send(parent.peer, PrepareNext(parent.work.number))
 
     def seconds_running(self, handle: WorkerHandle) -> float | None:
         with self._lock:

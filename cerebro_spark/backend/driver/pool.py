@@ -12,7 +12,7 @@ from typing import Any
 
 from cerebro_spark.backend.driver.event_queue import EventQueue
 from cerebro_spark.backend.driver.launcher import Launcher
-from cerebro_spark.backend.driver.worker_kinds import framework_of, worker_kind
+from cerebro_spark.backend.driver.worker_kinds import ahead_of, framework_of, worker_kind
 from cerebro_spark.backend.driver.workers import WorkerHandle, WorkerNames
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.wire.messages import OutputLine
@@ -185,6 +185,7 @@ class WorkerPool:
             framework=framework,
             kind=worker_kind(framework, job),
             cache=job.cache,
+            ahead=ahead_of(framework, job),
         )
 
     def _check_joined(self, handle: WorkerHandle) -> None:

@@ -229,7 +229,10 @@ class RemoteRun:
             case UnitStarted() | LoadStarted():
                 with self.pool.lock:
                     self._deadlines.note_report(handle, message, self._now())
+                    began = isinstance(message, UnitStarted) and handle.running is None
                     handle.running = message.attempt if isinstance(message, UnitStarted) else handle.running
+                if began:
+                    self._launcher.began(handle)
             case PartitionLoaded() | PartitionLost() | UnitFinished() | UnitFailed():
                 self._note_event(handle, message)
 

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from cerebro_spark.backend.job import Job
+from cerebro_spark.backend.worker.ahead import AheadSpec
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer.spec import detect_framework
 
@@ -29,6 +30,22 @@ def framework_of(job: Job) -> str | None:
         return detect_framework(job.trainer.hooks.model_fn)
     except ConfigurationError:
         return None  # the trainer will say so
+
+
+def ahead_of(framework: str | None, job: Job) -> AheadSpec | None:
+    """Return what a process can do before it has such a job; None for nothing.
+
+    A process cannot inherit a GPU: its context and libraries take as long as all else before the first unit. Whether
+    there is a GPU is seen where the worker is.
+
+    Args:
+        framework: The framework of its trainer.
+        job: The job of the worker, with what it owns of its machine.
+    """
+    device = job.trainer.resources.device
+    if framework != "torch" or device == "cpu":
+        return None
+    return AheadSpec("cerebro_spark.trainer.torch.gpu_start:start_gpu", (device,), needs="/dev/nvidiactl")
 
 
 def worker_kind(framework: str | None, job: Job) -> str:

@@ -132,6 +132,13 @@ class KillWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class PrepareNext:
+    """Driver to a parent: its worker with this number has begun its first unit; get a process ready for the next."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerPrinted:
     """Parent: the worker with this number printed a line."""
 
@@ -147,7 +154,8 @@ class WorkerEnded:
     words: tuple[str, ...] = ()
 
 
-ToWorker = LoadPartition | DropPartition | RunUnit | RetireWorker | RehearseTrial | StartWorker | KillWorker | Stop
+ToParent = StartWorker | KillWorker | PrepareNext
+ToWorker = LoadPartition | DropPartition | RunUnit | RetireWorker | RehearseTrial | ToParent | Stop
 WorkerEvent = PartitionLoaded | PartitionLost | UnitFinished | UnitFailed
 FromParent = WorkerPrinted | WorkerEnded
 FromWorker = Hello | Heartbeat | OutputLine | UnitStarted | LoadStarted | TrialRehearsed | FromParent | WorkerEvent

@@ -16,7 +16,7 @@ import threading
 import cloudpickle
 
 from cerebro_spark.backend.wire.channel import WireError
-from cerebro_spark.backend.worker.parent import ParentSpec, run_parent
+from cerebro_spark.backend.worker.parent import ParentSpec, ThisWorker, run_parent
 from cerebro_spark.backend.worker.preloading import preload
 from cerebro_spark.backend.worker.session import OutputRelay, WorkerSpec, serve
 from cerebro_spark.user_modules import import_sent_modules_first
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> None:
     spec = _wait_for_spec(int(arguments[0]), arguments[1]) if arguments else cloudpickle.load(sys.stdin.buffer)
     try:
         # In a forked child it returns too, with the worker that the child is.
-        worker = run_parent(spec) if isinstance(spec, ParentSpec) else spec
+        worker = run_parent(spec) if isinstance(spec, ParentSpec) else ThisWorker(spec)
         if worker is not None:
             _work(worker)
     except (OSError, WireError) as error:
@@ -56,17 +56,19 @@ def _wait_for_spec(file: int, framework: str) -> WorkerSpec:
     preload(framework)
     if not sys.stdin.buffer.readline():
         os._exit(1)
-    with os.fdopen(file, "rb") as source:
+    with os.fdopen(file, "r+b") as source:
         source.seek(0)  # its writer has the same place in it
         spec: WorkerSpec = cloudpickle.load(source)
+        os.ftruncate(file, 0)
     return spec
 
 
-def _work(spec: WorkerSpec) -> None:
+def _work(worker: ThisWorker) -> None:
+    spec = worker.spec
     relay = OutputRelay()
     threading.Thread(target=_end_with_parent, args=(relay,), daemon=True).start()
     try:
-        serve(spec, relay)
+        serve(spec, relay, worker.accept)
     except (OSError, WireError) as error:
         print(f"worker {spec.name} ends: {error}", file=sys.stderr)
 

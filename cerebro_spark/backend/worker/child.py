@@ -92,26 +92,32 @@ class Child:
             ChildStream(outputs[0], LineReader(False, quota, pass_on, lambda text: None)),
             ChildStream(outputs[1], LineReader(True, quota, pass_on, self.words.append)),
         ]
+        self.untaken: WorkerSpec | None = None
+        self.killed = False
         self._spec: int | None = None
+        self._given = False
 
     def give_through(self, spec: int) -> Child:
-        """Have `give` write into this file, which the child has open too."""
+        """Have `give` write into this file, which the child has open too, and empties when it has taken the spec."""
         self._spec = spec
         return self
 
     def give(self, spec: WorkerSpec) -> None:
         """Hand over what the worker is. Nothing waits for the child to read it."""
         assert self._spec is not None, "a forked child has its spec"
-        with os.fdopen(self._spec, "wb") as file:
+        with os.fdopen(self._spec, "wb", closefd=False) as file:
             cloudpickle.dump(spec, file)
-        self._spec = None
+        self._given = True
         try:
             os.write(self._stdin, b"\n")
         except BrokenPipeError:
             self.words.append("(it ended before it had its job)")
 
     def has_ended(self) -> bool:
-        """Return whether the child has ended; then its last words are known, and its pipes are closed."""
+        """Return whether the child has ended; then its last words are known, and its pipes are closed.
+
+        `untaken` is what it was given and has not taken, if so.
+        """
         code = self._poll()
         if code is None:
             return False
@@ -121,8 +127,16 @@ class Child:
             self.words.append(f"(its process ended with code {code})")
         os.close(self._stdin)
         if self._spec is not None:
+            left = os.pread(self._spec, os.fstat(self._spec).st_size, 0)
+            self.untaken = cloudpickle.loads(left) if left and self._given else None
             os.close(self._spec)
         return True
+
+    def disown(self) -> None:
+        """Close, in another child of the parent, all that leads to this one."""
+        for number in (*(stream.number for stream in self.streams), self._stdin, self._spec):
+            if number is not None:
+                os.close(number)
 
     def wait(self) -> None:
         """Wait until a child that was killed has ended: then it holds nothing any more."""
@@ -131,6 +145,7 @@ class Child:
 
     def kill(self) -> None:
         """End the child; it has not been waited for, so its number is still its own."""
+        self.killed = True
         os.kill(self._pid, signal.SIGKILL)
 
 

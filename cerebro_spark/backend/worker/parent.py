@@ -18,6 +18,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
+
+import cloudpickle
 
 from cerebro_spark.backend.wire.channel import WireError
 from cerebro_spark.backend.wire.connection import DriverConnection
@@ -27,12 +30,14 @@ from cerebro_spark.backend.wire.messages import (
     Hello,
     KillWorker,
     OutputLine,
+    PrepareNext,
     StartWorker,
     Stop,
     ToWorker,
     WorkerEnded,
     WorkerPrinted,
 )
+from cerebro_spark.backend.worker.ahead import AheadProcess, AheadSpec
 from cerebro_spark.backend.worker.child import Child, ChildStream, fork_child, spawn_child
 from cerebro_spark.backend.worker.preloading import preload_to_fork
 from cerebro_spark.backend.worker.process import HOST
@@ -58,7 +63,14 @@ class ParentSpec:
     echo: bool = False
 
 
-def run_parent(spec: ParentSpec) -> WorkerSpec | None:
+class ThisWorker(NamedTuple):
+    """The worker that this process is; `accept` is to be called once its job is loaded."""
+
+    spec: WorkerSpec
+    accept: Callable[[], None] = lambda: None
+
+
+def run_parent(spec: ParentSpec) -> ThisWorker | None:
     """Start workers as the driver says, until it says stop, or hangs up.
 
     Returns:
@@ -76,7 +88,7 @@ def run_parent(spec: ParentSpec) -> WorkerSpec | None:
 
 
 class _Parent:
-    """The loop of a parent. At most one child works at a time; one more may be loading the framework.
+    """The loop of a parent. At most one child works at a time; one more, the spare, may get ready for its job.
 
     Args:
         spec: What the parent was launched with.
@@ -90,7 +102,7 @@ class _Parent:
         self._forks = forks
         self._child: Child | None = None
         self._spare: Child | None = None
-        self._born: WorkerSpec | None = None  # in a forked child: what it is to be
+        self._born: ThisWorker | None = None  # in a forked child: what it is to be
         self._over = False
         # Not epoll: a child would share it.
         self._selector = selectors.PollSelector()
@@ -98,7 +110,7 @@ class _Parent:
         for end in (self._died, self._wake):
             end.setblocking(False)
 
-    def run(self) -> WorkerSpec | None:
+    def run(self) -> ThisWorker | None:
         signal.set_wakeup_fd(self._wake.fileno())
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._watch(self._connection.fileno(), self._hear_driver)
@@ -167,6 +179,10 @@ class _Parent:
         child = self._child
         if child is not None and self._is_over(child):
             self._child = None
+            if self._forks and child.untaken is not None and not child.killed:
+                # It was forked ahead, and died of that, or was not fit for its job.
+                self._fork(child.number, child.untaken)
+                return
             self._say(WorkerEnded(child.number, tuple(child.words)))
             if not self._forks and not self._over:
                 self._spare = self._launch_spare()
@@ -178,6 +194,10 @@ class _Parent:
             case KillWorker():
                 if self._child is not None and self._child.number == order.number:
                     self._child.kill()
+            case PrepareNext():
+                ahead = self._spec.worker.ahead
+                if self._forks and self._spare is None and ahead is not None and ahead.is_wanted:
+                    self._fork_ahead(ahead)
             case Stop():
                 self._over = True
 
@@ -193,11 +213,13 @@ class _Parent:
         if self._child is not None:
             self._say(WorkerEnded(number, ("(its parent had another worker already)",)))
             return
-        if self._forks:
+        spare, self._spare = self._spare, None
+        if spare is not None and self._is_over(spare):
+            spare = None
+        if self._forks and spare is None:
             self._fork(number, spec)
             return
-        child = self._spare or self._launch_spare()
-        self._spare = None
+        child = spare or self._launch_spare()
         child.number = number
         child.give(spec)
         self._child = child
@@ -206,19 +228,34 @@ class _Parent:
         child = fork_child(number, self._print)
         if child is None:
             self._leave_to_parent()
-            self._born = spec
+            self._born = ThisWorker(spec)
         else:
             self._adopt(child)
             self._child = child
 
+    def _fork_ahead(self, ahead: AheadSpec) -> None:
+        """Fork the spare. In it, this returns when it has its spec."""
+        file = os.memfd_create("spec")
+        child = fork_child(-1, self._print)
+        if child is None:
+            self._leave_to_parent()
+            process = AheadProcess(ahead, file)
+            self._born = ThisWorker(cloudpickle.loads(process.wait()), process.accept)
+        else:
+            self._spare = child.give_through(file)
+            self._adopt(child)
+
     def _leave_to_parent(self) -> None:
-        """Close, in a child, what is the parent's."""
+        """Close, in a child, what is the parent's, or leads to another child."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()
         self._connection.close()
         self._died.close()
         self._wake.close()
+        for other in (self._child, self._spare):
+            if other is not None:
+                other.disown()
 
     def _launch_spare(self) -> Child:
         child = spawn_child(self._spec.worker.framework, self._print)
@@ -243,6 +280,8 @@ class _Parent:
         return True
 
     def _print(self, number: int, line: OutputLine) -> None:
-        if self._spec.echo:
+        """Pass on what a child prints; what a spare prints is no worker's."""
+        if self._spec.echo or number < 0:
             print(line.text, file=sys.stderr, flush=True)
-        self._say(WorkerPrinted(number, line))
+        if number >= 0:
+            self._say(WorkerPrinted(number, line))

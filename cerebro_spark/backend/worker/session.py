@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.wire.channel import WireError
 from cerebro_spark.backend.wire.connection import DriverConnection
 from cerebro_spark.backend.wire.messages import Heartbeat, Hello, MessageError, OutputLine, StartTrouble, unpack_report
+from cerebro_spark.backend.worker.ahead import AheadSpec
 from cerebro_spark.backend.worker.process import HOST
 from cerebro_spark.backend.worker.spark_task import write_probe
 from cerebro_spark.backend.worker.worker import Worker
@@ -47,6 +48,7 @@ class WorkerSpec:
         kind: Workers of one kind may be started one after another by the same parent; "" if none may.
         cache: The arguments of its cache of partitions.
         leaves_cache: Whether partitions stay in the cache when it ends: its parent deletes them when it ends itself.
+        ahead: What the next process of its kind does before it has a job; None for nothing.
     """
 
     address: tuple[str, int]
@@ -62,6 +64,7 @@ class WorkerSpec:
     kind: str = ""
     cache: Mapping[str, Any] = field(default_factory=dict)
     leaves_cache: bool = False
+    ahead: AheadSpec | None = None
 
 
 class PackedJob(NamedTuple):
@@ -106,10 +109,17 @@ class OutputRelay:
                     self.connection.send(line)
 
 
-def serve(spec: WorkerSpec, relay: OutputRelay) -> None:
-    """Work until the driver says stop, or hangs up; once joined, have the relay send what the parent read."""
+def serve(spec: WorkerSpec, relay: OutputRelay, accept: Callable[[], None] = lambda: None) -> None:
+    """Work until the driver says stop, or hangs up; once joined, have the relay send what the parent read.
+
+    Args:
+        spec: What the worker is.
+        relay: Sends lines.
+        accept: Called once the job is loaded, before anybody is told; it may end a process that is not fit for it.
+    """
     # Before dialling: functions may load whole frameworks, and the driver would take the silence for death.
     job = _load_job(spec)
+    accept()
     connection = DriverConnection(spec.address, spec.secret, spec.timeout, silence=8 * spec.beat)
     # The name by which others say where data lies, if the parent knows it.
     host = os.environ.get(HOST) or socket.gethostname()

@@ -39,6 +39,7 @@ from cerebro_spark.data.loading.cache_root import (
     disk_folder,
     shared_memory_folder,
 )
+from cerebro_spark.data.loading.fingerprint import fingerprint
 from cerebro_spark.data.loading.private_folder import PrivateFolder, open_private
 from cerebro_spark.errors import DataError, StoreFull, UntrustedCache
 from cerebro_spark.store.paths import check_id
@@ -191,7 +192,9 @@ class Cache:
             fill(dataset, partition, arrays, staging=fetched, reader=self.reader)
             # No sync to disk: a cache that a crash damages is noticed by its checksum and loaded again.
             entry = {"bytes": size, "checksums": {name: _checksum(array) for name, array in arrays.items()}}
+            names = list(arrays)
             del arrays
+            entry["unchanged"] = fingerprint([staged / f"{name}.npy" for name in names])
             # No other process counts or evicts until the folder is an entry that this process holds.
             with root.locked():
                 with open_private(staged / ENTRY, "xb") as file:
@@ -237,9 +240,9 @@ class Cache:
                 with PrivateFolder(folder, make=False, within=True) as entry:
                     lock = opened.enter_context(open_private(entry.place / ENTRY))
                 fcntl.flock(lock, fcntl.LOCK_SH)
-                checksums = json.loads(lock.read())["checksums"]
+                written = json.loads(lock.read())
                 arrays = {column.name: _map_array(folder, column, partition.rows) for column in dataset.columns}
-                if verify and any(_checksum(array) != checksums[name] for name, array in arrays.items()):
+                if verify and not _is_whole(folder, arrays, written):
                     return None
                 os.utime(folder / ENTRY)
                 found = _OpenEntry(arrays, _signature(folder, list(arrays)), folder, lock)
@@ -288,6 +291,14 @@ def _map_array(folder: Path, column: Column, rows: int) -> NDArray[Any]:
         raise ValueError(f"{column.name} is {array.dtype} {array.shape}")
     # The base class: memmap's own bookkeeping slows every gather down.
     return array.view(np.ndarray)
+
+
+def _is_whole(folder: Path, arrays: Arrays, written: Mapping[str, Any]) -> bool:
+    """Return whether arrays are what was written; reading all of them for that is only needed if files may differ."""
+    found = fingerprint([folder / f"{name}.npy" for name in arrays])
+    if found is not None and found == written.get("unchanged"):
+        return True
+    return all(_checksum(array) == written["checksums"][name] for name, array in arrays.items())
 
 
 def _checksum(array: NDArray[Any]) -> int:

@@ -21,6 +21,7 @@ from cerebro_spark.backend.wire.messages import (
     LoadStarted,
     MessageError,
     OutputLine,
+    PrepareNext,
     RehearseTrial,
     StartTrouble,
     StartWorker,
@@ -61,6 +62,7 @@ ORDERS: list[ToWorker] = [
     RehearseTrial({}),
     StartWorker(2, "w0", "session", "am9i", "c3RvcmVz", "probe"),
     KillWorker(2),
+    PrepareNext(2),
     Stop(),
 ]
 REPORTS: list[FromWorker] = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -15,12 +16,22 @@ from typing import Any
 
 import cloudpickle
 import pytest
+from ahead_of_jobs import BEGUN, GO
 from small_search import small_dataset, torch_model_fn
 
 from cerebro_spark.backend.driver.launcher import HubAddress
 from cerebro_spark.backend.driver.switchboard import Listener, Switchboard
 from cerebro_spark.backend.job import Job
-from cerebro_spark.backend.wire.messages import Hello, KillWorker, StartWorker, Stop, WorkerEnded, WorkerPrinted
+from cerebro_spark.backend.wire.messages import (
+    Hello,
+    KillWorker,
+    PrepareNext,
+    StartWorker,
+    Stop,
+    WorkerEnded,
+    WorkerPrinted,
+)
+from cerebro_spark.backend.worker.ahead import AheadSpec
 from cerebro_spark.backend.worker.parent import ParentSpec
 from cerebro_spark.backend.worker.process import WorkerProcess
 from cerebro_spark.backend.worker.session import WorkerSpec, pack_job
@@ -46,11 +57,11 @@ class Driver:
     def _listener(self, heard: queue.SimpleQueue[tuple[int, Any]]) -> Listener:
         return Listener(lambda peer, message: heard.put((peer, message)), lambda *_: None, lambda reason: None)
 
-    def launch(self, job: Job, framework: str | None = "torch") -> int:
+    def launch(self, job: Job, framework: str | None = "torch", **changes: Any) -> int:
         """Launch the parent with its first worker; return its peer number."""
         packed, board = pack_job(job, "w0"), self.board
         worker = WorkerSpec(board.dialled, board.secret, "w0", packed.job, stores=packed.stores, framework=framework)
-        spec = ParentSpec("p", self.of_parents.name, replace(worker, session=self.of_run.name))
+        spec = ParentSpec("p", self.of_parents.name, replace(worker, session=self.of_run.name, **changes))
         self.process.give(cloudpickle.dumps(spec))
         peer, hello = self.parents.get(timeout=SECONDS)
         assert isinstance(hello, Hello)
@@ -67,6 +78,13 @@ class Driver:
         while not isinstance((heard := self.workers.get(timeout=SECONDS))[1], Hello):
             pass
         return heard
+
+    def restart(self, parent: int, number: int, job: Job) -> None:
+        """End the worker before that number, and order the one with that number."""
+        self.of_parents.send(parent, KillWorker(number - 1))
+        assert self.hear(WorkerEnded).number == number - 1
+        data = base64.b64encode(pack_job(job, f"w{number}").job).decode()
+        self.of_parents.send(parent, StartWorker(number, f"w{number}", self.of_run.name, data))
 
     def close(self) -> None:
         self.board.close()
@@ -140,6 +158,66 @@ def test_a_worker_below_a_parent_that_is_told_to_stop_ends_with_it(driver: Drive
     driver.of_parents.send(parent, Stop())
     assert driver.ended.wait(SECONDS)
     with subprocess.Popen(["tail", f"--pid={hello.pid}", "-f", "/dev/null"]) as waiting:
+        assert waiting.wait(SECONDS) == 0
+
+
+class SettingAVariable:
+    """Unpickling it changes the environment."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _set_a_variable, ()
+
+
+def _set_a_variable() -> Any:
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    return torch_model_fn
+
+
+def test_the_next_worker_is_forked_ahead_of_its_job(driver: Driver, tmp_path: Path) -> None:
+    """It is used once, if it lived, got ready and is fit; else the worker is forked as if it had not been there."""
+    job, begun, go = job_of(tmp_path), tmp_path / BEGUN, tmp_path / GO
+    for pipe in (begun, go):
+        os.mkfifo(pipe)
+    ahead = AheadSpec("ahead_of_jobs:get_ready", (str(tmp_path),), needs=str(tmp_path))
+    parent = driver.launch(job, ahead=ahead)
+    driver.worker()
+
+    def prepare(number: int) -> int:
+        driver.of_parents.send(parent, PrepareNext(number))
+        return int(begun.read_text())
+
+    # Its job comes while it is still getting ready.
+    ready = prepare(0)
+    driver.of_parents.send(parent, PrepareNext(0))  # there is one already: nothing happens
+    driver.restart(parent, 1, job)
+    go.write_text("well")
+    assert driver.worker()[1].pid == ready
+    # It dies while nobody looks.
+    killed = prepare(1)
+    assert killed != ready
+    os.kill(killed, signal.SIGKILL)
+    driver.restart(parent, 2, job)
+    fresh = driver.worker()[1].pid
+    assert fresh not in (ready, killed)
+    # It does not get ready.
+    failed = prepare(2)
+    driver.restart(parent, 3, job)
+    go.write_text("badly")
+    assert driver.worker()[1].pid not in (ready, killed, fresh, failed)
+    # What its job sets may have been settled ahead.
+    unfit = prepare(3)
+    go.write_text("well")
+
+    def model_fn(params: Mapping[str, Any], setting: Any = SettingAVariable()) -> Any:  # noqa: B008 (to be pickled)
+        return torch_model_fn(params)
+
+    driver.restart(parent, 4, replace(job, trainer=TrainerSpec(Hooks(model_fn), framework="torch")))
+    assert "CUBLAS_WORKSPACE_CONFIG" in driver.hear(WorkerPrinted).line.text
+    assert driver.worker()[1].pid != unfit
+    # It does not outlive its parent, however that ends.
+    last = prepare(4)
+    driver.process.kill()
+    with subprocess.Popen(["tail", f"--pid={last}", "-f", "/dev/null"]) as waiting:
         assert waiting.wait(SECONDS) == 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,21 @@ from small_search import torch_model_fn
 from cerebro_spark.backend.driver.launcher import Launcher, ProcessWatcher
 from cerebro_spark.backend.driver.parent_launcher import ParentLauncher
 from cerebro_spark.backend.driver.switchboard import Listener
-from cerebro_spark.backend.driver.worker_kinds import framework_of, worker_kind
+from cerebro_spark.backend.driver.worker_kinds import ahead_of, framework_of, worker_kind
 from cerebro_spark.backend.driver.workers import WorkerHandle
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.local import LocalBackend
 from cerebro_spark.backend.wire.channel import WireError
-from cerebro_spark.backend.wire.messages import Hello, KillWorker, OutputLine, StartWorker, Stop, ToWorker, WorkerEnded
+from cerebro_spark.backend.wire.messages import (
+    Hello,
+    KillWorker,
+    OutputLine,
+    PrepareNext,
+    StartWorker,
+    Stop,
+    ToWorker,
+    WorkerEnded,
+)
 from cerebro_spark.backend.worker.parent import ParentSpec
 from cerebro_spark.backend.worker.session import WorkerSpec
 from cerebro_spark.errors import BackendError, ConfigurationError
@@ -171,6 +181,21 @@ class Parents(RuleBasedStateMachine):
             self.launcher.kill(self.workers[data.draw(st.sampled_from(sorted(self.workers)))])
 
     @rule(data=st.data())
+    def begin(self, data: st.DataObject) -> None:
+        """A worker begins its first unit: its parent hears of it, and no other."""
+        if not self.workers:
+            return
+        handle = self.workers[data.draw(st.sampled_from(sorted(self.workers)))]
+        parent, before = self.launcher._parent_of(handle), len(self.board.sent)
+        self.launcher.began(handle)
+        told = self.board.sent[before:]
+        if parent is None or parent.peer is None or parent.leaving:
+            assert told == []
+        else:
+            assert parent.work is not None
+            assert told == [(parent.peer, PrepareNext(parent.work.number))]
+
+    @rule(data=st.data())
     def parent_is_lost(self, data: st.DataObject) -> None:
         joined = [parent for parent in self.inner.parents if parent.peer is not None]
         if joined:
@@ -227,7 +252,7 @@ class Parents(RuleBasedStateMachine):
     def a_parent_is_told_nothing_after_stop(self) -> None:
         stopped: set[int] = set()
         for peer, order in self.board.sent:
-            assert not (isinstance(order, StartWorker) and peer in stopped)
+            assert not (isinstance(order, (StartWorker, PrepareNext)) and peer in stopped)
             if isinstance(order, Stop):
                 stopped.add(peer)
 
@@ -378,3 +403,21 @@ def test_an_installed_package_makes_another_kind(monkeypatch: pytest.MonkeyPatch
 def test_the_framework_that_a_parent_loads(framework: Any, model_fn: Any, expected: str | None) -> None:
     job: Any = Job("r1", None, None, TrainerSpec(Hooks(model_fn), framework=framework))  # type: ignore[arg-type]
     assert framework_of(job) == expected
+
+
+@pytest.mark.parametrize(
+    ("framework", "device", "wanted"),
+    [("torch", "auto", True), ("torch", "cuda:1", True), ("torch", "cpu", False), ("keras", "auto", False)],
+)
+def test_only_processes_that_may_use_a_gpu_have_something_to_do_ahead(
+    framework: str, device: str, wanted: bool, tmp_path: Path
+) -> None:
+    trainer = TrainerSpec(Hooks(torch_model_fn)).with_resources(device=device)
+    job = Job("r1", None, None, trainer)  # type: ignore[arg-type]
+    ahead = ahead_of(framework, job)
+    assert (ahead is not None) == wanted
+    if ahead is not None:
+        assert ahead.arguments == (device,)
+        module, _, name = ahead.function.partition(":")
+        assert callable(getattr(import_module(module), name))
+        assert not replace(ahead, needs=str(tmp_path / "nvidia")).is_wanted
