@@ -32,11 +32,13 @@ class Place:
         steps: Its training steps.
         held: The trial whose state the model has, exactly that of the checkpoint with its digest. None as soon as the
             state is another one, or may be.
+        built: The trial for which the model was built, as long as no other state was asked for.
     """
 
     model: BuiltTorchModel
     steps: GraphedSteps
     held: Current | None = None
+    built: Current | None = None
 
     def hold(self, current: Current) -> None:
         """Remember that the model has the state of the checkpoint of this trial, if its digest is known."""

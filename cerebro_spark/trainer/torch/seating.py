@@ -87,13 +87,14 @@ class Seating(StackedTraining):
 
     def _find_place(self, structure: PlacedStructure, number: int, member: Member) -> Place:
         if number == len(structure.places):
-            built, _ = self._call_model_fn(member.unit.trial, member.params)
+            built, generators = self._call_model_fn(member.unit.trial, member.params)
             self._make_room(built.nbytes)
             self._prepare(built, member.params)
             if any(_tensor_places(built) & _tensor_places(place.model) for place in structure.places):
                 raise ValueError("`model_fn` gives all trials the same tensors")
             built.snapshot = self._take_snapshot(built)
-            structure.places.append(Place(built, GraphedSteps(built, self._compute_loss)))
+            current = CurrentTrial(member.unit.trial, member.params, built, generators)
+            structure.places.append(Place(built, GraphedSteps(built, self._compute_loss), built=current))
         return structure.places[number]
 
     def _make_room(self, size: int) -> None:
@@ -105,9 +106,11 @@ class Seating(StackedTraining):
         """Have a place take on the state of a member, unless it holds it."""
         if place.held is not None and place.holds(member):
             return place.held
-        place.held = None
+        first, place.held, place.built = place.built, None, None
         unit, params = member.unit, member.params
         if member.source is None:
+            if first is not None and first.trial == unit.trial:
+                return first
             built, generators = self._call_model_fn(unit.trial, params)
             self._move_state(built, place.model)
             built.close()
