@@ -75,7 +75,7 @@ def evaluated(folder: Path, trainer: Any, missing: Sequence[int] = ()) -> list[A
     """What a worker says of an order of evaluations; the checkpoints of some attempts are not in the store."""
     dataset, said = small_dataset(folder, partitions=1), list[Any]()
     job = Job("r1", dataset.store, dataset, TrainerSpec(Hooks(torch_model_fn), framework="torch"))
-    (partition,) = [partition.id for partition in dataset.partitions if partition.split == "validation"]
+    partition = next(partition.id for partition in dataset.partitions if partition.split == "validation")
     units = []
     for attempt in range(1, 4 + len(missing)):
         parent = Checkpoint(f"t{attempt}", 1, 1, 10 + attempt, 4)

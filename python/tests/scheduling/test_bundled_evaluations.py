@@ -57,15 +57,11 @@ def test_none_begins_before_the_last_report_of_its_mates_is_in() -> None:
     assert names(play.finish(first.members[2], 3)[0]) == ["t1", "t0", "t2"]
 
 
-def test_who_was_trained_one_after_another_is_not_waited_for() -> None:
-    play = Play(3, workers=2, replicas=2, epochs=1, partitions=ONE, fuse_evaluations=True)
-    (wide,) = [order for order in play.told if order.others]
-    (other,) = [order for order in play.told if not order.others]
-    play.finish_all(other)
-    for order in evaluations(play):
-        play.finish(order)
-    given = play.finish(wide.members[0], width=1)
-    assert [unit.trial for unit in (order.unit for order in given) if unit.kind == "eval"] == [wide.unit.trial]
+@pytest.mark.parametrize(("width", "begun"), [(1, [["t0"]]), (3, [])], ids=["one after another", "at once"])
+def test_only_those_that_were_trained_at_once_wait_for_each_other(width: int, begun: list[list[str]]) -> None:
+    play = Play(3, epochs=1, partitions=ONE, replicas=8, fuse_evaluations=True)
+    assert play.join("w1") == []
+    assert [names(order) for order in play.finish(play.told[0], width)] == begun
 
 
 def test_strangers_are_not_evaluated_together() -> None:
