@@ -84,7 +84,7 @@ def test_the_best_is_the_best_and_the_books_are_hyperopts(algo: Any, make: Calla
 
 def at_once(trials: CerebroTrials) -> int:
     """How many trials were under way at a time, at most; in virtual time, with every trial counted by its units."""
-    units = trials.result.units
+    units: Any = trials.result.units
     spans = units.groupby("trial").agg(start=("start", "min"), end=("end", "max"))
     return max(int(((spans.start <= at) & (spans.end > at)).sum()) for at in spans.start)
 

@@ -43,7 +43,7 @@ def test_models_come_out_of_it(dataset: Dataset, tmp_path: Path, kept_backend: K
     best = hyperopt.fmin(
         torch_model_fn, space, algo=tpe.suggest, max_evals=6, max_queue_len=6, trials=trials, verbose=False
     )
-    assert trials.result.units.groupby("bundle").size().max() > 1, "trials were trained together"
+    assert trials.result.units["bundle"].duplicated().any(), "trials were trained together"
     assert len(trials.losses()) == 6
     assert trials.result.best_trial.params["lr"] == best["lr"]
     assert trials.result.best_trial.metrics["val_loss"] == min(trials.losses())
