@@ -15,8 +15,11 @@ Split = Literal["train", "validation"]
 UnitKind = Literal["train", "eval"]
 Mode = Literal["min", "max"]
 DigestName = Literal["sha256", "xxh3"]
-Steps = Literal["", "eager", "graph"]
-"""How training steps are taken: kernel by kernel, or as CUDA graphs; "" where that is not known or no choice."""
+Steps = Literal["", "eager", "graph", "traced"]
+"""How training steps are taken: kernel by kernel, as CUDA graphs, or on a CPU as traced programs.
+
+"" where that is not known or no choice.
+"""
 
 
 @dataclass(frozen=True, slots=True)
