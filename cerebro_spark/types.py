@@ -15,8 +15,8 @@ Split = Literal["train", "validation"]
 UnitKind = Literal["train", "eval"]
 Mode = Literal["min", "max"]
 DigestName = Literal["sha256", "xxh3"]
-Steps = Literal["", "eager", "graph", "stacked"]
-"""How training steps are taken: kernel by kernel, as CUDA graphs, or as those of a stacked model of several trials.
+Steps = Literal["", "eager", "graph", "traced", "stacked"]
+"""How training steps are taken: kernel by kernel, as CUDA graphs, on a CPU as traced programs, or stacked with others.
 
 It is "" where that is not known or no choice.
 """

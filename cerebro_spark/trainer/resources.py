@@ -26,13 +26,17 @@ class Resources:
         data_memory: Bytes of training data that a worker keeps as tensors between units. None, the default, means half
             of the free memory of a GPU (8 GiB with Keras on TensorFlow, which does not report it), and 0 on a CPU,
             where making a tensor of the cached array costs nothing.
-        compile: Whether the training steps of PyTorch models on a GPU may be recorded as CUDA graphs, which launch all
-            kernels of a step at once. "auto", the default, records the steps of a model where that is exact, as tried
-            with real batches, and faster; True wherever it is exact; False never. Steps that are not recorded leave the
+        compile: Whether training steps of PyTorch models may be repeated without running the Python code of the model
+            each time. On a GPU they may be recorded as CUDA graphs, which launch all kernels of a step at once. "auto",
+            the default, records the steps of a model where that is exact, as tried with real batches, and faster; True
+            wherever it is exact; False never. Steps that are not recorded leave the
             same bits as those that are: Adam, AdamW and SGD then use PyTorch's fused kernels, others their
             implementation for graphs, and convolutions have their channels last in memory where the model can compute
-            so. With False all is as `model_fn` made it; the bits differ by rounding. It means nothing to Keras, on a
-            CPU and for a `train_fn`.
+            so. With False all is as `model_fn` made it; the bits differ by rounding. On a CPU the kernels of a step may
+            be traced, and called by a program without modules and autograd, which leaves the very bits of eager steps:
+            with "auto" where a structure has trained for some thousand steps and real batches show that it is exact and
+            at least a tenth faster; with True wherever it is exact. It means nothing to Keras, for a `train_fn`, and
+            for a `precision` on a CPU.
 
     Raises:
         ConfigurationError: If a value is none of those above.

@@ -52,7 +52,8 @@ class BuiltTorchModel(BuiltModel):
         module = self.model.module
         moments = [value for state in self.model.optimizer.state.values() for value in state.values()]
         parts = [*module.parameters(), *module.buffers(), *self.parameters, *moments]
-        return sum(part.nbytes for part in parts if isinstance(part, torch.Tensor))
+        buffers: int = getattr(self.steps, "nbytes", 0)
+        return buffers + sum(part.nbytes for part in parts if isinstance(part, torch.Tensor))
 
     def state(self) -> Any:
         model = self.model

@@ -31,6 +31,7 @@ from cerebro_spark.trainer.torch.signature import compute_model_signature
 from cerebro_spark.trainer.torch.stacked.comparing import StepObserver
 from cerebro_spark.trainer.torch.steps import EagerSteps
 from cerebro_spark.trainer.torch.tensors import from_numpy, wrap_tensor
+from cerebro_spark.trainer.torch.traced.steps import TracedSteps
 from cerebro_spark.types import Metrics
 
 __all__ = ["TorchModel", "TorchTrainer"]
@@ -117,9 +118,11 @@ class TorchTrainer(BundledEvaluation):
         self._take_steps(model, self._batches.load(feed), collector)
         return collector.collect()
 
-    def _take_steps(self, model: BuiltTorchModel, batches: Iterable[Tensors], collector: StepObserver) -> None:
+    def _take_steps(
+        self, model: BuiltTorchModel, batches: Iterable[Tensors], collector: StepObserver, eagerly: bool = False
+    ) -> None:
         scheduler = model.model.lr_scheduler if model.model.scheduler_step == "batch" else None
-        steps = self._steps_of(model)
+        steps = EagerSteps(model, self._compute_loss) if eagerly else self._steps_of(model)
         with steps.unit():
             for tensors in batches:
                 collector.add(*steps.take(tensors))
@@ -128,15 +131,23 @@ class TorchTrainer(BundledEvaluation):
             model.model.optimizer.zero_grad()
         self.steps = steps.kind
 
-    def _steps_of(self, model: BuiltTorchModel) -> EagerSteps | AutoSteps:
-        if not self.resources.compile or self.device.type != "cuda":
+    def _steps_of(self, model: BuiltTorchModel) -> EagerSteps | AutoSteps | TracedSteps:
+        on_gpu = self.device.type == "cuda"
+        if not self.resources.compile or (self.resources.precision is not None and not on_gpu):
             return EagerSteps(model, self._compute_loss)
-        steps: AutoSteps | None = model.steps
-        if steps is None:
-            generators = Generators(self._capture_generators, self._restore_generators)
-            steps = AutoSteps(model, self._compute_loss, generators, self.resources.compile == "auto")
-            model.steps = steps
+        if model.steps is None:
+            model.steps = self._make_auto_steps(model) if on_gpu else self._make_traced_steps(model)
+        steps: AutoSteps | TracedSteps = model.steps
         return steps
+
+    def _make_auto_steps(self, model: BuiltTorchModel) -> AutoSteps:
+        generators = Generators(self._capture_generators, self._restore_generators)
+        return AutoSteps(model, self._compute_loss, generators, self.resources.compile == "auto")
+
+    def _make_traced_steps(self, model: BuiltTorchModel) -> TracedSteps:
+        generators = Generators(self._capture_generators, self._restore_generators)
+        measures = self.resources.compile == "auto"
+        return TracedSteps(model, self._compute_loss, self._pick_label, generators, measures)
 
     @torch.no_grad()
     def _evaluate(self, model: BuiltTorchModel, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:
@@ -165,11 +176,15 @@ class TorchTrainer(BundledEvaluation):
 
     def _compute_loss(self, model: BuiltTorchModel, tensors: Tensors) -> tuple[torch.Tensor, Any, Any]:
         """Return the loss of a batch, the output and the label."""
-        names, weight = self.columns.labels, self.columns.weight
-        label: Any = tensors[next(iter(names))] if len(names) == 1 else {name: tensors[name] for name in names}
+        label, weight = self._pick_label(tensors), self.columns.weight
         with model.autocast:
             output = self._forward(model.model.module, tensors)
             return reduce_loss(model.loss(output, label), tensors[weight] if weight else None), output, label
+
+    def _pick_label(self, tensors: Tensors) -> Any:
+        """Return the label of a batch; a dict of several."""
+        names = self.columns.labels
+        return tensors[next(iter(names))] if len(names) == 1 else {name: tensors[name] for name in names}
 
     def _forward(self, module: Any, tensors: Tensors) -> Any:
         names = self.columns.inputs

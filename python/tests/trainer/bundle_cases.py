@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from trainer_cases_torch import Several, accuracy, several_loss
@@ -182,6 +183,13 @@ class Branching(nn.Module):
         return x if x.mean() > 0.2 else -x
 
 
+class Reading(nn.Module):
+    """Goes by values that no kernel reads."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if np.isfinite(x.detach().numpy()).all() else torch.nan_to_num(x)
+
+
 class Masked(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x - x[x > 0].mean()
@@ -227,6 +235,7 @@ class Counted(nn.Module):
 REFUSED: dict[str, tuple[Any, str, str]] = {
     "host_noise": (with_module(lambda: net(HostNoise())), "tabular", "random numbers from Python or NumPy"),
     "branch": (with_module(lambda: net(Branching())), "tabular", "Error"),
+    "reading": (with_module(lambda: net(Reading())), "tabular", "reads the values of a tensor by `numpy`"),
     "mask": (with_module(lambda: net(Masked())), "tabular", "depends on the data"),
     "lstm": (with_module(Recurrent), "tokens", "LSTM is not stacked"),
     "hook": (with_module(hooked), "tabular", "has hooks"),

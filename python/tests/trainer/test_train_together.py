@@ -20,7 +20,7 @@ from cerebro_spark.trainer import Feed, TorchModel
 from cerebro_spark.trainer.base import TrainedMember, Trainer
 
 UNITS = [(1, 0), (1, 1), (2, 0)]
-QUICK = ("adam", "dropout", "batch_norm", "host_noise", "branch")
+QUICK = ("adam", "dropout", "batch_norm", "host_noise", "branch", "reading")
 """The cases that are tried by the fast tests too."""
 ALL = os.environ.get("CEREBRO_BUNDLES") == "all"
 """Whether all is tried with each number of threads: `make test-bundles`."""

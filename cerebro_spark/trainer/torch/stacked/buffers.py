@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
 
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
 from cerebro_spark.trainer.torch.stacked.members import MemberState
-from cerebro_spark.trainer.torch.stacked.optimizers import StackedOptimizer, StackedSGD
+from cerebro_spark.trainer.torch.stacked.optimizers import Numbers, StackedOptimizer, StackedSGD
 
 # Rows and parameters begin at multiples of 64 bytes, as tensors of their own do.
 _ALIGNMENT = 16
@@ -57,6 +58,7 @@ class FlatGroup:
         parameters: The parameters.
         values: For each of them its values, with a row a member.
         gradients: For each of them its gradients, with a row a member.
+        moments: For each of them what the optimizer keeps, by name and with a row a member.
         optimizer: The optimizer, which works on these.
     """
 
@@ -69,7 +71,7 @@ class FlatGroup:
         device = parameters[0].like.device
         flat, gradients, *kept = (torch.zeros(width, sum(sizes), device=device) for _ in range(2 + len(moments)))
         self._flats = [flat, gradients, *kept]
-        self._moments = {name: self._view(buffer) for name, buffer in zip(moments, kept, strict=True)}
+        self.moments = {name: self._view(buffer) for name, buffer in zip(moments, kept, strict=True)}
         self.values, self.gradients = self._view(flat), self._view(gradients)
         self.optimizer = kind(flat, gradients, dict(zip(moments, kept, strict=True)), [0.0] * width)
 
@@ -87,7 +89,7 @@ class FlatGroup:
         kept = [state.optimizer_states[each.number] for each in self.parameters]
         for place, each in enumerate(self.parameters):
             self.values[place][row].copy_(state.tree["parameters"][each.name])
-            for name, views in self._moments.items():
+            for name, views in self.moments.items():
                 moment = kept[place].get(name)
                 views[place][row].zero_() if moment is None else views[place][row].copy_(moment)
         self.optimizer.counts[row] = float(kept[0].get("step", 0.0))
@@ -99,7 +101,7 @@ class FlatGroup:
         for place, each in enumerate(self.parameters):
             tree["parameters"][each.name] = self.values[place][row]
             count = {"step": torch.tensor(self.optimizer.counts[row])} if self.optimizer.counts_steps else {}
-            moments = {name: views[place][row] for name, views in self._moments.items()}
+            moments = {name: views[place][row] for name, views in self.moments.items()}
             # In the order in which the optimizer makes them in its first step.
             tree["optimizer"]["state"][each.number] = {**tree["optimizer"]["state"][each.number], **count, **moments}
 
@@ -107,3 +109,29 @@ class FlatGroup:
         shapes = [each.like.shape for each in self.parameters]
         placed = zip(self._starts, shapes, strict=True)
         return [flat[:, at : at + shape.numel()].view(len(flat), *shape) for at, shape in placed]
+
+
+def make_groups(
+    kind: type[StackedOptimizer], trained: Sequence[TrainedParameter], numbers: Sequence[Numbers], width: int
+) -> list[FlatGroup]:
+    """Return the buffers of all groups of the optimizer.
+
+    Args:
+        kind: The optimizer.
+        trained: The parameters that have gradients, in the order of the optimizer.
+        numbers: The numbers of each group.
+        width: The number of members.
+    """
+    grouped = [(number, list(own)) for number, own in groupby(trained, lambda each: each.group)]
+    return [FlatGroup(own, width, kind, kind.moment_names(numbers[number])) for number, own in grouped]
+
+
+def make_slots(groups: Sequence[FlatGroup], row: int) -> list[torch.Tensor]:
+    """Return parameters of one member whose gradients are its rows: PyTorch's clipping goes by parameters."""
+    slots: list[torch.Tensor] = []
+    for group in groups:
+        for values, gradients in zip(group.values, group.gradients, strict=True):
+            slot = torch.nn.Parameter(values[row])
+            slot.grad = gradients[row]
+            slots.append(slot)
+    return slots

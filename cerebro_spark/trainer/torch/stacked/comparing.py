@@ -47,8 +47,10 @@ class StackComparing(FrameworkTrainer[BuiltTorchModel]):
         """Return the loss of a batch, the output and the label."""
 
     @abstractmethod
-    def _take_steps(self, model: BuiltTorchModel, batches: Iterable[Tensors], collector: StepObserver) -> None:
-        """Take a step for each batch."""
+    def _take_steps(
+        self, model: BuiltTorchModel, batches: Iterable[Tensors], collector: StepObserver, eagerly: bool = False
+    ) -> None:
+        """Take a step for each batch; `eagerly` even if the model has faster steps."""
 
     def _judge(self, structure: Structure, states: Sequence[MemberState]) -> None:
         """Find the fastest width: all members, half of them, and so on while that is clearly faster; or one."""
@@ -126,7 +128,7 @@ class StackComparing(FrameworkTrainer[BuiltTorchModel]):
             before = host_state()
             for batch in batches:
                 began = time.perf_counter()
-                self._take_steps(model, [{name: part.clone() for name, part in batch.items()}], witness)
+                self._take_steps(model, [{name: part.clone() for name, part in batch.items()}], witness, True)
                 fastest = min(fastest, time.perf_counter() - began)
             return SingleRun(witness.results, model.state(), torch.get_rng_state(), host_state() != before, fastest)
 

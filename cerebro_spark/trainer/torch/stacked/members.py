@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,13 +90,23 @@ def check_state(state: MemberState, kind: type[StackedOptimizer], trained: Seque
     """
     if len({tuple(map(kind.mode, numbers)) for numbers in state.numbers}) > 1:
         raise ValueError("the schedule switches parts of the optimizer on or off")
-    kept = [state.optimizer_states[index] for index in trained]
+    check_kept([state.optimizer_states[index] for index in trained], kind, state.numbers[0])
+
+
+def check_kept(kept: Sequence[Mapping[str, Any]], kind: type[StackedOptimizer], groups: Sequence[Numbers]) -> None:
+    """Raise ValueError if flat buffers cannot go on from what the optimizer keeps.
+
+    Args:
+        kept: What it keeps of each trained parameter.
+        kind: The optimizer.
+        groups: The numbers of each group of parameters.
+    """
     if len({tuple(key for key, value in each.items() if value is not None) for each in kept}) > 1:
         raise ValueError("the optimizer keeps different things of different parameters")
     counts = {float(each["step"]) for each in kept if "step" in each}
     if len(counts) > 1 or any(count >= _MAX_COUNT for count in counts):
         raise ValueError("the parameters have taken different numbers of steps, or too many")
-    wanted = {name for numbers in state.numbers[0] for name in kind.moment_names(numbers)}
+    wanted = {name for numbers in groups for name in kind.moment_names(numbers)}
     if any(each and not wanted <= each.keys() for each in kept):
         raise ValueError("the state of the optimizer is that of another optimizer")
 

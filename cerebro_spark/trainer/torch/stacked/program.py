@@ -23,6 +23,8 @@ Program = Callable[[Sequence[torch.Tensor], Sequence[torch.Generator], Mapping[i
 # Larger values of looped calls are not copied into one tensor just to save calls.
 _LARGE = 1 << 14
 _aten = torch.ops.aten
+# Kernels that get lengths as numbers, which their callers may have read from tensors.
+_TAKES_LENGTHS = ("_ctc_loss", "_pack_padded_sequence")
 
 
 def make_program(graph: GraphModule, width: int, varying: Collection[int] = ()) -> Program:
@@ -49,7 +51,7 @@ class _Writer:
         self._forms: dict[Node, Form] = {}
         self._names: dict[tuple[Node, Form], str] = {}
         self._index = {node: number for number, node in enumerate(graph.graph.nodes)}
-        self._last_uses = _find_last_uses(graph)
+        self._last_uses = find_last_uses(graph)
 
     def write(self) -> Program:
         inputs = [node for node in self._graph.graph.nodes if node.op == "placeholder"]
@@ -106,7 +108,7 @@ class _Writer:
             return
         if not isinstance(node.target, torch._ops.OpOverload):
             raise ValueError(f"{node.target} is no kernel of PyTorch")
-        if _goes_by_data(node):
+        if goes_by_data(node):
             raise ValueError(f"the shape of what {name_of(node)} gives depends on the data")
         if _draws(node):
             self._write_loop(node, _draw_by(node))
@@ -126,10 +128,10 @@ class _Writer:
             self._define(node, "listed", f"[each[{place}] for each in {self._as(source, 'listed')}]")  # type: ignore[arg-type]
 
     def _write_shared(self, node: Node) -> None:
-        if _find_changed(node):
+        if find_changed(node):
             raise ValueError(f"{name_of(node)} changes a tensor that is no parameter or buffer")
         call = self._render(Invocation(node.target, node.args, node.kwargs), "shared")
-        if any(node in _find_changed(user) for user in node.users):
+        if any(node in find_changed(user) for user in node.users):
             self._define(node, "listed", f"[{call} for _ in range({self._width})]")
         else:
             self._define(node, "shared", call)
@@ -151,7 +153,7 @@ class _Writer:
             text, kernel = f"{text}, generator=g", kernel.kernel
         source = f"zip({', '.join(sources)})" if len(sources) > 1 else sources[0]
         loop = f"[{self._constant(kernel)}({text}) for {', '.join(variables)} in {source}]"
-        changed = _find_changed(node)
+        changed = find_changed(node)
         if any(self._forms[each] == "shared" for each in changed):
             raise ValueError(f"{name_of(node)} changes a tensor that is no parameter or buffer")
         if changed and changed[0] is node.args[0] and self._forms[changed[0]] == "stacked":
@@ -179,7 +181,7 @@ class _Writer:
 
     def _note_change(self, node: Node) -> None:
         """Forget copies in another form once a call has changed something: they may be copies of views of it."""
-        if _find_changed(node):
+        if find_changed(node):
             for own, form in list(self._names):
                 if self._forms[own] == "listed" and form == "stacked":
                     del self._names[own, form]
@@ -200,7 +202,7 @@ class _Writer:
             return None
         varying = [each for each in node.all_input_nodes if self._forms[each] != "shared"]
         listed = [each for each in varying if self._forms[each] == "listed"]
-        aliased = rule.is_view or bool(_find_changed(node))
+        aliased = rule.is_view or bool(find_changed(node))
         if listed and (aliased or any(value_of(each).numel() > _LARGE for each in listed)):
             return None
         if len(varying) < len(node.all_input_nodes) and not self._fits_shared(node):
@@ -291,10 +293,10 @@ class _Drawing:
         self.kernel = kernel
 
 
-def _goes_by_data(node: Node) -> bool:
-    """Whether the shape of the result depends on values; that of `index` only with masks."""
+def goes_by_data(node: Node) -> bool:
+    """Whether a call takes values of tensors as lengths or shapes; `index` does only with masks."""
     kernel: Any = node.target
-    if torch.Tag.data_dependent_output in kernel.tags:
+    if torch.Tag.data_dependent_output in kernel.tags or name_of(node) in _TAKES_LENGTHS:
         return True
     masked = any(value_of(each).dtype in (torch.bool, torch.uint8) for each in node.all_input_nodes[1:])
     return torch.Tag.dynamic_output_shape in kernel.tags and (masked or not name_of(node).startswith("index"))
@@ -330,7 +332,7 @@ def _rand_like(like: torch.Tensor, *, generator: torch.Generator, **options: Any
 _LIKE = {"randn_like": _randn_like, "rand_like": _rand_like}
 
 
-def _find_changed(node: Node) -> list[Node]:
+def find_changed(node: Node) -> list[Node]:
     """Return the arguments that a call changes in place."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return []
@@ -338,7 +340,7 @@ def _find_changed(node: Node) -> list[Node]:
     return [value for argument, value in arguments if argument.is_write and isinstance(value, Node)]
 
 
-def _find_last_uses(graph: GraphModule) -> dict[Node, Node]:
+def find_last_uses(graph: GraphModule) -> dict[Node, Node]:
     """Return for each node the last one that needs it: itself if there is none."""
     uses = {node: node for node in graph.graph.nodes}
     for node in graph.graph.nodes:

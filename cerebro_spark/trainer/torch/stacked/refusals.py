@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.nn.modules.module import _has_any_global_hook
 from torch.optim import lr_scheduler
 
 from cerebro_spark.trainer.base import Hooks, Resources
@@ -29,6 +30,8 @@ def refuse_search(hooks: Hooks, resources: Resources, device: torch.device) -> s
 def refuse_model(model: BuiltTorchModel) -> str | None:
     """Return why trials with this model are not stacked, or None."""
     reasons = [*_refuse_module(model.model.module), *_refuse_schedule(model.model.lr_scheduler)]
+    if _has_any_global_hook():
+        reasons.append("all modules have hooks")
     if isinstance(model.model.loss, torch.nn.Module):
         reasons += _refuse_module(model.model.loss)
     if hook_parts(vars(model.model.optimizer)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -11,38 +10,45 @@ import torch
 
 from cerebro_spark.trainer.torch.batches import Tensors
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
-from cerebro_spark.trainer.torch.stacked.buffers import FlatGroup, TrainedParameter, list_trained
+from cerebro_spark.trainer.torch.stacked.buffers import TrainedParameter, list_trained, make_groups, make_slots
 from cerebro_spark.trainer.torch.stacked.members import MemberState, check_state
-from cerebro_spark.trainer.torch.stacked.optimizers import StackedOptimizer, find_stacked
+from cerebro_spark.trainer.torch.stacked.optimizers import find_stacked
 from cerebro_spark.trainer.torch.stacked.program import make_program
 from cerebro_spark.trainer.torch.stacked.trace import ComputeLoss, StepInputs, StepModule, StepResult, StepTrace
 
-_MODULE, _LOSS = "module.", "loss."
+MODULE, LOSS = "module.", "loss."
+"""What the names of tensors of the module and of the loss begin with."""
 
 
-def trace_step(model: BuiltTorchModel, compute: ComputeLoss, state: MemberState, batch: Tensors) -> StepTrace:
-    """Trace the step of one member.
+def trace_step(
+    model: BuiltTorchModel,
+    compute: ComputeLoss,
+    parameters: Sequence[TrainedParameter],
+    tree: dict[str, Any],
+    batch: Tensors,
+) -> StepTrace:
+    """Trace the step of one trial.
 
     Args:
         model: The built model of its structure.
         compute: Computes the loss of a batch.
-        state: The member.
+        parameters: The parameters that take gradients.
+        tree: The state of the trial.
         batch: Its batch.
     """
-    trained = [_MODULE + each.name for each in list_trained(model)]
-    tree = state.tree
-    parameters = {_MODULE + name: tensor for name, tensor in tree["parameters"].items()}
-    buffers = {_MODULE + name: tensor for name, tensor in tree["buffers"].items()}
-    buffers |= {_LOSS + name: tensor for name, tensor in tree["loss"].items()}
-    fixed = {name: tensor for name, tensor in parameters.items() if name not in trained}
-    inputs = StepInputs({name: parameters[name] for name in trained}, fixed, buffers, batch)
+    trained = [MODULE + each.name for each in parameters]
+    values = {MODULE + name: tensor for name, tensor in tree["parameters"].items()}
+    buffers = {MODULE + name: tensor for name, tensor in tree["buffers"].items()}
+    buffers |= {LOSS + name: tensor for name, tensor in tree["loss"].items()}
+    fixed = {name: tensor for name, tensor in values.items() if name not in trained}
+    inputs = StepInputs({name: values[name] for name in trained}, fixed, buffers, batch)
     return StepTrace(StepModule(model, compute), inputs)
 
 
 def check_member(trace: StepTrace, state: MemberState) -> None:
     """Raise ValueError if stacked steps cannot go on from the state of a member."""
     model = state.current.model
-    check_state(state, find_stacked(model.model.optimizer), [each.number for each in _find_trained(model, trace)])
+    check_state(state, find_stacked(model.model.optimizer), [each.number for each in find_trained(model, trace)])
 
 
 class Stack:
@@ -66,12 +72,12 @@ class Stack:
         self.compared: set[Any] = set()
         self._trace, self._kind = trace, find_stacked(model.model.optimizer)
         self._clip_norm, self._clip_value = model.model.clip_norm, model.model.clip_value
-        trained = _find_trained(model, trace)
+        trained = find_trained(model, trace)
         if not trained:
             raise ValueError("no parameter has a gradient")
-        self._groups = _make_groups(self._kind, trained, states)
+        self._groups = make_groups(self._kind, trained, states[0].numbers[0], self.width)
         placed = [item for group in self._groups for item in zip(group.parameters, group.values, strict=True)]
-        self._values = {_MODULE + each.name: values for each, values in placed}
+        self._values = {MODULE + each.name: values for each, values in placed}
         likes = {**trace.inputs.trained, **trace.inputs.fixed, **trace.inputs.buffers}
         self._rest = {
             name: torch.zeros((self.width, *like.shape), dtype=like.dtype, device=like.device)
@@ -79,7 +85,7 @@ class Stack:
             if name not in self._values
         }
         self._generators = [torch.Generator() for _ in states]
-        self._slots = [self._make_slots(row) for row in range(self.width)]
+        self._slots = [make_slots(self._groups, row) for row in range(self.width)]
         self._varying = find_varying(trace, states)
         self._constants: dict[int, list[float]] = {}
         self._program = make_program(trace.graph, self.width, self._varying)
@@ -100,8 +106,8 @@ class Stack:
         tree = {
             **state.tree,
             "parameters": dict(state.tree["parameters"]),
-            "buffers": {name: buffers[_MODULE + name][row] for name in state.tree["buffers"]},
-            "loss": {name: buffers[_LOSS + name][row] for name in state.tree["loss"]},
+            "buffers": {name: buffers[MODULE + name][row] for name in state.tree["buffers"]},
+            "loss": {name: buffers[LOSS + name][row] for name in state.tree["loss"]},
             "optimizer": {**optimizer, "state": list(optimizer["state"]), "groups": state.numbers[-1]},
             "scheduler": state.schedule,
         }
@@ -130,16 +136,6 @@ class Stack:
             group.optimizer.step([state.numbers[number][group.number] for state in states])
         return result
 
-    def _make_slots(self, row: int) -> list[torch.Tensor]:
-        """Return parameters of one member whose gradients are its rows: PyTorch's clipping goes by parameters."""
-        slots: list[torch.Tensor] = []
-        for group in self._groups:
-            for values, gradients in zip(group.values, group.gradients, strict=True):
-                slot = torch.nn.Parameter(values[row])
-                slot.grad = gradients[row]
-                slots.append(slot)
-        return slots
-
     def _clip(self) -> None:
         if self._clip_norm is not None:
             for slots in self._slots:
@@ -149,24 +145,15 @@ class Stack:
                 group.clamp_gradients(self._clip_value)
 
 
-def _find_trained(model: BuiltTorchModel, trace: StepTrace) -> list[TrainedParameter]:
-    return [each for each in list_trained(model) if _MODULE + each.name in trace.trained]
+def find_trained(model: BuiltTorchModel, trace: StepTrace) -> list[TrainedParameter]:
+    """Return the parameters that have gradients in a traced step, in the order of the optimizer."""
+    return [each for each in list_trained(model) if MODULE + each.name in trace.trained]
 
 
 def find_varying(trace: StepTrace, states: Sequence[MemberState]) -> tuple[int, ...]:
     """Return the places of the numbers of a traced step that are not those of all these members."""
     places = range(len(trace.numbers))
     return tuple(p for p in places if any(state.constants[p] != trace.numbers[p] for state in states))
-
-
-def _make_groups(
-    kind: type[StackedOptimizer], trained: Sequence[TrainedParameter], states: Sequence[MemberState]
-) -> list[FlatGroup]:
-    groups = []
-    for number, parameters in groupby(trained, lambda each: each.group):
-        moments = kind.moment_names(states[0].numbers[0][number])
-        groups.append(FlatGroup(list(parameters), len(states), kind, moments))
-    return groups
 
 
 def _put(target: torch.Tensor, value: Any) -> None:

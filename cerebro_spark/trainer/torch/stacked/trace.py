@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 from torch.func import functional_call
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from cerebro_spark.trainer.torch.batches import Tensors
@@ -92,16 +93,15 @@ class StepTrace:
     """
 
     def __init__(self, module: StepModule, inputs: StepInputs) -> None:
-        self._module = module
         self._weight: Any = None
         self._spec: Any = None
         self._unused: set[str] = set()
-        copied = inputs._replace(buffers={name: tensor.clone() for name, tensor in inputs.buffers.items()})
+        copied = inputs.like([tensor.clone() for tensor in inputs.flat()])
 
         def whole(*flat: torch.Tensor) -> list[torch.Tensor]:
-            return self._compute(copied.like(flat))
+            return self._compute(module, copied.like(flat))
 
-        with _own_kernels(next(iter(inputs.batch.values())).device):
+        with _own_kernels(next(iter(inputs.batch.values())).device), _HiddenValues():
             self.graph: GraphModule = make_fx(whole, tracing_mode="real")(*copied.flat())
         _clean(self.graph)
         self.inputs = copied
@@ -111,11 +111,11 @@ class StepTrace:
         weight = "" if isinstance(self._weight, torch.Tensor) else repr(self._weight)
         self.key = calls, repr(shapes), repr(self._spec), weight, tuple(self.trained)
 
-    def _compute(self, inputs: StepInputs) -> list[torch.Tensor]:
+    def _compute(self, module: StepModule, inputs: StepInputs) -> list[torch.Tensor]:
         trained = {name: tensor.detach().requires_grad_() for name, tensor in inputs.trained.items()}
         with torch.enable_grad():
             parameters = {**trained, **inputs.fixed}
-            loss, weight, output, after = functional_call(self._module, (parameters, inputs.buffers), (inputs.batch,))
+            loss, weight, output, after = functional_call(module, (parameters, inputs.buffers), (inputs.batch,))
             found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
         gradients = {name: gradient for name, gradient in zip(trained, found, strict=True) if gradient is not None}
         self._unused = trained.keys() - gradients.keys()
@@ -158,6 +158,18 @@ class StepResult(NamedTuple):
         """Return the loss, the weight and the output of one member."""
         weight = self.weight[row] if isinstance(self.weight, torch.Tensor | list) else self.weight
         return self.loss[row], weight, pytree.tree_unflatten([leaf[row] for leaf in self.leaves], self.spec)
+
+
+class _HiddenValues(TorchFunctionMode):
+    """Refuses calls that read values of tensors past PyTorch's kernels. A trace would freeze what they return."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _READING:
+            raise ValueError(f"it reads the values of a tensor by `{func.__name__}`")
+        return func(*args, **(kwargs or {}))
+
+
+_READING = {torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__dlpack__}
 
 
 def _split_numbers(graph: GraphModule) -> tuple[list[float], str]:

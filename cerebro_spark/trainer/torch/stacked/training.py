@@ -18,6 +18,7 @@ from cerebro_spark.trainer.torch.batches import Tensors
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
 from cerebro_spark.trainer.torch.metrics import MetricCollector
 from cerebro_spark.trainer.torch.model_checks import is_metric_object
+from cerebro_spark.trainer.torch.stacked.buffers import list_trained
 from cerebro_spark.trainer.torch.stacked.check import host_state
 from cerebro_spark.trainer.torch.stacked.comparing import StackComparing, feed_of
 from cerebro_spark.trainer.torch.stacked.members import MemberState, read_state
@@ -140,7 +141,8 @@ class StackedTraining(StackComparing):
         before = host_state()
         with self._outer_generators():
             own = {name: part[0] for name, part in batch.items()}
-            trace = trace_step(state.current.model, self._compute_loss, state, own)
+            model = state.current.model
+            trace = trace_step(model, self._compute_loss, list_trained(model), state.tree, own)
             if host_state() != before:
                 raise ValueError("it draws random numbers from Python or NumPy")
         return trace
@@ -240,13 +242,15 @@ class StackedTraining(StackComparing):
             if not collectors[0].counts_only_losses:
                 for row, collector in enumerate(collectors):
                     loss, _, output = result.of(row)
-                    collector.add(loss, output, self._pick_label(batch, row))
+                    collector.add(
+                        loss, output, self._pick_label({name: batch[name][row] for name in self.columns.labels})
+                    )
         if collectors[0].counts_only_losses:
             _add_losses(results, feeds[0].batch_size, collectors)
 
-    def _pick_label(self, batch: Tensors, row: int) -> Any:
-        labels = {name: batch[name][row] for name in self.columns.labels}
-        return labels if len(labels) > 1 else next(iter(labels.values()))
+    @abstractmethod
+    def _pick_label(self, tensors: Tensors) -> Any:
+        """Return the label of a batch; a dict of several."""
 
     def _leave_stack(
         self,
@@ -265,7 +269,7 @@ class StackedTraining(StackComparing):
             current.generators = {**current.generators, "torch": stack.generator_state(row).numpy()}
             with self._guarded(current, unit), self._own_generators(current):
                 self._begin_unit(current.model, training=True)
-                self._take_steps(current.model, self._batches.load(_rest(state)), collector)
+                self._take_steps(current.model, self._batches.load(_rest(state)), collector, eagerly=True)
                 metrics = collector.collect()
                 check_loss(metrics, unit, current.params)
             current.epoch, current.units = unit.epoch, current.units + 1
