@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -15,7 +15,6 @@ from cerebro_spark.trainer.checkpoints.arrays import StateArray, wrap_numpy
 from cerebro_spark.trainer.checkpoints.randomness import capture_host, restore_host
 from cerebro_spark.trainer.checkpoints.tree import Tree
 from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
-from cerebro_spark.trainer.framework_trainer import FrameworkTrainer
 from cerebro_spark.trainer.keras.backend import BACKEND, Pass, make_backend
 from cerebro_spark.trainer.keras.built_model import (
     BuiltKerasModel,
@@ -31,8 +30,14 @@ from cerebro_spark.trainer.sharing.inspection import Inspector
 from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
 from cerebro_spark.types import Metrics
 
+if TYPE_CHECKING or BACKEND == "torch":
+    from cerebro_spark.trainer.keras.stacked.training import KerasBundling
+else:
+    # On TensorFlow the trials of a bundle are trained one by one.
+    from cerebro_spark.trainer.framework_trainer import FrameworkTrainer as KerasBundling
 
-class KerasTrainer(FrameworkTrainer[BuiltKerasModel]):
+
+class KerasTrainer(KerasBundling):
     """Trains what `model_fn` returns as a compiled Keras model.
 
     >>> from cerebro_spark.trainer import ColumnSpec

@@ -12,12 +12,15 @@ from bundle_runs import describe, make_member, make_trainer, params_of, reasons,
 from fast_tier import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from cerebro_spark.trainer.torch.losses import BatchLoss
 from cerebro_spark.trainer.torch.metrics import MetricCollector
 from cerebro_spark.trainer.torch.stacked import program, rules
 from cerebro_spark.trainer.torch.stacked.agreement import agree
+from cerebro_spark.trainer.torch.stacked.calls import find_places, split_numbers
 from cerebro_spark.trainer.torch.stacked.optimizers import StackedSGD, find_stacked
+from cerebro_spark.trainer.torch.stacked.scaled import add_scaled_
 from cerebro_spark.trainer.torch.stacked.stack import Stack
 from cerebro_spark.trainer.torch.stacked.structures import Structure
 from cerebro_spark.trainer.torch.trainer import TorchTrainer
@@ -58,6 +61,34 @@ def test_stacked_optimizers_leave_the_bits_of_pytorchs(name: str) -> None:
         pairs = zip(single, optimizers, strict=True)
         found = [torch.cat([each.state[part][moment] for part in own]) for own, each in pairs]
         assert torch.equal(kept[moment], torch.stack(found))
+
+
+@pytest.mark.parametrize("scales", [[0.3, 0.3, 0.3], [0.1, -0.7, 3.3]])
+def test_numbers_in_tensors_scale_what_each_member_adds(scales: list[float]) -> None:
+    def step(target: torch.Tensor, other: torch.Tensor, scale: torch.Tensor) -> list[torch.Tensor]:
+        add_scaled_(target, other, scale)
+        return []
+
+    targets, others, numbers = torch.randn(3, 37), torch.randn(3, 37), torch.tensor(scales)
+    rows = list(zip(targets, others, numbers, strict=True))
+    wanted = torch.stack([target.clone().add_(other, alpha=number.item()) for target, other, number in rows])
+    graph = make_fx(step, tracing_mode="real")(targets[0].clone(), others[0], numbers[0])
+    program.make_program(graph, 3)([targets, others, numbers], [], {})
+
+    assert torch.equal(targets, wanted)
+
+
+def test_numbers_that_a_trace_holds_may_differ_by_member() -> None:
+    def trace(rate: float) -> Any:
+        return make_fx(lambda x: [x * torch.tensor(rate)], tracing_mode="real")(torch.ones(5))
+
+    graphs, x = [trace(0.1), trace(0.3)], torch.randn(2, 5)
+    (one, calls), (other, same) = map(split_numbers, graphs)
+    (made,) = program.make_program(graphs[0], 2, [0])([x], [], {0: [one[0], other[0]]})
+
+    assert calls == same
+    assert find_places(one, [one, other]) == (0,)
+    assert torch.equal(torch.stack(list(made)), torch.stack([x[0] * torch.tensor(0.1), x[1] * torch.tensor(0.3)]))
 
 
 @given(st.integers(1, 200), st.none() | st.integers(2, 40))

@@ -17,7 +17,10 @@ FRAMEWORKS = ("torch", "keras-tensorflow", "keras-torch")
 
 
 class FrameworkProcess:
-    """The caller's side: `call("scenario", ...)` runs that function of trainer_scenarios.py there."""
+    """The caller's side: `call("scenario", ...)` runs that function of trainer_scenarios.py there.
+
+    `call("module.scenario", ...)` runs one of another module.
+    """
 
     def __init__(self, framework: str) -> None:
         self.framework = framework
@@ -61,7 +64,9 @@ def serve(framework: str) -> None:
         for line in sys.stdin:
             scenario, arguments = json.loads(line)
             try:
-                answer = {"result": getattr(scenarios, scenario)(**arguments)}
+                module, _, name = scenario.rpartition(".")
+                home = importlib.import_module(module) if module else scenarios
+                answer = {"result": getattr(home, name)(**arguments)}
             except Exception:
                 answer = {"error": traceback.format_exc()}
             answers.write(json.dumps(answer) + "\n")

@@ -50,6 +50,11 @@ class MemberState:
     seconds: float = 0.0
 
     @property
+    def batches(self) -> int:
+        """How many batches are stacked."""
+        return len(self.numbers) - 1
+
+    @property
     def optimizer_states(self) -> list[dict[str, Any]]:
         """What the optimizer keeps of each parameter."""
         states: list[dict[str, Any]] = self.tree["optimizer"]["state"]

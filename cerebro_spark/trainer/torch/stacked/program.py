@@ -15,6 +15,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from cerebro_spark.trainer.torch.stacked.agreement import agree
+from cerebro_spark.trainer.torch.stacked.calls import list_numbers
 from cerebro_spark.trainer.torch.stacked.rules import Invocation, Lifted, Rule, find_rule, name_of, value_of
 
 Form = Literal["stacked", "listed", "shared"]
@@ -31,8 +32,8 @@ def make_program(graph: GraphModule, width: int, varying: Collection[int] = ()) 
     """Return the function of a traced step for that many members.
 
     It takes the inputs of the graph, each with a row a member, the generator of each member, and for each of the
-    `varying` fractions among the arguments of the calls that of each member. It returns the outputs: tensors with a row
-    a member, or lists with one of each.
+    `varying` fractions of the graph, as `list_numbers` finds them, that of each member. It returns the outputs:
+    tensors with a row a member, or lists with one of each.
 
     Raises:
         ValueError: The step draws random numbers, or changes tensors, in a way that cannot be told by members.
@@ -47,7 +48,7 @@ class _Writer:
         self._graph, self._width = graph, width
         self._numbers = _find_varying(graph, varying)
         self._lines: list[str] = []
-        self._scope: dict[str, Any] = {"stack": torch.stack, "zip": zip}
+        self._scope: dict[str, Any] = {"stack": torch.stack, "tensor": torch.tensor, "zip": zip}
         self._forms: dict[Node, Form] = {}
         self._names: dict[tuple[Node, Form], str] = {}
         self._index = {node: number for number, node in enumerate(graph.graph.nodes)}
@@ -59,7 +60,7 @@ class _Writer:
             self._define(node, "stacked", f"inputs[{number}]")
         for node in self._graph.graph.nodes:
             if node.op == "get_attr":
-                self._define(node, "shared", self._constant(getattr(self._graph, node.target)))
+                self._write_constant(node)
             elif node.op == "call_function":
                 self._write_node(node)
             elif node.op == "output":
@@ -100,6 +101,17 @@ class _Writer:
         if gone and node.op != "output":
             self._lines.append(f"del {', '.join(gone)}")
 
+    def _write_constant(self, node: Node) -> None:
+        """Take a tensor that the trace holds: the same for all members, or the number of each."""
+        value = getattr(self._graph, str(node.target))
+        if node not in self._numbers:
+            self._define(node, "shared", self._constant(value))
+            return
+        if any(node in find_changed(user) for user in node.users):
+            raise ValueError("a call changes a number that is no parameter or buffer")
+        (place,) = self._numbers[node].values()
+        self._define(node, "stacked", f"tensor(numbers[{place}], dtype={self._constant(value.dtype)})")
+
     # Calls
 
     def _write_node(self, node: Node) -> None:
@@ -108,11 +120,12 @@ class _Writer:
             return
         if not isinstance(node.target, torch._ops.OpOverload):
             raise ValueError(f"{node.target} is no kernel of PyTorch")
-        if goes_by_data(node):
+        is_shared = node not in self._numbers and all(self._forms[each] == "shared" for each in node.all_input_nodes)
+        if goes_by_data(node) and not is_shared:
             raise ValueError(f"the shape of what {name_of(node)} gives depends on the data")
         if _draws(node):
             self._write_loop(node, _draw_by(node))
-        elif node not in self._numbers and all(self._forms[each] == "shared" for each in node.all_input_nodes):
+        elif is_shared:
             self._write_shared(node)
         else:
             rule = None if node in self._numbers else self._choose_rule(node)
@@ -270,20 +283,11 @@ def _find_varying(graph: GraphModule, varying: Collection[int]) -> dict[Node, di
     found: dict[Node, dict[int, int]] = {}
     places = count()
     for node in graph.graph.nodes:
-        own: list[float] = []
-        _collect_numbers((node.args, tuple(node.kwargs.values())), own)
+        own = list_numbers(graph, node)
         named = {place: number for place, number in enumerate(islice(places, len(own))) if number in varying}
         if named:
             found[node] = named
     return found
-
-
-def _collect_numbers(value: Any, numbers: list[float]) -> None:
-    if isinstance(value, list | tuple):
-        for each in value:
-            _collect_numbers(each, numbers)
-    elif isinstance(value, float):
-        numbers.append(value)
 
 
 class _Drawing:

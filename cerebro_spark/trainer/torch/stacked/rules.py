@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Node
 
+from cerebro_spark.trainer.torch.stacked.scaled import ADD_SCALED, add_scaled_rows
+
 _aten = torch.ops.aten
 
 # Vectors of two times 16 numbers are computed at once; a multiple of it is safe.
@@ -84,6 +86,8 @@ def find_rule(node: Node, width: int) -> Rule | None:
         return None if made is None else Rule(made, is_tried=True)
     if name in _MOVES:
         return Rule(_MOVES[name](node))
+    if name == ADD_SCALED:
+        return Rule(Invocation(add_scaled_rows, node.args, {})) if _adds_alike(node) else None
     base = name if name.startswith("_") else name.removesuffix("_")
     exact = base in ROUNDED or (base in VECTORIZED and _fills_vectors(node))
     return Rule(_lift_all(node)) if exact and _has_plain_types(node) else None
@@ -97,6 +101,12 @@ def _has_plain_types(node: Node) -> bool:
     types = {value_of(each).dtype for each in node.all_input_nodes} - {torch.bool}
     layout = node.kwargs.get("memory_format")
     return len(types) <= 1 and layout in (None, torch.contiguous_format, torch.preserve_format)
+
+
+def _adds_alike(node: Node) -> bool:
+    """Whether what is added has the shape of what it is added to."""
+    target, other = (value_of(each) for each in node.all_input_nodes[:2])
+    return bool(target.shape == other.shape)
 
 
 def _fills_vectors(node: Node) -> bool:

@@ -11,6 +11,7 @@ import torch
 from cerebro_spark.trainer.torch.batches import Tensors
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
 from cerebro_spark.trainer.torch.stacked.buffers import TrainedParameter, list_trained, make_groups, make_slots
+from cerebro_spark.trainer.torch.stacked.calls import find_places
 from cerebro_spark.trainer.torch.stacked.members import MemberState, check_state
 from cerebro_spark.trainer.torch.stacked.optimizers import find_stacked
 from cerebro_spark.trainer.torch.stacked.program import make_program
@@ -152,8 +153,7 @@ def find_trained(model: BuiltTorchModel, trace: StepTrace) -> list[TrainedParame
 
 def find_varying(trace: StepTrace, states: Sequence[MemberState]) -> tuple[int, ...]:
     """Return the places of the numbers of a traced step that are not those of all these members."""
-    places = range(len(trace.numbers))
-    return tuple(p for p in places if any(state.constants[p] != trace.numbers[p] for state in states))
+    return find_places(trace.numbers, [state.constants for state in states])
 
 
 def _put(target: torch.Tensor, value: Any) -> None:

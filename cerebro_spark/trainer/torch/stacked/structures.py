@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from cerebro_spark.trainer.torch.stacked.stack import Stack
-    from cerebro_spark.trainer.torch.stacked.trace import StepTrace
+from typing import Any
 
 # Stacks that are kept of one structure: they hold the memory of their members.
 _KEPT = 4
@@ -30,8 +26,8 @@ class Structure:
     """
 
     name: str
-    trace: StepTrace | None = None
-    stacks: dict[Any, Stack] = field(default_factory=dict)
+    trace: Any = None
+    stacks: dict[Any, Any] = field(default_factory=dict)
     reason: str | None = None
     limit: int | None = None
     judged: bool = False
@@ -43,7 +39,7 @@ class Structure:
         self.stacks.clear()
         _log.info("trials of %s are trained one by one: %s", self.name, reason)
 
-    def keep(self, key: Any, stack: Stack) -> None:
+    def keep(self, key: Any, stack: Any) -> None:
         """Keep a stack. The oldest go if there are too many."""
         self.stacks[key] = stack
         while len(self.stacks) > _KEPT:

@@ -6,26 +6,22 @@ Python or NumPy, attributes that it read) is frozen, so a trace is only used onc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
-from torch._ops import OpOverload
 from torch.func import functional_call
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from cerebro_spark.trainer.torch.batches import Tensors
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
-from cerebro_spark.trainer.torch.inspection import describe_tensor
 from cerebro_spark.trainer.torch.shapes import row_count
+from cerebro_spark.trainer.torch.stacked.calls import clean, own_kernels, split_numbers
 
 ComputeLoss = Callable[[BuiltTorchModel, Tensors], tuple[torch.Tensor, Any, Any]]
-
-_aten = torch.ops.aten
 
 
 class StepInputs(NamedTuple):
@@ -101,12 +97,12 @@ class StepTrace:
         def whole(*flat: torch.Tensor) -> list[torch.Tensor]:
             return self._compute(module, copied.like(flat))
 
-        with _own_kernels(next(iter(inputs.batch.values())).device), _HiddenValues():
+        with own_kernels(next(iter(inputs.batch.values())).device), _HiddenValues():
             self.graph: GraphModule = make_fx(whole, tracing_mode="real")(*copied.flat())
-        _clean(self.graph)
+        clean(self.graph)
         self.inputs = copied
         self.trained = [name for name in inputs.trained if name not in self._unused]
-        self.numbers, calls = _split_numbers(self.graph)
+        self.numbers, calls = split_numbers(self.graph)
         shapes = [(name, tensor.shape, tensor.dtype) for part in copied for name, tensor in part.items()]
         weight = "" if isinstance(self._weight, torch.Tensor) else repr(self._weight)
         self.key = calls, repr(shapes), repr(self._spec), weight, tuple(self.trained)
@@ -170,61 +166,3 @@ class _HiddenValues(TorchFunctionMode):
 
 
 _READING = {torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__dlpack__}
-
-
-def _split_numbers(graph: GraphModule) -> tuple[list[float], str]:
-    """Return the fractions among the arguments of all calls, and a text of the calls without them."""
-    places = {node: place for place, node in enumerate(graph.graph.nodes)}
-    numbers: list[float] = []
-
-    def describe(value: Any) -> str:
-        if isinstance(value, Node):
-            return f"%{places[value]}"
-        if isinstance(value, list | tuple):
-            return f"[{', '.join(map(describe, value))}]"
-        if isinstance(value, float):
-            numbers.append(value)
-            return "#"
-        return repr(value)
-
-    lines = []
-    for node in graph.graph.nodes:
-        held = describe_tensor(getattr(graph, node.target)) if node.op == "get_attr" else node.target
-        given = [describe(node.args), *(f"{name}={describe(value)}" for name, value in node.kwargs.items())]
-        lines.append(f"{node.op} {held} {given}" if node.op != "placeholder" else "input")
-    return numbers, "\n".join(lines)
-
-
-@contextmanager
-def _own_kernels(device: torch.device) -> Iterator[None]:
-    """Keep what the device has a kernel for: tracing would take some of it apart, which rounds otherwise."""
-    original, key = OpOverload.decompose, device.type.upper()
-
-    def decompose(kernel: Any, *args: Any, **options: Any) -> Any:
-        known = torch._C._dispatch_has_kernel_for_dispatch_key(kernel.name(), key)
-        return NotImplemented if known else original(kernel, *args, **options)
-
-    kernels: Any = OpOverload
-    kernels.decompose = decompose
-    try:
-        yield
-    finally:
-        kernels.decompose = original
-
-
-def _clean(graph: GraphModule) -> None:
-    """Take out the calls that change nothing, and those whose results nobody needs."""
-    for node in list(graph.graph.nodes):
-        if node.op == "call_function" and node.target in (_aten.detach.default, _aten.alias.default):
-            node.replace_all_uses_with(node.args[0])
-            graph.graph.erase_node(node)
-    for node in reversed(graph.graph.nodes):
-        if node.op == "call_function" and not node.users and not _has_effect(node.target):
-            graph.graph.erase_node(node)
-
-
-def _has_effect(kernel: Any) -> bool:
-    """Whether a call does more than give a result: it changes an argument, or draws."""
-    if not isinstance(kernel, OpOverload):
-        return False
-    return bool(kernel._schema.is_mutable) or torch.Tag.nondeterministic_seeded in kernel.tags
