@@ -22,7 +22,7 @@ from cerebro_spark.trainer.torch.graphs import end_broken_recording
 from cerebro_spark.trainer.torch.metrics import MetricCollector
 from cerebro_spark.trainer.torch.places import PlacedStructure
 from cerebro_spark.trainer.torch.seating import Numbered, Seated, Seating
-from cerebro_spark.trainer.torch.stacked.comparing import feed_of
+from cerebro_spark.trainer.torch.stacked.bundling import feed_of
 from cerebro_spark.trainer.torch.stacked.training import Outcome
 from cerebro_spark.trainer.unit_errors import blaming_trial, check_loss, unsaved_change
 from cerebro_spark.types import DigestName

@@ -21,7 +21,7 @@ from cerebro_spark.trainer.torch.graphs import end_broken_recording
 from cerebro_spark.trainer.torch.metrics import MetricCollector
 from cerebro_spark.trainer.torch.places import PlacedStructure
 from cerebro_spark.trainer.torch.seating import Numbered, Seated
-from cerebro_spark.trainer.torch.stacked.comparing import feed_of
+from cerebro_spark.trainer.torch.stacked.bundling import feed_of
 from cerebro_spark.trainer.torch.state_copy import StateCopy
 from cerebro_spark.trainer.unit_errors import blaming_trial, unsaved_change
 
