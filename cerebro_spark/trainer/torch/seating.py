@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,9 +15,11 @@ from cerebro_spark.trainer.sharing.snapshot import StateChange
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel, loss_buffers
 from cerebro_spark.trainer.torch.bundle_metrics import BundleMetrics
 from cerebro_spark.trainer.torch.graphs import GraphedSteps
+from cerebro_spark.trainer.torch.metrics import MetricCollector
 from cerebro_spark.trainer.torch.model_checks import is_metric_object
 from cerebro_spark.trainer.torch.places import Current, Place, PlacedStructure, assign_places
 from cerebro_spark.trainer.torch.stacked.training import StackedTraining
+from cerebro_spark.types import Metrics
 
 Numbered = tuple[int, Member]
 """A member, with its place in the order of the bundle."""
@@ -126,7 +128,9 @@ class Seating(StackedTraining):
         objects = [
             id(each) for own in seated for each in own.place.model.model.metrics.values() if is_metric_object(each)
         ]
-        make = self._make_collector if len(set(objects)) == len(objects) else self._copy_collector
+        is_own = len(set(objects)) == len(objects)
+        make: Callable[[BuiltTorchModel, Metrics | None], MetricCollector]
+        make = self._make_collector if is_own else self._copy_collector
         return BundleMetrics([make(each.place.model, each.member.carried) for each in seated])
 
     def _lend_generators(self, generators: Sequence[torch.Generator], currents: Sequence[Current]) -> None:

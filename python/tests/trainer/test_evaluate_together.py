@@ -62,9 +62,11 @@ def trained(model_fn: Any, kind: str, count: int, epoch: int = 1, **hooks: Any) 
 def member_of(kind: str, number: int, parent: Any, **more: Any) -> Member:
     rows, size = more.pop("rows", ROWS), more.pop("size", SIZE)
     unit = Unit(f"t{number}", 1, "v", "eval")
-    start = {} if parent is None else {"source": parent.checkpoint.getvalue(), "digest": parent.saved.digest}
-    given = {"final": True, **start, **more}
-    return Member(unit, given.pop("params", params_of(number)), feed_of(kind, rows, size), **given)
+    start: dict[str, Any] = (
+        {} if parent is None else {"source": parent.checkpoint.getvalue(), "digest": parent.saved.digest}
+    )
+    options: dict[str, Any] = {"final": True, **start, **more}
+    return Member(unit, options.pop("params", params_of(number)), feed_of(kind, rows, size), **options)
 
 
 def found(outcome: Any) -> Any:
@@ -117,7 +119,8 @@ def test_metrics_of_all_kinds_are_those_of_evaluations_alone() -> None:
     check(with_metrics, "tabular")
 
 
-SHARED = Largest()
+_largest: Any = Largest
+SHARED = _largest()
 
 
 def test_a_metric_object_that_all_trials_share_counts_for_each_by_itself() -> None:
@@ -354,7 +357,7 @@ class Search:
 
     def __init__(self, model_fn: Any, remembers: bool = True) -> None:
         self.trainer = make_trainer(model_fn)
-        self.trainer._batches.load_on_device = self.trainer.gather  # type: ignore[method-assign, assignment]
+        self.trainer._batches.load_on_device = self.trainer.gather  # type: ignore[method-assign]
         self.remembers = remembers
         self.saved: dict[int, Any] = {}
         self.seen: list[Any] = []
@@ -363,7 +366,9 @@ class Search:
         parent = self.saved.get(number if warm is None else warm)
         epoch = 1 if parent is None else parent[2] + (kind == "train")
         rates = {**params_of(number), "lr": 1e30 if number == 4 else 0.01 * (number + 1)}
-        start = {} if parent is None else {"source": parent[0], "digest": parent[1], "warm_start": warm is not None}
+        start: dict[str, Any] = (
+            {} if parent is None else {"source": parent[0], "digest": parent[1], "warm_start": warm is not None}
+        )
         return Member(Unit(f"t{number}", epoch, "v", kind), rates, feed_of("tabular"), final=True, **start)
 
     def train(self, numbers: Sequence[int], warm: int | None = None) -> list[Member]:

@@ -91,6 +91,8 @@ class Jittered(Middle):
 class Tallied(Middle):
     """Counts its batches in a buffer, which an evaluation puts back."""
 
+    seen: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("seen", torch.zeros(()))
