@@ -74,8 +74,8 @@ class Launcher(ABC):
             BackendError: If it cannot be started; the watcher is then told nothing.
         """
 
-    def began(self, handle: WorkerHandle) -> None:  # noqa: B027 (not every kind prepares something)
-        """Take notice that a worker has begun its first unit. Called by the hub's thread, and must not wait."""
+    def note_unit(self, handle: WorkerHandle) -> None:  # noqa: B027 (not every kind prepares something)
+        """Take notice that a worker has finished a unit. Called by the hub's thread, and must not wait."""
 
     @abstractmethod
     def kill(self, handle: WorkerHandle) -> None:

@@ -135,10 +135,14 @@ class ParentLauncher(Launcher):
         if not ask:
             self._launcher.kill(parent.handle)
 
-    def began(self, handle: WorkerHandle) -> None:
+    def note_unit(self, handle: WorkerHandle) -> None:
+        """Have a worker's successor prepared after its first unit, in which step times may be compared."""
         with self._lock:
             parent = self._parent_of(handle)
-            if parent is not None and parent.work is not None and parent.peer is not None and not parent.leaving:
+            if parent is None or parent.work is None or parent.peer is None or parent.leaving:
+                return
+            if not parent.work.proven:
+                parent.work.proven = True
                 self._session.send(parent.peer, PrepareNext(parent.work.number))
 
     def seconds_running(self, handle: WorkerHandle) -> float | None:

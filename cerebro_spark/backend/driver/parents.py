@@ -20,6 +20,7 @@ class Assignment:
         watcher: Who is told what it does.
         since: When it was assigned, in seconds of the monotonic clock.
         killed: Whether the parent was told to end it.
+        proven: Whether it has finished a unit, which the parent was told.
     """
 
     number: int
@@ -27,6 +28,7 @@ class Assignment:
     watcher: ProcessWatcher
     since: float = field(default_factory=time.monotonic)
     killed: bool = False
+    proven: bool = False
 
 
 @dataclass(slots=True, eq=False)

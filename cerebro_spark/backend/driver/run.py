@@ -229,10 +229,7 @@ class RemoteRun:
             case UnitStarted() | LoadStarted():
                 with self.pool.lock:
                     self._deadlines.note_report(handle, message, self._now())
-                    began = isinstance(message, UnitStarted) and handle.running is None
                     handle.running = message.attempt if isinstance(message, UnitStarted) else handle.running
-                if began:
-                    self._launcher.began(handle)
             case PartitionLoaded() | PartitionLost() | UnitFinished() | UnitFailed():
                 self._note_event(handle, message)
 
@@ -244,6 +241,8 @@ class RemoteRun:
         with self.pool.lock:
             self._deadlines.note_report(handle, event, self._now())
             handle.useful = handle.useful or isinstance(event, PartitionLoaded | UnitFinished)
+        if isinstance(event, UnitFinished):
+            self._launcher.note_unit(handle)
         if isinstance(event, UnitFailed):
             _log.debug("%s failed on %s (%s): %s", event.unit, handle.name, handle.host, event.error)
         self._events.put(replace(event, at=self._now()))

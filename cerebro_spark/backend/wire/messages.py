@@ -133,7 +133,7 @@ class KillWorker:
 
 @dataclass(frozen=True, slots=True)
 class PrepareNext:
-    """Driver to a parent: its worker with this number has begun its first unit; get a process ready for the next."""
+    """Driver to a parent: its worker with this number is at work; get a process ready for the next one."""
 
     number: int
 

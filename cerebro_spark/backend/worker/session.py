@@ -118,8 +118,7 @@ def serve(spec: WorkerSpec, relay: OutputRelay, accept: Callable[[], None] = lam
         accept: Called once the job is loaded, before anybody is told; it may end a process that is not fit for it.
     """
     # Before dialling: functions may load whole frameworks, and the driver would take the silence for death.
-    job = _load_job(spec)
-    accept()
+    job = _load_job(spec, accept)
     connection = DriverConnection(spec.address, spec.secret, spec.timeout, silence=8 * spec.beat)
     # The name by which others say where data lies, if the parent knows it.
     host = os.environ.get(HOST) or socket.gethostname()
@@ -147,12 +146,14 @@ def work_for(job: Job, connection: DriverConnection, spec: WorkerSpec) -> None:
         connection.close()
 
 
-def _load_job(spec: WorkerSpec) -> Job | StartTrouble:
+def _load_job(spec: WorkerSpec, accept: Callable[[], None]) -> Job | StartTrouble:
     """Return the job, or what prevents it: functions that cannot be loaded here, or a store that cannot be written."""
     try:
         job = unpack_job(PackedJob(spec.job, spec.stores))
     except Exception as error:
         return StartTrouble("functions", f"{type(error).__name__}: {error}")
+    finally:
+        accept()  # before the probe: another process for the same job must be able to write it
     refusal = None if spec.probe is None else write_probe(job.store, spec.probe)
     return job if refusal is None else StartTrouble("store", refusal)
 

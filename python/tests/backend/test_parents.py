@@ -122,6 +122,7 @@ class Parents(RuleBasedStateMachine):
         self.names = itertools.count()
         self.peers = itertools.count(1)
         self.workers: dict[str, WorkerHandle] = {}
+        self.proven: set[str] = set()
         self.heard = 0
 
     def teardown(self) -> None:
@@ -181,19 +182,21 @@ class Parents(RuleBasedStateMachine):
             self.launcher.kill(self.workers[data.draw(st.sampled_from(sorted(self.workers)))])
 
     @rule(data=st.data())
-    def begin(self, data: st.DataObject) -> None:
-        """A worker begins its first unit: its parent hears of it, and no other."""
+    def unit_ends(self, data: st.DataObject) -> None:
+        """A worker finishes a unit: if it is the first, its parent hears of it, and no other."""
         if not self.workers:
             return
         handle = self.workers[data.draw(st.sampled_from(sorted(self.workers)))]
         parent, before = self.launcher._parent_of(handle), len(self.board.sent)
-        self.launcher.began(handle)
+        for _ in range(2):
+            self.launcher.note_unit(handle)
         told = self.board.sent[before:]
-        if parent is None or parent.peer is None or parent.leaving:
+        if parent is None or parent.peer is None or parent.leaving or handle.name in self.proven:
             assert told == []
         else:
             assert parent.work is not None
             assert told == [(parent.peer, PrepareNext(parent.work.number))]
+            self.proven.add(handle.name)
 
     @rule(data=st.data())
     def parent_is_lost(self, data: st.DataObject) -> None:
