@@ -114,8 +114,9 @@ class Timeline:
             host, start = self.hosts.get(event.worker, ""), event.at - event.seconds * event.width
             times = (start, event.at, event.seconds)
             bundle = self._bundles.pop(event.attempt, event.attempt)
-            computed = (event.attempt, event.width, bundle, event.steps)
-            self.units.append(UnitRow(*event.unit, event.worker, host, *times, loss, *computed))
+            self.units.append(
+                UnitRow(*event.unit, event.worker, host, *times, loss, event.attempt, event.width, bundle, event.steps)
+            )
 
     def _joined(self, event: WorkerJoined) -> None:
         self.joined.setdefault(event.worker, event.at)
