@@ -90,9 +90,9 @@ def test_what_cannot_be_traced_trains_eagerly(case: str, caplog: pytest.LogCaptu
     steps = train_both(model_fn, kind)
 
     assert set(steps) == {"eager"}
-    assert len(caplog.records) == 1
-    assert "trains by eager steps" in caplog.text
-    assert reason in caplog.text
+    [said] = {record.getMessage() for record in caplog.records}  # once for each built model
+    assert "trains by eager steps" in said
+    assert reason in said
 
 
 class Flipping(nn.Module):
