@@ -54,7 +54,7 @@ def list_numbers(graph: GraphModule, node: Node) -> list[float]:
     """Return the fractions of a node: among the arguments of a call, or the one that a constant is."""
     held = _find_held(graph, node)
     if held is not None:
-        return [float(held)] if _is_number(held) else []
+        return [float(held.item())] if _is_number(held) else []
     numbers: list[float] = []
     _collect((node.args, tuple(node.kwargs.values())), numbers)
     return numbers
