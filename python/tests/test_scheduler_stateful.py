@@ -249,6 +249,21 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.feed(self.finished(order, 1.0, width))
                 self.scheduler.check_invariants()
 
+    @precondition(lambda self: self.orders or self.loads)
+    @rule(steps=st.integers(4, 16))
+    def go_well_for_a_while(self, steps: int) -> None:
+        """Partitions are loaded, and all that is ordered together is computed together: epochs come to their ends."""
+        for _ in range(steps):
+            if self.loads:
+                order = self.loads.pop(0)
+                self.failed_loads.pop(order.partition, None)
+                self.feed(PartitionLoaded(self.now, order.worker, order.partition))
+            elif self.orders:
+                bundle = self.bundle_of(self.running()[0])
+                for attempt in bundle:
+                    self.feed(self.finished(self.orders.pop(attempt), 1.0, self.widths[self.auditor.leading[attempt]]))
+            self.scheduler.check_invariants()
+
     @precondition(lambda self: self.orders)
     @rule(data=st.data(), blame=st.sampled_from(["trial", "worker"]))
     def fail(self, data: st.DataObject, blame: Blame) -> None:
