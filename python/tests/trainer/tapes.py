@@ -22,7 +22,7 @@ class Tape(TorchDispatchMode):
     """Notes all kernels that are called, and by which branch."""
 
     def __init__(self, branches: HostBranches) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._branches = branches
         self._calls: list[tuple[int | None, Any, Any, Any, Any]] = []
         self._written: list[tuple[torch.Tensor, torch.Tensor]] = []

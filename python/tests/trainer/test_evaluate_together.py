@@ -22,6 +22,7 @@ from trainer_data import columns
 from cerebro_spark.trainer import Feed, Hooks, Resources, TorchModel
 from cerebro_spark.trainer.base import EvaluatedMember, Member, TrainedMember, Trainer
 from cerebro_spark.trainer.torch import bundled, bundled_evaluation, graph_bundle
+from cerebro_spark.trainer.torch.graph_evaluation import GraphEvaluation
 from cerebro_spark.trainer.torch.places import Place
 from cerebro_spark.types import Unit
 
@@ -337,14 +338,14 @@ def test_an_evaluation_that_changes_its_trial_is_not_remembered(monkeypatch: pyt
     trainer = make_trainer(model_fn, kind)
     members = [member_of(kind, i, parent) for i, parent in enumerate(trained(model_fn, kind, 2))]
     trainer.evaluate_together(members)
-    measure = bundled_evaluation.GraphEvaluation.measure
+    measure = GraphEvaluation.measure
 
     def touch(evaluation: Any, batch: Any) -> Any:
         with torch.no_grad():
             evaluation._models[0].parameters[0].data.add_(1e-3)
         return measure(evaluation, batch)
 
-    monkeypatch.setattr(bundled_evaluation.GraphEvaluation, "measure", touch)
+    monkeypatch.setattr(GraphEvaluation, "measure", touch)
     trainer.evaluate_together(members)
     assert [place.held for place in trainer.places()] == [None, None]
 
