@@ -90,8 +90,10 @@ def run_searches(options: argparse.Namespace, work: Work, store: str, dataset: A
             )
             began = time.perf_counter()
             units = search.fit(dataset).units
+            wall = time.perf_counter() - began
+            print(f"{options.trials} trials by a search, {state}: {wall:.1f} s", flush=True)
             found[state] = {
-                "wall_s": time.perf_counter() - began,
+                "wall_s": wall,
                 "training_s": float(units[units.kind == "train"].seconds.sum()),
                 "evaluation_s": float(units[units.kind == "eval"].seconds.sum()),
                 "first_unit_at_s": float(units.start.min()),
