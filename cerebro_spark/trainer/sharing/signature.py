@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import hashlib
+import inspect
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -111,6 +112,9 @@ def _look_inside(value: Any) -> Any:
         return ("enum", class_token(kind), value.name)
     if isinstance(value, np.dtype):
         return ("dtype", str(value))
+    if kind is inspect.Signature:  # as objects of torchmetrics have it
+        taken = [(each.name, int(each.kind), each.default) for each in value.parameters.values()]
+        return _Parts(("parameters", str(value)), taken)
     return _look_inside_callable(value) or _look_inside_object(value)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torchmetrics.classification import BinaryAccuracy, BinaryAUROC
 from trainer_data import columns, feed
 
 from cerebro_spark.trainer import Hooks, Resources, TorchModel
@@ -109,6 +110,7 @@ UNLIKE: dict[str, Callable[[float], TorchModel]] = {
         scheduler=lambda o: schedulers.ChainedScheduler([schedulers.LambdaLR(o, lambda _: v)])
     ),
     "custom schedule": lambda v: made(scheduler=partial(OwnSchedule, share=v)),
+    "metric": lambda v: made(optimizer=partial(torch.optim.SGD, lr=v), metrics={"accuracy": BinaryAccuracy(v)}),
 }
 
 ALIKE: dict[str, Callable[[float], TorchModel]] = {
@@ -123,6 +125,10 @@ ALIKE: dict[str, Callable[[float], TorchModel]] = {
     "one cycle": lambda v: made(scheduler=lambda o: schedulers.OneCycleLR(o, v, total_steps=50)),
     "cyclic": lambda v: made(scheduler=lambda o: schedulers.CyclicLR(o, v / 2, v, cycle_momentum=False)),
     "sequential": lambda v: made(optimizer=partial(torch.optim.SGD, lr=v), scheduler=sequential(0.5)),
+    "metrics": lambda v: made(
+        optimizer=partial(torch.optim.SGD, lr=v),
+        metrics={"accuracy": BinaryAccuracy(), "auroc": BinaryAUROC(), "error": 1 - BinaryAccuracy()},
+    ),
 }
 
 

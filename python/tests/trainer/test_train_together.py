@@ -13,6 +13,7 @@ from bundle_runs import describe, make_member, make_trainer, params_of, reasons,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torchmetrics.classification import BinaryAUROC, BinaryRecall
 from trainer_cases_torch import Largest, Precision, accumulating, accuracy
 
 from cerebro_spark.errors import TrialFailed
@@ -122,7 +123,7 @@ def test_searches_with_own_loops_are_not_stacked(hooks: Any, reason: str) -> Non
 
 def test_metrics_of_all_kinds_are_those_of_single_units() -> None:
     def model_fn(params: Any) -> TorchModel:
-        kinds: Any = {"precision": Precision, "largest": Largest}
+        kinds: Any = {"precision": Precision, "largest": Largest, "auroc": BinaryAUROC, "recall": BinaryRecall}
         metrics = {"accuracy": accuracy, **{name: kind() for name, kind in kinds.items()}}
         module = net(nn.BatchNorm1d(16))
         return TorchModel(module, torch.optim.Adam(module.parameters(), params["lr"]), nn.BCEWithLogitsLoss(), metrics)
