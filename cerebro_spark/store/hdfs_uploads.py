@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import BinaryIO
 
 from cerebro_spark.errors import StoreError
 from cerebro_spark.store.files import move_new
@@ -13,6 +16,8 @@ from cerebro_spark.store.hdfs_clients import HdfsClient, hdfs_error_kind
 
 _PIECE = 4 << 20
 _ATTEMPTS = 8
+# Seconds for one piece; HDFS' own clients give a data node as many.
+_PATIENCE = 60.0
 _MIB, _GIB = 1 << 20, 1 << 30
 
 
@@ -28,38 +33,79 @@ def upload_new(client: HdfsClient, source: bytes | memoryview | Path, staged: st
     Raises:
         FileExistsError: If `target` exists.
     """
+    written = _upload(client, source, staged)
     try:
-        _upload(client, source, staged)
         move_new(
             lambda: client.make_folder(target.rpartition("/")[0]),
-            lambda: client.rename_new(staged, target),
-            lambda: client.status(staged) is not None,
+            lambda: client.rename_new(written, target),
+            lambda: client.status(written) is not None,
         )
     except BaseException:
-        # Deleting an open file is allowed and ends its lease; closing it could hang on a dead data node.
-        client.delete(staged)
+        client.delete(written)
         raise
 
 
-def _upload(client: HdfsClient, source: bytes | memoryview | Path, staged: str) -> None:
-    """Write the staging file; start again if a data node is dead that the name node takes for alive.
+def _upload(client: HdfsClient, source: bytes | memoryview | Path, staged: str) -> str:
+    """Write the staging file, and return its path; start again if a data node is dead that counts as alive.
 
-    The native client continues without a node that dies in the middle of a block, but fails if the first node of a new
-    block does not answer. The next attempt gets other nodes.
+    The native client continues without a node that dies in the middle of a block, but fails, or waits for ever, if the
+    first node of a new block does not answer. The next attempt gets other nodes, and a file of its own: an attempt that
+    waited may still go on.
     """
     size = block_size(source.stat().st_size if isinstance(source, Path) else memoryview(source).nbytes)
     for attempt in range(_ATTEMPTS):
-        file = client.create(staged, size)  # an error here is the name node's, and final
+        path, file = f"{staged}-{attempt}", None
+        try:
+            file = client.create(path, size)
+            _write(file, source)
+            return path
+        except BaseException as error:
+            # Deleting an open file is allowed and ends its lease; closing it could hang on a dead data node.
+            client.delete(path)
+            # Without a file the error is the name node's, and final.
+            repeats = file is not None and _is_of_data_nodes(error)
+            if not repeats or attempt == _ATTEMPTS - 1:
+                raise
+        time.sleep(random.uniform(0.05, 0.1) * 2**attempt)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _is_of_data_nodes(error: BaseException) -> bool:
+    return isinstance(error, OSError | RuntimeError) and hdfs_error_kind(error) is StoreError
+
+
+def _write(file: BinaryIO, source: bytes | memoryview | Path) -> None:
+    """Write the bytes, and close the file.
+
+    Raises OSError if one piece takes too long. The thread that waits for it is left to itself.
+    """
+    said: SimpleQueue[Exception | bool] = SimpleQueue()  # an error, or whether that was all
+
+    def write() -> None:
         try:
             for piece in _pieces(source):
                 file.write(piece)
+                said.put(False)
             file.close()
-            return
-        except (OSError, RuntimeError) as error:
-            if hdfs_error_kind(error) is not StoreError or attempt == _ATTEMPTS - 1:
-                raise
-        client.delete(staged)
-        time.sleep(random.uniform(0.05, 0.1) * 2**attempt)
+            said.put(True)
+        except Exception as error:
+            said.put(error)
+
+    threading.Thread(target=write, name="hdfs-upload", daemon=True).start()
+    is_closed = False
+    while not is_closed:
+        is_closed = _hear(said)
+
+
+def _hear(said: SimpleQueue[Exception | bool]) -> bool:
+    """Return what the thread that writes says next; raise its error, or that it says nothing."""
+    try:
+        word = said.get(timeout=_PATIENCE)
+    except Empty:
+        raise OSError(f"the data nodes took no bytes for {_PATIENCE:g} s") from None
+    if isinstance(word, Exception):
+        raise word
+    return word
 
 
 def block_size(size: int) -> int:

@@ -1,0 +1,108 @@
+"""Uploads to HDFS whose data nodes do not answer. The real ones are killed in tests/hadoop."""
+
+from __future__ import annotations
+
+import io
+import threading
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+
+from cerebro_spark.errors import StoreFull
+from cerebro_spark.store import hdfs_uploads
+from cerebro_spark.store.files import FileStatus
+from cerebro_spark.store.hdfs_uploads import upload_new
+
+
+class Names:
+    """A name node: files by their paths. The first `silent` files that are created never take their bytes."""
+
+    def __init__(self, silent: int = 0, error: Exception | None = None) -> None:
+        self.files: dict[str, bytes] = {}
+        self.silent, self.error = silent, error
+        self.released = threading.Event()
+        self.created: list[str] = []
+
+    def create(self, path: str, block_size: int) -> BinaryIO:
+        del block_size
+        self.created.append(path)
+        self.files[path] = b""
+        return Written(self, path, len(self.created) <= self.silent)
+
+    def delete(self, path: str) -> None:
+        self.files.pop(path, None)
+
+    def make_folder(self, path: str) -> None:
+        del path
+
+    def rename_new(self, source: str, target: str) -> None:
+        if target in self.files:
+            raise FileExistsError(target)
+        self.files[target] = self.files.pop(source)
+
+    def status(self, path: str) -> FileStatus | None:
+        return FileStatus(path, False, len(self.files[path]), 0.0) if path in self.files else None
+
+    list_folder: Any = None
+    open: Any = None
+
+
+class Written(io.BytesIO):
+    def __init__(self, names: Names, path: str, silent: bool) -> None:
+        super().__init__()
+        self._names, self._path, self._silent = names, path, silent
+
+    def write(self, data: Any) -> int:
+        if self._names.error is not None:
+            raise self._names.error
+        if self._silent:
+            self._names.released.wait(60)
+        return super().write(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            if self._path in self._names.files:
+                self._names.files[self._path] = self.getvalue()
+            super().close()
+
+
+def test_data_nodes_that_never_answer_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hdfs_uploads, "_PATIENCE", 0.2)
+    names = Names(silent=1)
+    try:
+        upload_new(names, b"abc", "/s/1", "/a")
+        assert names.files == {"/a": b"abc"}, "no staging file is left"
+        assert len(set(names.created)) == len(names.created) > 1, "an attempt that still waits has its own file"
+    finally:
+        names.released.set()
+
+
+def test_if_none_answers_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hdfs_uploads, "_PATIENCE", 0.01)
+    monkeypatch.setattr(hdfs_uploads, "_ATTEMPTS", 2)
+    names = Names(silent=2)
+    try:
+        with pytest.raises(OSError, match=r"took no bytes for 0\.01 s"):
+            upload_new(names, b"abc", "/s/1", "/a")
+        assert names.files == {}
+    finally:
+        names.released.set()
+
+
+def test_errors_that_are_final_are_not_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"abc")
+    full = RuntimeError('RPCError("org.apache.hadoop.hdfs.protocol.DSQuotaExceededException", "...")')
+    names = Names(error=full)
+    with pytest.raises(RuntimeError) as raised:
+        upload_new(names, tmp_path / "x", "/s/1", "/a")
+    assert hdfs_uploads.hdfs_error_kind(raised.value) is StoreFull
+    assert (names.files, len(names.created)) == ({}, 1)
+
+
+def test_a_file_that_exists_stays() -> None:
+    names = Names()
+    names.files["/a"] = b"old"
+    with pytest.raises(FileExistsError):
+        upload_new(names, b"new", "/s/1", "/a")
+    assert names.files == {"/a": b"old"}
