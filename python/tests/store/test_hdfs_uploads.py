@@ -12,6 +12,7 @@ import pytest
 from cerebro_spark.errors import StoreFull
 from cerebro_spark.store import hdfs_uploads
 from cerebro_spark.store.files import FileStatus
+from cerebro_spark.store.hdfs_clients import hdfs_error_kind
 from cerebro_spark.store.hdfs_uploads import upload_new
 
 
@@ -96,7 +97,7 @@ def test_errors_that_are_final_are_not_tried_again(tmp_path: Path) -> None:
     names = Names(error=full)
     with pytest.raises(RuntimeError) as raised:
         upload_new(names, tmp_path / "x", "/s/1", "/a")
-    assert hdfs_uploads.hdfs_error_kind(raised.value) is StoreFull
+    assert hdfs_error_kind(raised.value) is StoreFull
     assert (names.files, len(names.created)) == ({}, 1)
 
 
