@@ -13,7 +13,8 @@ from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.store.connection import PerProcess
 from cerebro_spark.store.failures import store_errors
 from cerebro_spark.store.files import FileStatus, RemoteStore
-from cerebro_spark.store.hdfs_clients import CLIENTS, HdfsClient, hdfs_error_kind
+from cerebro_spark.store.hdfs_clients import CLIENTS, hdfs_error_kind
+from cerebro_spark.store.hdfs_patience import PatientClient
 from cerebro_spark.store.hdfs_uploads import upload_new
 
 ClientName = Literal["native", "libhdfs"]
@@ -23,7 +24,9 @@ class HdfsStore(RemoteStore):
     """Blobs as files under one folder of HDFS.
 
     `writer` collects its bytes in a temporary file on local disk and uploads them when the block ends, so that an
-    upload to a dead data node can be repeated. HDFS does not allow ":" in names: such a name raises ConfigurationError.
+    upload to a dead data node can be repeated. A node that does not answer is not waited for for ever: the call raises
+    StoreError after a minute, 20 s if it reads. HDFS does not allow ":" in names: such a name raises
+    ConfigurationError.
 
     Args:
         url: The folder, with the name node or the name service: "hdfs://namenode:8020/folder". (`cs.open_store` also
@@ -52,9 +55,7 @@ class HdfsStore(RemoteStore):
         self._service, self._folder = f"hdfs://{parts[1]}", parts[2]
         self._client_name: ClientName = client
         self._options = dict(options or {})
-        self._connection: PerProcess[HdfsClient] = PerProcess(
-            lambda: CLIENTS[self._client_name](self._service, self._options)
-        )
+        self._connection = PerProcess(lambda: PatientClient(CLIENTS[client](self._service, self._options)))
 
     @property
     def url(self) -> str:
@@ -74,7 +75,7 @@ class HdfsStore(RemoteStore):
         return self._folder
 
     @property
-    def _client(self) -> HdfsClient:
+    def _client(self) -> PatientClient:
         return self._connection.get()
 
     def _path(self, name: str) -> str:

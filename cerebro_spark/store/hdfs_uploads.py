@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import BinaryIO
 
 from cerebro_spark.errors import StoreError
 from cerebro_spark.store.files import move_new
-from cerebro_spark.store.hdfs_clients import HdfsClient, hdfs_error_kind
+from cerebro_spark.store.hdfs_clients import hdfs_error_kind
+from cerebro_spark.store.hdfs_patience import PIECE, NewFile, PatientClient
 
-_PIECE = 4 << 20
 _ATTEMPTS = 8
-# Seconds for one piece; HDFS' own clients give a data node as many.
-_PATIENCE = 60.0
 _MIB, _GIB = 1 << 20, 1 << 30
 
 
-def upload_new(client: HdfsClient, source: bytes | memoryview | Path, staged: str, target: str) -> None:
+def upload_new(client: PatientClient, source: bytes | memoryview | Path, staged: str, target: str) -> None:
     """Create a file with the bytes of `source`.
 
     Args:
@@ -45,7 +40,7 @@ def upload_new(client: HdfsClient, source: bytes | memoryview | Path, staged: st
         raise
 
 
-def _upload(client: HdfsClient, source: bytes | memoryview | Path, staged: str) -> str:
+def _upload(client: PatientClient, source: bytes | memoryview | Path, staged: str) -> str:
     """Write the staging file, and return its path; start again if a data node is dead that counts as alive.
 
     The native client continues without a node that dies in the middle of a block, but fails, or waits for ever, if the
@@ -60,8 +55,9 @@ def _upload(client: HdfsClient, source: bytes | memoryview | Path, staged: str) 
             _write(file, source)
             return path
         except BaseException as error:
-            # Deleting an open file is allowed and ends its lease; closing it could hang on a dead data node.
-            client.delete(path)
+            if file is not None:
+                file.abandon()
+            client.delete(path)  # this is allowed for an open file, and ends its lease
             # Without a file the error is the name node's, and final.
             repeats = file is not None and _is_of_data_nodes(error)
             if not repeats or attempt == _ATTEMPTS - 1:
@@ -74,38 +70,10 @@ def _is_of_data_nodes(error: BaseException) -> bool:
     return isinstance(error, OSError | RuntimeError) and hdfs_error_kind(error) is StoreError
 
 
-def _write(file: BinaryIO, source: bytes | memoryview | Path) -> None:
-    """Write the bytes, and close the file.
-
-    Raises OSError if one piece takes too long. The thread that waits for it is left to itself.
-    """
-    said: SimpleQueue[Exception | bool] = SimpleQueue()  # an error, or whether that was all
-
-    def write() -> None:
-        try:
-            for piece in _pieces(source):
-                file.write(piece)
-                said.put(False)
-            file.close()
-            said.put(True)
-        except Exception as error:
-            said.put(error)
-
-    threading.Thread(target=write, name="hdfs-upload", daemon=True).start()
-    is_closed = False
-    while not is_closed:
-        is_closed = _hear(said)
-
-
-def _hear(said: SimpleQueue[Exception | bool]) -> bool:
-    """Return what the thread that writes says next; raise its error, or that it says nothing."""
-    try:
-        word = said.get(timeout=_PATIENCE)
-    except Empty:
-        raise OSError(f"the data nodes took no bytes for {_PATIENCE:g} s") from None
-    if isinstance(word, Exception):
-        raise word
-    return word
+def _write(file: NewFile, source: bytes | memoryview | Path) -> None:
+    for piece in _pieces(source):
+        file.write(piece)
+    file.close()
 
 
 def block_size(size: int) -> int:
@@ -123,9 +91,9 @@ def block_size(size: int) -> int:
 def _pieces(source: bytes | memoryview | Path) -> Iterator[bytes | memoryview]:
     if isinstance(source, Path):
         with open(source, "rb") as file:
-            while piece := file.read(_PIECE):
+            while piece := file.read(PIECE):
                 yield piece
     else:
         view = memoryview(source).cast("B")
-        for start in range(0, len(view), _PIECE):
-            yield view[start : start + _PIECE]
+        for start in range(0, len(view), PIECE):
+            yield view[start : start + PIECE]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 from xml.sax.saxutils import escape
@@ -84,6 +85,16 @@ class Daemon:
                 with contextlib.suppress(BrokenPipeError):
                     orders.write(b"k")
             process.wait(30)
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """For the time of the block the process does nothing, but its connections stay: a machine that hangs."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self._process.pid, signal.SIGCONT)
 
     def await_(self, ready: Callable[[], bool], what: str, timeout: float) -> None:
         """Wait until `ready`, or raise DaemonError when the daemon ends or the time is over."""

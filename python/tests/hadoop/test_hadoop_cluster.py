@@ -14,7 +14,10 @@ from pathlib import Path
 import hdfs_native
 import pytest
 
+from cerebro_spark.errors import StoreError
+from cerebro_spark.store import hdfs_patience
 from cerebro_spark.store.hdfs import HdfsStore
+from cerebro_spark.store.retrying import RetryingStore
 from hadoop import jars
 from hadoop.cluster import HadoopCluster
 from hadoop.daemon import Daemon, DaemonError
@@ -121,6 +124,31 @@ def test_writers_outlive_a_killed_data_node(hadoop_cluster: HadoopCluster) -> No
     finally:
         victim.start()
         hadoop_cluster.wait_live(3)
+
+
+@pytest.mark.jvm
+@pytest.mark.hadoop
+def test_readers_leave_a_data_node_that_hangs(hadoop_cluster: HadoopCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hdfs_patience, "_PATIENCE_TO_READ", 1.0)
+    store = RetryingStore(HdfsStore(f"{hadoop_cluster.url}/hangs", options=hadoop_cluster.settings), longest=0.1)
+    data = os.urandom(9 << 20)
+    store.write("a", data)
+    (hosts,) = hadoop_cluster.wait_replicated("/hangs/a", 2)
+    (victim,) = (node for node in hadoop_cluster.datanodes if node.host == hosts[0])
+    with victim.frozen():
+        assert [store.read("a") == data for _ in range(5)] == [True] * 5
+
+
+@pytest.mark.jvm
+@pytest.mark.hadoop
+def test_a_name_node_that_hangs_is_said(hadoop_cluster: HadoopCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = HdfsStore(f"{hadoop_cluster.url}/asked", options=hadoop_cluster.settings)
+    store.write("a", b"kept")
+    with monkeypatch.context() as patch, hadoop_cluster.namenode.frozen():
+        patch.setattr(hdfs_patience, "_PATIENCE", 0.5)
+        with pytest.raises(StoreError, match="the name node did not answer"):
+            store.exists("a")
+    assert store.read("a") == b"kept"
 
 
 @pytest.mark.jvm
