@@ -12,7 +12,7 @@ QUICK = ("adabelief", "adafactor", "adan", "lamb", "lion", "madgrad", "muon", "s
 REST = (
     "adadelta", "adagrad", "adamax", "adamc", "adamp", "adamuon", "adamw", "adamwlegacy", "adanw",
     "adopt", "adoptw", "cadafactor", "cadamw", "cadan", "cadopt", "clamb", "claprop", "clion", "cmars", "cnadamw",
-    "crmsproptf", "csgdw", "kron", "kronw", "lambc", "laprop", "larc", "lars", "madgradw", "mars", "momentum", "nadam",
+    "crmsproptf", "csgdw", "lambc", "laprop", "larc", "lars", "madgradw", "mars", "momentum", "nadam",
     "nadamlegacy", "nadamuon", "nesterov", "nlarc", "novograd", "radam", "rmsprop",
     "rmsproptf", "sgd", "sgdc", "sgdw",
 )  # fmt: skip
@@ -84,6 +84,9 @@ SPECIMENS = {
     # Their defaults hold a list that they write to, and the groups another.
     "timm.optim.radabelief": Specimen(with_optimizer("radabelief"), "image-32", refused=("defaults['buffer']",)),
     "timm.optim.radamlegacy": Specimen(with_optimizer("radamlegacy"), "image-32", refused=("defaults['buffer']",)),
+    # They keep what they worked out for each parameter in an attribute.
+    "timm.optim.kron": Specimen(with_optimizer("kron"), "image-32", refused=("Kron._param_exprs",)),
+    "timm.optim.kronw": Specimen(with_optimizer("kronw"), "image-32", refused=("Kron._param_exprs",)),
     # Its groups hold a dtype.
     "timm.optim.adafactorbv": Specimen(with_optimizer("adafactorbv"), "image-32", refused=("momentum_dtype",)),
     "timm.optim.adahessian": Specimen(with_optimizer("adahessian"), "image-32", refused=("adahessian.py",)),

@@ -17,7 +17,7 @@ SIZED = (
     "efficientformerv2_s0", "efficientvit_m0", "eva02_tiny_patch14_224", "gcvit_xxtiny", "gmlp_ti16_224",
     "halonet_h1-256", "hiera_tiny_224", "levit_128", "maxvit_pico_rw_256", "mvitv2_tiny", "nest_tiny", "pit_xs_224",
     "sequencer2d_s", "swiftformer_xs", "swin_tiny_patch4_window7_224", "swinv2_cr_tiny_224",
-    "swinv2_tiny_window8_256", "tnt_s_legacy_patch16_224", "twins_svt_small", "visformer_tiny",
+    "swinv2_tiny_window8_256-64", "tnt_s_legacy_patch16_224", "twins_svt_small", "visformer_tiny",
     "vit_srelpos_small_patch16_224", "vit_tiny_r_s16_p8_224", "vitamin_small_224", "volo_d1_224",
     "xcit_nano_12_p8_224",
 )  # fmt: skip
