@@ -13,6 +13,7 @@ from cerebro_spark.backend.driver.launcher import Launcher
 from cerebro_spark.backend.driver.parent_launcher import ParentLauncher
 from cerebro_spark.backend.driver.run import RemoteRun
 from cerebro_spark.backend.driver.switchboard import Switchboard
+from cerebro_spark.backend.driver.worker_kinds import framework_of
 from cerebro_spark.backend.job import Job
 from cerebro_spark.checks import check_seconds, check_whole
 from cerebro_spark.errors import BackendError
@@ -79,7 +80,7 @@ class RemoteBackend(Backend):
         if self._current is not None:
             raise BackendError("this backend is running already: close it before it is started again")
         job = replace(self._job, trainer=self._job.trainer.with_modules())
-        launcher = self._launcher_of_run()
+        launcher = self._launcher_of_run(job)
         launcher.prepare(job, self.num_workers)
         self._zero = time.monotonic() - at
         self._current = RemoteRun(
@@ -108,8 +109,12 @@ class RemoteBackend(Backend):
 
     def close(self) -> None:
         run, self._current = self._current, None
-        if run is not None:
-            run.close()
+        try:
+            if run is not None:
+                run.close()
+        finally:
+            if not self._entered:
+                self._end_parents()
 
     # -- processes that stay between runs
 
@@ -121,15 +126,17 @@ class RemoteBackend(Backend):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._entered -= 1
-        try:
-            self.close()
-        finally:
-            if not self._entered:
-                self._end_parents()
+        self.close()
 
-    def _launcher_of_run(self) -> Launcher:
-        """Return what starts the workers of a run: inside a `with` block, parents that stay when it is over."""
-        if not self._entered or not self.idle_timeout or not self._launcher.keeps:
+    def _launcher_of_run(self, job: Job) -> Launcher:
+        """Return what starts the workers of a run.
+
+        Inside a `with` block these are parents, which stay when it is over. Elsewhere parents are worth their memory
+        only where workers can be forked from them, so that one that replaces another is there at once.
+        """
+        if not self.idle_timeout or not self._launcher.keeps:
+            return self._launcher
+        if not self._entered and framework_of(job) != "torch":
             return self._launcher
         if self._board is None or self._parents is None:
             self._board = Switchboard(self._launcher.hub_address, self.heartbeat)

@@ -222,9 +222,8 @@ class WorkerPool:
             self._events.fail(error)
 
     def _replace_lost(self, handle: WorkerHandle) -> None:
-        """Replace a worker that had joined. The last words of one that did nothing are worth a short wait."""
-        if not handle.useful:
-            handle.ended.wait(1.0)
+        """Replace a worker that had joined. A short wait for its end gives its last words, and frees its parent."""
+        handle.ended.wait(1.0)
         with self.lock:
             self._replace(handle)
 

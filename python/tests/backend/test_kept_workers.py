@@ -91,6 +91,26 @@ def test_without_the_block_nothing_stays(tmp_path: Path) -> None:
         assert never._parents is None
 
 
+def test_without_the_block_a_lost_worker_is_replaced_from_the_parent_it_had(tmp_path: Path) -> None:
+    dataset = small_dataset(tmp_path)
+    backend = LocalBackend(num_workers=1, threads=1)
+    parents: dict[str, int | None] = {}
+
+    @each_event
+    def strike(event: Event) -> None:
+        if isinstance(event, UnitFinished) and event.worker not in parents:
+            (parent,) = parents_of(backend)
+            parents[event.worker] = parent.handle.pid
+            if len(parents) == 1:
+                os.kill(backend._run.pool.handles[event.worker].pid or 0, signal.SIGKILL)
+
+    execute(dataset, backend, "r1", observers=[strike])
+    check_run(dataset, "r1", len(CONFIGURATIONS), 1, SEED)
+    assert len(parents) == 2
+    assert len(set(parents.values())) == 1
+    assert backend._parents is None
+
+
 # -- nothing of one run is found by the next
 
 
