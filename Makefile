@@ -18,13 +18,13 @@ MODERN_TESTS := $(addprefix python/tests/,data test_engine.py test_engine_faults
 	tune/test_space.py tune/test_search_contract.py tune/test_tpe.py tune/test_bad_inputs.py tune/test_fit.py \
 	result/test_record.py result/test_spark_scoring.py integration/test_end_to_end.py::test_on_spark_executors)
 
-.PHONY: demo test test-fast test-modern test-zoo test-schedules test-bundles test-deep coverage lint format hooks docs bench hadoop clean java maven
+.PHONY: demo test test-fast test-rare test-modern test-zoo test-schedules test-bundles test-deep coverage lint format hooks docs bench hadoop clean java maven
 
 demo: java $(READY)
 	$(BIN)/python examples/flights.py
 
 test: java $(READY)
-	CEREBRO_STATEFUL_EXAMPLES=800 CEREBRO_RACES=600 $(BIN)/python -m pytest $(SIDE_BY_SIDE) --durations=30
+	CEREBRO_STATEFUL_EXAMPLES=800 CEREBRO_RACES=600 $(BIN)/python -m pytest $(SIDE_BY_SIDE) --durations=30 -m "not rare"
 
 test-fast: $(READY)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "$(FAST)"
@@ -32,6 +32,10 @@ test-fast: $(READY)
 # Of the fast tier and of its own processes only: measuring all would lengthen the suite by minutes.
 coverage: $(READY)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "$(FAST)" --cov --cov-report=term
+
+# What takes long and breaks rarely.
+test-rare: java $(READY)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --durations=30 -m rare
 
 test-modern: java $(MODERN_READY)
 	$(MODERN_BIN)/python -m pytest $(SIDE_BY_SIDE) --durations=20 -m "not hadoop" $(MODERN_TESTS)

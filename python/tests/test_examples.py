@@ -19,9 +19,18 @@ FLIGHTS = ["flights.py", "--rows", "10000", "--trials", "2", "--epochs", "1", "-
 FMIN = ["hyperopt_fmin.py", "--max-evals", "4", "--epochs", "2"]
 EXAMPLES = [
     pytest.param([*FLIGHTS, "--framework", "torch"], "'accuracy': 0.", marks=pytest.mark.jvm, id="flights-torch"),
-    pytest.param([*FLIGHTS, "--framework", "keras"], "'auc': 0.", marks=pytest.mark.jvm, id="flights-keras"),
-    pytest.param(["digits.py", "--trials", "2", "--epochs", "2"], "digits it never saw: 0.", id="digits"),
-    pytest.param(["sequences.py", "--trials", "2", "--epochs", "1"], "waves it never saw: ", id="sequences"),
+    pytest.param(
+        [*FLIGHTS, "--framework", "keras"], "'auc': 0.", marks=[pytest.mark.jvm, pytest.mark.rare], id="flights-keras"
+    ),
+    pytest.param(
+        ["digits.py", "--trials", "2", "--epochs", "2"], "digits it never saw: 0.", marks=pytest.mark.rare, id="digits"
+    ),
+    pytest.param(
+        ["sequences.py", "--trials", "2", "--epochs", "1"],
+        "waves it never saw: ",
+        marks=pytest.mark.rare,
+        id="sequences",
+    ),
     pytest.param(FMIN, "4 trials (4 finished)", id="fmin"),
     pytest.param([*FMIN, "--master", "local[2]"], "4 trials (4 finished)", marks=pytest.mark.jvm, id="fmin-spark"),
 ]
@@ -78,6 +87,7 @@ def test_the_notebook_is_kept_without_outputs() -> None:
 
 @pytest.mark.jvm
 @pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.timeout(900)
 def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path) -> None:
     jupyter = str(Path(sys.executable).with_name("jupyter"))

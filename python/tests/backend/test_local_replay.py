@@ -143,6 +143,7 @@ def test_weights_come_out_the_same_although_workers_died_and_others_repeat_it(
     assert not dataset.store.list(paths.checkpoint_folder("r1")), "nobody wrote there, and nobody could read there"
 
 
+@pytest.mark.rare
 def test_keras_comes_out_the_same_and_its_metrics_too(tmp_path: Path) -> None:
     dataset = small_dataset(tmp_path, partitions=2)
     search = FixedSearch([{"lr": 0.02, "batch_size": 32}, {"lr": 0.1, "batch_size": 32}], 2)

@@ -112,6 +112,7 @@ def test_torch_workers_burn_cpu_on_the_threads_they_own(tmp_path: Path, workers:
 
 
 @pytest.mark.parametrize(("workers", "threads"), [(2, 1), (1, 2)])
+@pytest.mark.rare
 def test_keras_workers_burn_cpu_on_the_threads_they_own(tmp_path: Path, workers: int, threads: int) -> None:
     """TensorFlow computes on its pools while the thread that trains waits for them."""
     for seen in burnt(tmp_path, keras_model(), workers, threads):

@@ -18,6 +18,7 @@ def command(*more: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.rare
 def test_the_limit_and_this_system_do_the_same_work(tmp_path: Path) -> None:
     done = command(
         "--only", "limit-torch", "local-torch", "--scale", "0.02", "--json", str(tmp_path / "found.json"),

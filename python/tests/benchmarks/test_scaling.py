@@ -74,6 +74,7 @@ def test_the_bend_is_put_down_to_waiting_where_that_costs_more_than_what_does_no
 
 
 @pytest.mark.slow
+@pytest.mark.rare
 def test_the_command_measures_here_and_writes_numbers_and_a_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

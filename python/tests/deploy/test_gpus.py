@@ -47,6 +47,7 @@ def test_the_script_fails_where_there_is_no_gpu(script: Path) -> None:
 
 @pytest.mark.jvm
 @pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.timeout(900)
 def test_each_worker_sees_its_own_gpu(script: Path, tmp_path: Path) -> None:
     """One executor with four cores and two GPUs: two workers, each with one."""

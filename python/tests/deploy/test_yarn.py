@@ -75,6 +75,7 @@ def test_client_mode(gateway: Gateway, yarn: YarnCluster, hadoop_cluster: Hadoop
     check_job(told, hadoop_cluster, "anna")
 
 
+@pytest.mark.rare
 def test_cluster_mode(gateway: Gateway, yarn: YarnCluster, hadoop_cluster: HadoopCluster) -> None:
     said = submitted(gateway, yarn, "Cluster mode", "bert")
     assert "best" not in said.out, "the driver is not here"

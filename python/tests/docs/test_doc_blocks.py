@@ -24,7 +24,8 @@ def marks(page: Path) -> list[Any]:
     # Petastorm uses old interfaces of its libraries, and leaves it to the collector to close its files.
     warned = ("FutureWarning", "DeprecationWarning", "ResourceWarning", "UserWarning")
     quiet = [pytest.mark.filterwarnings(f"ignore::{kind}") for kind in warned] if "petastorm" in code else []
-    return [*([pytest.mark.jvm] if "pyspark" in code else []), *quiet]
+    rare = [pytest.mark.rare] if page.parent.name == "migrating" else []
+    return [*([pytest.mark.jvm] if "pyspark" in code else []), *quiet, *rare]
 
 
 PAGES = [pytest.param(page, marks=marks(page), id=name_of(page)) for page in pages() if run_here(page)]

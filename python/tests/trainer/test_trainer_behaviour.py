@@ -180,6 +180,7 @@ def test_the_process_keeps_its_own_generators(process: FrameworkProcess) -> None
     assert process.call("process_untouched", case="input_fn")
 
 
+@pytest.mark.rare
 def test_memory_is_flat_over_200_units(process: FrameworkProcess) -> None:
     sizes = process.call("resident_megabytes", units=200)
 

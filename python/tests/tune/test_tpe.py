@@ -51,6 +51,7 @@ def best_of(search: Algorithm, function: Callable[[str, Mapping[str, Any], int],
 
 
 @pytest.mark.slow
+@pytest.mark.rare
 def test_it_is_better_than_random_on_hartmann_over_20_seeds() -> None:
     """Six dimensions: on Branin's two, 60 trials are too few to tell hyperopt's TPE, ours or its own, from chance."""
     from scipy import stats

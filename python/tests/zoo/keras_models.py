@@ -33,8 +33,8 @@ SHORT: dict[str, dict[str, Any]] = {
 # Compiled once more by XLA, as Keras does by default; for all of them that takes too long.
 COMPILED = {"densenet.DenseNet"}
 QUICK = {
-    "tensorflow": {"convnext.ConvNeXt", "densenet.DenseNet"},
-    "torch": {"convnext.ConvNeXt", "efficientnet_v2.EfficientNetV2", "mobilenet_v2.MobileNetV2"},
+    "tensorflow": {"densenet.DenseNet"},
+    "torch": {"efficientnet_v2.EfficientNetV2", "mobilenet_v2.MobileNetV2"},
 }
 
 
