@@ -154,6 +154,8 @@ class HadoopCluster:
             "dfs.namenode.heartbeat.recheck-interval": "200",
             "dfs.namenode.stale.datanode.interval": "3000",
             "dfs.namenode.redundancy.interval.seconds": "1s",
+            # Where blocks go must not depend on how busy a data node is just then.
+            "dfs.namenode.redundancy.considerLoad": "false",
             "dfs.heartbeat.interval": "1s",
         }
 
