@@ -24,7 +24,7 @@ class HdfsStore(RemoteStore):
     """Blobs as files under one folder of HDFS.
 
     `writer` collects its bytes in a temporary file on local disk and uploads them when the block ends, so that an
-    upload to a dead data node can be repeated. A node that does not answer is not waited for for ever: the call raises
+    upload to a dead data node can be repeated. No call waits for ever for a node that does not answer: it raises
     StoreError after a minute, 20 s if it reads. HDFS does not allow ":" in names: such a name raises
     ConfigurationError.
 

@@ -1,4 +1,4 @@
-"""A client of HDFS whose calls end. Those of the native client wait for ever for a node that has stopped to answer."""
+"""A client of HDFS whose calls end. Those of the native client wait for ever for a node that answers no more."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ T = TypeVar("T")
 
 # Seconds. A name node may be busy, and bytes are on their way through several data nodes; HDFS' own client gives both
 # as many. Whoever reads had better ask again, and gets another data node.
-_PATIENCE = 60.0
-_PATIENCE_TO_READ = 20.0
+_FOR_NAMES = 60.0
+_TO_WRITE = 60.0
+_TO_READ = 20.0
 # Bytes and files that one wait is for.
 PIECE = 4 << 20
 _LISTED = 1000
@@ -98,7 +99,7 @@ class PatientClient:
 
 
 def _answer(act: Callable[[], T]) -> T:
-    return within(_PATIENCE, act, "the name node did not answer")
+    return within(_FOR_NAMES, act, "the name node did not answer")
 
 
 class _PatientReader(RawReader):
@@ -134,7 +135,7 @@ class _PatientReader(RawReader):
             left = None if left is None else left - len(piece)
 
     def _piece(self, count: int) -> bytes:
-        return within(_PATIENCE_TO_READ, lambda: self._file.read(count), "the data nodes sent no bytes")
+        return within(_TO_READ, lambda: self._file.read(count), "the data nodes sent no bytes")
 
 
 class NewFile:
@@ -149,11 +150,11 @@ class NewFile:
 
     def write(self, piece: ReadableBuffer) -> None:
         """Add bytes, of which there should be few enough to be sent in a minute."""
-        within(_PATIENCE, lambda: self._file.write(piece), "the data nodes took no bytes")
+        within(_TO_WRITE, lambda: self._file.write(piece), "the data nodes took no bytes")
 
     def close(self) -> None:
         """Make the file whole."""
-        within(_PATIENCE, self._file.close, "the data nodes did not confirm the last bytes")
+        within(_TO_WRITE, self._file.close, "the data nodes did not confirm the last bytes")
 
     def abandon(self) -> None:
         """Never close the file, not even when Python frees it: that could wait for a dead data node."""

@@ -129,7 +129,7 @@ def test_writers_outlive_a_killed_data_node(hadoop_cluster: HadoopCluster) -> No
 @pytest.mark.jvm
 @pytest.mark.hadoop
 def test_readers_leave_a_data_node_that_hangs(hadoop_cluster: HadoopCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hdfs_patience, "_PATIENCE_TO_READ", 1.0)
+    monkeypatch.setattr(hdfs_patience, "_TO_READ", 1.0)
     store = RetryingStore(HdfsStore(f"{hadoop_cluster.url}/hangs", options=hadoop_cluster.settings), longest=0.1)
     data = os.urandom(9 << 20)
     store.write("a", data)
@@ -145,7 +145,7 @@ def test_a_name_node_that_hangs_is_said(hadoop_cluster: HadoopCluster, monkeypat
     store = HdfsStore(f"{hadoop_cluster.url}/asked", options=hadoop_cluster.settings)
     store.write("a", b"kept")
     with monkeypatch.context() as patch, hadoop_cluster.namenode.frozen():
-        patch.setattr(hdfs_patience, "_PATIENCE", 0.5)
+        patch.setattr(hdfs_patience, "_FOR_NAMES", 0.5)
         with pytest.raises(StoreError, match="the name node did not answer"):
             store.exists("a")
     assert store.read("a") == b"kept"

@@ -1,4 +1,4 @@
-"""Calls to HDFS end, also if a node has stopped to answer. The real ones are stopped in tests/hadoop."""
+"""Calls to HDFS end, also if a node answers no more. The real ones are stopped in tests/hadoop."""
 
 from __future__ import annotations
 
@@ -61,12 +61,6 @@ class Opened(io.BytesIO):
         return super().read(count)
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hdfs_patience, "_PATIENCE", 0.01)
-    monkeypatch.setattr(hdfs_patience, "_PATIENCE_TO_READ", 0.01)
-
-
 @given(st.binary(max_size=40), st.lists(st.tuples(st.integers(0, 45), st.none() | st.integers(-1, 45)), max_size=6))
 def test_what_is_read_is_that_of_a_plain_file(data: bytes, reads: list[tuple[int, int | None]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -80,8 +74,8 @@ def test_what_is_read_is_that_of_a_plain_file(data: bytes, reads: list[tuple[int
         assert all(count <= 7 for count in client.reads)
 
 
-@pytest.mark.usefixtures("impatient")
-def test_data_nodes_that_send_nothing_are_said() -> None:
+def test_data_nodes_that_send_nothing_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hdfs_patience, "_TO_READ", 0.01)
     client = OneFile(b"abc")
     file = PatientClient(client).open("/a")
     client.frozen = True
@@ -92,8 +86,8 @@ def test_data_nodes_that_send_nothing_are_said() -> None:
         client.released.set()
 
 
-@pytest.mark.usefixtures("impatient")
-def test_a_name_node_that_does_not_answer_is_said() -> None:
+def test_a_name_node_that_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hdfs_patience, "_FOR_NAMES", 0.01)
     client = OneFile()
     client.frozen = True
     try:

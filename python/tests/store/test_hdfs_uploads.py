@@ -71,7 +71,7 @@ class Written(io.RawIOBase, BinaryIO):
 
 
 def test_data_nodes_that_never_answer_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hdfs_patience, "_PATIENCE", 0.2)
+    monkeypatch.setattr(hdfs_patience, "_TO_WRITE", 0.2)
     names = Names(silent=1)
     try:
         upload_new(PatientClient(names), b"abc", "/s/1", "/a")
@@ -82,7 +82,7 @@ def test_data_nodes_that_never_answer_are_left(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_if_none_answers_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hdfs_patience, "_PATIENCE", 0.01)
+    monkeypatch.setattr(hdfs_patience, "_TO_WRITE", 0.01)
     monkeypatch.setattr(hdfs_uploads, "_ATTEMPTS", 2)
     names = Names(silent=2)
     try:
