@@ -1,7 +1,7 @@
 # Every target works on a fresh machine that has Python 3.11, Java 17 and Maven. Nothing is installed outside .venv*.
 PYTHON ?= python3.11
 BIN := .venv/bin
-EXTRAS := spark,petastorm,keras,torch,hyperopt,optuna,trackers,hdfs,s3,images,plot,examples,docs,zoo,dev
+EXTRAS := spark,petastorm,keras,torch,hyperopt,optuna,trackers,hdfs,s3,images,plot,dashboard,examples,docs,zoo,dev
 READY := .venv/.ready
 # Container images like to switch bytecode off: each of some hundred processes would then compile the package anew.
 export PYTHONDONTWRITEBYTECODE :=
@@ -11,7 +11,7 @@ PROCESSES ?= 2
 SIDE_BY_SIDE := -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder
 # The modern stack has an environment of its own, and the suite's core is what must hold there.
 MODERN_BIN := .venv-modern/bin
-MODERN_EXTRAS := spark,keras,torch,hyperopt,optuna,trackers,hdfs,s3,images,plot,dev
+MODERN_EXTRAS := spark,keras,torch,hyperopt,optuna,trackers,hdfs,s3,images,plot,dashboard,dev
 MODERN_READY := .venv-modern/.ready
 MODERN_TESTS := $(addprefix python/tests/,data test_engine.py test_engine_faults.py test_engine_logs.py test_scheduler_stateful.py test_doctor.py \
 	trainer/test_trainer_law.py trainer/test_torch_trainer.py \
@@ -20,8 +20,9 @@ MODERN_TESTS := $(addprefix python/tests/,data test_engine.py test_engine_faults
 
 .PHONY: demo test test-fast test-rare test-modern test-zoo test-schedules test-bundles test-deep coverage lint format hooks docs bench hadoop clean java maven
 
+# It prints the link of a dashboard while it trains; `make demo DASHBOARD=1` keeps that open afterwards.
 demo: java $(READY)
-	$(BIN)/python examples/flights.py
+	$(BIN)/python examples/flights.py --dashboard $(if $(DASHBOARD),keep,on)
 
 test: java $(READY)
 	CEREBRO_STATEFUL_EXAMPLES=800 CEREBRO_RACES=600 $(BIN)/python -m pytest $(SIDE_BY_SIDE) --durations=30 -m "not rare"
@@ -52,8 +53,9 @@ test-bundles: $(READY)
 
 # What is drawn at random, far more often than in `make test`, and the run with every failure.
 test-deep: java $(READY)
-	CEREBRO_STATEFUL_EXAMPLES=5000 CEREBRO_RACES=5000 CEREBRO_CHAOS=all $(BIN)/python -m pytest $(SIDE_BY_SIDE) \
-		$(addprefix python/tests/,test_scheduler_stateful.py test_eventlog_races.py integration/test_chaos.py)
+	CEREBRO_STATEFUL_EXAMPLES=5000 CEREBRO_RACES=5000 CEREBRO_COMMAND_EXAMPLES=2000 CEREBRO_CHAOS=all $(BIN)/python -m pytest $(SIDE_BY_SIDE) \
+		$(addprefix python/tests/,test_scheduler_stateful.py test_eventlog_races.py integration/test_chaos.py \
+		tune/test_commands_in_runs.py)
 
 lint: $(READY)
 	$(BIN)/ruff check .

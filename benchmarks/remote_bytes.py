@@ -102,6 +102,9 @@ class CountingBackend(Backend):
                 self._note_write(self._host[fact.worker], fact.checkpoint)
         return facts
 
+    def wake(self) -> None:
+        self._cluster.wake()
+
     def now(self) -> float:
         return self._cluster.now()
 

@@ -26,7 +26,7 @@ _NAMES = {
     "store.opening": ("open_store",),
     "trainer.resources": ("Resources",),
     "trainer.torch.model": ("TorchModel",),
-    "tune.past_runs": ("replay", "resume"),
+    "tune.past_runs": ("attach", "replay", "resume"),
     "tune.searches": ("ASHA", "GridSearch", "Hyperband", "PBT", "RandomSearch", "TPESearch"),
     "tune.trackers": ("CSVTracker", "MLflowTracker", "TensorBoardTracker"),
 }
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from cerebro_spark.trainer.resources import Resources as Resources
     from cerebro_spark.trainer.torch.model import TorchModel as TorchModel
     from cerebro_spark.tune import hp as hp
+    from cerebro_spark.tune.past_runs import attach as attach
     from cerebro_spark.tune.past_runs import replay as replay
     from cerebro_spark.tune.past_runs import resume as resume
     from cerebro_spark.tune.searches import ASHA as ASHA

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cerebro_spark.data.loading.cache_root import CacheRoot, disk_folder, shared_memory_folder
-from cerebro_spark.errors import ConfigurationError
-from cerebro_spark.store import spooling
+from cerebro_spark.errors import CerebroError, ConfigurationError
+from cerebro_spark.result.listing import read_view
+from cerebro_spark.store import paths, spooling
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.opening import open_store
 
@@ -97,9 +99,32 @@ def _clean_store(store: Store, older_than: float | None, dry_run: bool) -> Itera
         yield Leftover(f"{url}/{name}", size, "a write that never ended")
     for folder, names in find_abandoned(store, prepared).items():
         yield Leftover(f"{url}/{folder}", sum(store.size(name) for name in names), "a preparation that never ended")
+    unheard = _find_unheard(store, staged)
+    for name in unheard:
+        yield Leftover(f"{url}/{name}", store.size(name), "a command to a run that is done")
     if not dry_run:
         store.sweep(staged)
         delete_abandoned(store, prepared)
+        for name in unheard:
+            store.delete(name)
+
+
+def _find_unheard(store: Store, seconds: float) -> list[str]:
+    """Return old commands to runs that are done: nobody will ever take them. A run that is not may be resumed."""
+    before = time.time_ns() - int(seconds * 1e9)
+    old: dict[str, list[str]] = {}
+    for name in store.list(paths.RUNS):
+        letter = paths.read_letter(name)
+        if letter is not None and letter.sent < before:
+            old.setdefault(letter.run, []).append(name)
+    return [name for run, names in old.items() if _is_done(store, run) for name in names]
+
+
+def _is_done(store: Store, run: str) -> bool:
+    try:
+        return read_view(store, run).finished
+    except CerebroError:  # without a log that can be read, nobody knows
+        return False
 
 
 def _megabytes(count: int) -> str:

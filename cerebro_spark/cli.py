@@ -6,19 +6,20 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from cerebro_spark._version import __version__
+from cerebro_spark.cli_live import COMMANDS as LIVE_COMMANDS
+from cerebro_spark.cli_options import RUN, STORE, CommandSpec, flag, value
+from cerebro_spark.dashboard.arguments import ARGUMENTS as DASHBOARD_ARGUMENTS
 from cerebro_spark.dispatch import POLICIES
 from cerebro_spark.errors import CerebroError, ConfigurationError
 from cerebro_spark.gantt import check_writable, draw
 from cerebro_spark.simulation import Outcome, Scenario, simulate
 
 MEGABYTE = 1_000_000
-_Run = Callable[[argparse.Namespace], int | None]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,7 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words after `cerebro-spark`. Defaults to None: those of this process.
 
     Returns:
-        The exit code: 0, 1 if `doctor` found something to fix, or 2 for an error, which is printed.
+        The exit code: 0; 2 for an error, which is printed; 1 if `doctor` found something to fix, or a live run refused
+        a command; 3 if it did not answer.
     """
     options = _parser().parse_args(arguments)
     try:
@@ -50,17 +52,6 @@ def _parser() -> argparse.ArgumentParser:
         for argument, settings in arguments.items():
             command.add_argument(argument, **settings)
     return parser
-
-
-def _value(metavar: str, text: str, default: Any = None) -> dict[str, Any]:
-    """Settings of an argument that takes a value; a default gives the value its type."""
-    if default is None:
-        return {"metavar": metavar, "help": text}
-    return {"metavar": metavar, "help": f"{text} (default: %(default)s)", "default": default, "type": type(default)}
-
-
-def _flag(text: str) -> dict[str, Any]:
-    return {"action": "store_true", "help": text}
 
 
 def _clean(options: argparse.Namespace) -> None:
@@ -97,6 +88,12 @@ def _gain(pair: str) -> tuple[int, float]:
         raise ConfigurationError(
             f"`fuse-gain` is {pair!r}, but must be WIDTH=X: 8=4.3 says that 8 trials are 4.3 times faster together"
         ) from None
+
+
+def _dashboard(options: argparse.Namespace) -> None:
+    from cerebro_spark.dashboard.command_line import dashboard
+
+    dashboard(options)
 
 
 def _runs(options: argparse.Namespace) -> None:
@@ -197,55 +194,53 @@ def _as_table(scenario: Scenario, outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
-_STORE = _value("STORE", "a folder, hdfs://..., s3://...")
 _SIMULATE = {
-    "--trials": _value("N", "number of trials", 16),
-    "--workers": _value("N", "number of workers", 8),
-    "--partitions": {**_value("N", "number of training partitions (default: as many as workers)"), "type": int},
-    "--epochs": _value("N", "epochs of every trial", 5),
-    "--replicas": _value("N", "workers that hold each partition", 1),
-    "--validation": _value("N", "validation partitions, evaluated every epoch", 0),
-    "--policy": _value("NAME", f"one of {', '.join(POLICIES)}", "hopper"),
-    "--heterogeneous": _flag("vary trial costs and worker speeds as in Figure 6 of the Cerebro paper"),
-    "--cost": _value("S", "mean seconds of a unit", 1.0),
-    "--jitter": _value("X", "vary unit times by up to this share", 0.0),
-    "--known-costs": _flag("tell the scheduler the costs and speeds in advance"),
-    "--failure-rate": _value("X", "probability that a worker dies during a unit", 0.0),
-    "--fuse": _value("N", "how many trials of equal cost may go together at most; 1 for never", 1),
+    "--trials": value("N", "number of trials", 16),
+    "--workers": value("N", "number of workers", 8),
+    "--partitions": {**value("N", "number of training partitions (default: as many as workers)"), "type": int},
+    "--epochs": value("N", "epochs of every trial", 5),
+    "--replicas": value("N", "workers that hold each partition", 1),
+    "--validation": value("N", "validation partitions, evaluated every epoch", 0),
+    "--policy": value("NAME", f"one of {', '.join(POLICIES)}", "hopper"),
+    "--heterogeneous": flag("vary trial costs and worker speeds as in Figure 6 of the Cerebro paper"),
+    "--cost": value("S", "mean seconds of a unit", 1.0),
+    "--jitter": value("X", "vary unit times by up to this share", 0.0),
+    "--known-costs": flag("tell the scheduler the costs and speeds in advance"),
+    "--failure-rate": value("X", "probability that a worker dies during a unit", 0.0),
+    "--fuse": value("N", "how many trials of equal cost may go together at most; 1 for never", 1),
     "--fuse-gain": {
-        **_value("WIDTH=X", "as many trials are X times faster together, such as 8=4.3; may be repeated"),
+        **value("WIDTH=X", "as many trials are X times faster together, such as 8=4.3; may be repeated"),
         "action": "append",
         "default": [],
     },
-    "--model-mb": _value("MB", "size of a checkpoint in MB", 100.0),
-    "--bandwidth-mb": _value("MB", "bandwidth for checkpoints in MB/s", float("inf")),
-    "--seeds": _value("N", "run with the seeds 0 to N-1", 1),
-    "--json": _flag("print one JSON object with a list of values, one for each seed"),
-    "--gantt": _value("FILE.png", "draw a Gantt chart of the run with seed 0"),
+    "--model-mb": value("MB", "size of a checkpoint in MB", 100.0),
+    "--bandwidth-mb": value("MB", "bandwidth for checkpoints in MB/s", float("inf")),
+    "--seeds": value("N", "run with the seeds 0 to N-1", 1),
+    "--json": flag("print one JSON object with a list of values, one for each seed"),
+    "--gantt": value("FILE.png", "draw a Gantt chart of the run with seed 0"),
 }
 _DOCTOR = {
-    "--master": _value("URL", "check this Spark cluster too: local[2], spark://..., yarn"),
-    "--store": _value("URL", "check that this store is writable: a folder, hdfs://..., s3://..."),
-    "--conf": {**_value("NAME=VALUE", "a setting of Spark; may be repeated"), "action": "append", "default": []},
+    "--master": value("URL", "check this Spark cluster too: local[2], spark://..., yarn"),
+    "--store": value("URL", "check that this store is writable: a folder, hdfs://..., s3://..."),
+    "--conf": {**value("NAME=VALUE", "a setting of Spark; may be repeated"), "action": "append", "default": []},
 }
 _SHOW = {
-    "store": _STORE,
-    "run": _value("RUN", "the id of the run, as `cerebro-spark runs STORE` lists it"),
-    "--plot": _value("FILE.png", "draw learning curves, params and a Gantt chart"),
+    "store": STORE,
+    "run": RUN,
+    "--plot": value("FILE.png", "draw learning curves, params and a Gantt chart"),
 }
 _AGE = "age in days from which on an unfinished write or upload is dead (default: 1; 7 for data sets)"
 _CLEAN = {
-    "--store": _value("URL", "clean this store too: a folder, hdfs://..., s3://..."),
-    "--older-than": {**_value("DAYS", _AGE), "type": float},
-    "--dry-run": _flag("list the files with their bytes, and delete nothing"),
+    "--store": value("URL", "clean this store too: a folder, hdfs://..., s3://..."),
+    "--older-than": {**value("DAYS", _AGE), "type": float},
+    "--dry-run": flag("list the files with their bytes, and delete nothing"),
 }
-# By name: what it runs, its line in the list of commands, its description, its arguments.
-_COMMANDS: dict[str, tuple[_Run, str, str, dict[str, dict[str, Any]]]] = {
+_COMMANDS: dict[str, CommandSpec] = {
     "demo": (
         _demo,
         "show how trials hop",
         "Compare the policies on an imaginary cluster, and draw the runs.",
-        {"--out": _value("FOLDER", "folder for the pictures", "out")},
+        {"--out": value("FOLDER", "folder for the pictures", "out")},
     ),
     "doctor": (
         _doctor,
@@ -259,8 +254,15 @@ _COMMANDS: dict[str, tuple[_Run, str, str, dict[str, dict[str, Any]]]] = {
         "Run the real scheduler on an imaginary cluster in virtual time, and compare with the lower bound.",
         _SIMULATE,
     ),
-    "runs": (_runs, "list the runs in a store", "List the runs in a store.", {"store": _STORE}),
+    "runs": (_runs, "list the runs in a store", "List the runs in a store.", {"store": STORE}),
     "show": (_show, "show the trials of a run", "Show the trials of a run.", _SHOW),
+    **LIVE_COMMANDS,
+    "dashboard": (
+        _dashboard,
+        "show runs in the browser, and steer them",
+        "Show the runs of a store in the browser, live, and send commands to them. It prints the link to open.",
+        DASHBOARD_ARGUMENTS,
+    ),
     "clean": (
         _clean,
         "delete unused files of the cache and of a store",

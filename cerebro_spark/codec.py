@@ -172,7 +172,7 @@ def reader_of(kind: Any) -> Reader:
     if origin is Literal:
         return lambda value: value if value in arguments else _refuse(value, kind)
     if origin is not None and issubclass(origin, Mapping):
-        return lambda value: _restore(value) if isinstance(value, dict) else _refuse(value, kind)
+        return lambda value: _restore_mapping(value) if isinstance(value, dict) else _refuse(value, kind)
     if isinstance(kind, NewType) or kind is str:
         return lambda value: value if isinstance(value, str) else _refuse(value, kind)
     if kind is bool:
@@ -183,19 +183,18 @@ def reader_of(kind: Any) -> Reader:
 
 
 def _record_reader(kind: type) -> Reader:
-    hints = get_type_hints(kind)
-    readers = {name: reader_of(hint) for name, hint in hints.items()}
     # Most fields hold what their annotation says, as JSON has it: these need no call.
-    plain = {name: _json_type(hint) for name, hint in hints.items()}
+    known = {name: (_json_type(hint), reader_of(hint)) for name, hint in get_type_hints(kind).items()}
 
     def read(value: Any) -> Any:
         if type(value) is not dict:
             _refuse(value, kind)
         fields = {}
         for name, item in value.items():
-            if name not in readers:
+            if name not in known:
                 raise CodecError(f"{kind.__name__} has no field {name!r} in this version")
-            fields[name] = item if type(item) is plain[name] else readers[name](item)
+            plain, reader = known[name]
+            fields[name] = item if type(item) is plain else reader(item)
         return kind(**fields)
 
     return read
@@ -224,6 +223,16 @@ def _restore(value: Any) -> Any:
         return {key: _restore(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_restore(item) for item in value]
+    return value
+
+
+def _restore_mapping(value: dict[str, Any]) -> Any:
+    """The same as `_restore`. Most mappings hold numbers and strings alone, and are what they are."""
+    if "$float" in value or "$tuple" in value:
+        return _restore(value)
+    for item in value.values():
+        if type(item) is dict or type(item) is list:
+            return _restore(value)
     return value
 
 

@@ -5,14 +5,20 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.codec import encode
-from cerebro_spark.errors import BackendError, EventLogError, PreflightFailed, RunStalled
+from cerebro_spark.commands import Command
+from cerebro_spark.errors import BackendError, EventLogError, PreflightFailed, RunKilled, RunStalled
 from cerebro_spark.eventlog import EventLog, taken_from_log
 from cerebro_spark.events import (
     Action,
+    AnswerCommand,
+    CarryOut,
+    CommandAnswered,
+    CommandReceived,
     Event,
     FailRun,
     FinishRun,
@@ -22,8 +28,10 @@ from cerebro_spark.events import (
     Settings,
     TellSearch,
     WorkAdded,
+    WorkCommanded,
     WorkerLost,
 )
+from cerebro_spark.inbox import Inbox
 from cerebro_spark.outcomes import OutcomeRecorder
 from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.search import Done, Search, Wait
@@ -33,6 +41,7 @@ from cerebro_spark.types import Report, Work
 Observer = Callable[[Turn], None]
 CostOf = Callable[[Mapping[str, Any]], float]
 _MOST_REHEARSALS = 3
+_DRIVER_DIED = "the driver ended before it was done: say it again"
 
 
 class Engine:
@@ -48,6 +57,7 @@ class Engine:
         cost_of: The expected cost of a configuration, where it is known beforehand.
         recipe: The digest of what the run is made from, which its log keeps.
         clock: The wall clock of turns, in seconds since 1970. Nothing is decided by it.
+        inbox: Where commands come in. Defaults to None: `post` is the only way.
     """
 
     def __init__(
@@ -61,6 +71,7 @@ class Engine:
         cost_of: CostOf | None = None,
         recipe: str = "",
         clock: Callable[[], float] = time.time,
+        inbox: Inbox | None = None,
     ) -> None:
         self._search = search
         self._backend = backend
@@ -73,13 +84,35 @@ class Engine:
         self._settings = settings
         self._asking = True
         self._over = False
+        self._inbox = inbox or Inbox()
+        self._heard: set[str] = set()
+        self._unanswered: dict[str, Command] = {}
+        """Commands that were logged and not answered yet: the backend was to carry them out."""
+        self._replies: list[Event] = []
+        """What the backend answered in this turn."""
+        self._killed: RunKilled | None = None
         self.scheduler = MopScheduler(settings)
         self._recorder = OutcomeRecorder(self.scheduler)
+
+    def post(self, command: Command) -> None:
+        """Tell the run to do something. Any thread may call it, at any time; it never blocks.
+
+        The command is logged, and then carried out, between two turns. What became of it comes to observers, as a
+        CommandAnswered. One whose id was heard before is ignored, and so are all that come after the end of the run.
+
+        Args:
+            command: The command.
+
+        Raises:
+            ConfigurationError: If the command holds something that no log can keep.
+        """
+        self._inbox.post(command)
 
     def run(self) -> None:
         """Start the run and stay until all that the search asked for is done.
 
-        Raises BackendError when the run cannot go on; its log then allows to resume it.
+        Raises BackendError when the run cannot go on, RunKilled when a person does not want it to; its log then allows
+        to resume it.
         """
         self._go([RunStarted(0.0, self._run, self._settings, self._recipe), *self._ask(0.0)])
 
@@ -87,25 +120,43 @@ class Engine:
         """Go on with a run whose driver died: repeat what the log says, then treat its workers as lost."""
         events = list(self._log.read())
         unlogged = self._repeat(events)
-        if self.scheduler.finished:
-            return
         at = events[-1].at
+        unlogged += self._last_answers(at, unlogged)
+        if self.scheduler.finished:
+            if unlogged:
+                self._turn(unlogged)
+            return
         alive = [worker.id for worker in self.scheduler.state.workers.values() if worker.live]
         lost = [WorkerLost(at, worker, "the driver died", blames_unit=False) for worker in alive]
         # Nothing moves before those are there who will come now: else the first of them was told to load everything.
         gathering = GatheringBegan(at, self._backend.num_workers)
         self._go([*unlogged, gathering, *lost], at)
 
+    def _last_answers(self, at: float, unlogged: Sequence[Event]) -> list[Event]:
+        """Return answers to what the backend of a driver that died was to do."""
+        answered = {event.command for event in unlogged if isinstance(event, CommandAnswered)}
+        open_ones = [command for name, command in self._unanswered.items() if name not in answered]
+        return [_refused(at, command, _DRIVER_DIED) for command in open_ones]
+
     def _go(self, opening: list[Event], at: float = 0.0) -> None:
         try:
             self._backend.start(self._settings.partitions, at)
-            self._rehearse([event.work for event in opening if isinstance(event, WorkAdded)])
+            self._rehearse([event.work for event in opening if type(event) is WorkAdded])
+            self._inbox.connect(self._backend.wake)
             self._turn(opening)
             while not self._over:
                 self._check_that_something_can_come()
-                self._turn(self._backend.events())
+                self._turn(self._news())
         finally:
+            self._inbox.connect(None)
             self._backend.close()
+
+    def _news(self) -> list[Event]:
+        """Wait for facts of the backend, or for commands; what comes first ends the wait."""
+        commands = self._inbox.take()
+        facts = [] if commands else self._backend.events()
+        commands += self._inbox.take()
+        return [*facts, *(CommandReceived(self._backend.now(), command) for command in commands)]
 
     def _check_that_something_can_come(self) -> None:
         if self._asking and self.scheduler.at_rest:
@@ -134,11 +185,18 @@ class Engine:
     def _turn(self, facts: Iterable[Event]) -> None:
         """Take in facts and what the search makes of them; log them all; only then act."""
         turn, actions = self._decide(facts)
+        if not turn.events:
+            return
         self._log.append(turn)
         for observer in self._observers:
             observer(turn)
         for action in actions:
             self._act(action)
+        replies, self._replies = self._replies, []
+        self._turn(replies)
+        # Last, so that everybody else has an answer. What is over cannot be killed.
+        if self._killed is not None and not self._over:
+            raise self._killed
 
     def _decide(self, facts: Iterable[Event]) -> tuple[Turn, list[Action]]:
         pending = deque(facts)
@@ -147,28 +205,51 @@ class Engine:
         actions: list[Action] = []
         while pending:
             event = pending.popleft()
+            if isinstance(event, CommandReceived) and event.command.id in self._heard:
+                continue
             ordered, outcome = self._recorder.handle(event)
             events.append(event)
             outcomes.append(outcome)
-            actions += [action for action in ordered if not isinstance(action, TellSearch)]
+            actions += [action for action in ordered if not isinstance(action, (TellSearch, AnswerCommand))]
             # Before any further fact: what the search answers must still be true when the scheduler hears it.
-            pending.extendleft(reversed(self._answers(outcome.reports)))
+            pending.extendleft(reversed(self._follow_ups(event, ordered)))
         return Turn(events, outcomes, self._clock()), actions
+
+    def _follow_ups(self, event: Event, ordered: Sequence[Action]) -> list[Event]:
+        """Return what comes of an event before all else: the answer to a command, and what the search wants then."""
+        if isinstance(event, CommandReceived):
+            self._heard.add(event.command.id)
+            self._unanswered[event.command.id] = event.command
+        elif isinstance(event, CommandAnswered):
+            self._unanswered.pop(event.command, None)
+        made: list[Event] = []
+        for answer in ordered:
+            if isinstance(answer, AnswerCommand):
+                made += self._answered(event.at, answer)
+        return [*made, *self._answers([one.report for one in ordered if isinstance(one, TellSearch) and one.heard])]
+
+    def _answered(self, at: float, answer: AnswerCommand) -> list[Event]:
+        work = [] if answer.work is None else [WorkCommanded(at, answer.work, self._cost(answer.work), answer.command)]
+        return [*work, CommandAnswered(at, answer.command, answer.done, answer.reason)]
 
     def _answers(self, reports: Sequence[Report]) -> list[Event]:
         """Tell the search all news of one event, then ask what it makes of them."""
+        # A search knows no pauses: its time stands still meanwhile.
+        paused = self.scheduler.state.seconds_paused
         for report in reports:
-            self._search.tell(report)
+            self._search.tell(replace(report, at=report.at - paused) if paused else report)
         return self._ask(reports[-1].at) if reports else []
 
+    def _cost(self, work: Work) -> float | None:
+        return self._cost_of(work.params) if self._cost_of else None
+
     def _ask(self, at: float) -> list[Event]:
-        """Ask until the search has nothing more to say for now."""
+        """Ask until the search has nothing more to say for now; not at all once a person has ended the run."""
         asked: list[Event] = []
-        while self._asking:
+        while self._asking and not self.scheduler.state.ending:
             answer = self._search.ask()
             if isinstance(answer, Work):
-                cost = self._cost_of(answer.params) if self._cost_of else None
-                asked.append(WorkAdded(at, answer, cost))
+                asked.append(WorkAdded(at, answer, self._cost(answer)))
                 continue
             if isinstance(answer, Done):
                 self._asking = False
@@ -182,19 +263,40 @@ class Engine:
             self._over = True
         elif isinstance(action, FailRun):
             raise BackendError(f"run {self._run} cannot go on: {action.reason}. Once that is mended, resume it")
+        elif isinstance(action, CarryOut):
+            self._carry_out(action.command)
         else:
             self._backend.submit(action)
 
-    def _repeat(self, events: list[Event]) -> list[Event]:
-        """Feed logged facts to search and scheduler, and check that the search says again what it said before.
+    def _carry_out(self, command: Command) -> None:
+        """Do what only the driver and its backend can do; what became of it is the next turn."""
+        if command.verb == "kill":
+            by = f" by {command.by}" if command.by else ""
+            self._killed = RunKilled(f"run {self._run} was killed{by}: resume it to go on")
+            return
+        try:
+            if command.verb == "add_workers":
+                said = f"{', '.join(self._backend.add_workers(command.workers))} will join"
+            else:
+                self._backend.remove_worker(command.worker)
+                said = f"{command.worker} leaves once its running unit has ended"
+            answer = CommandAnswered(self._backend.now(), command.id, True, said)
+        except BackendError as error:
+            answer = _refused(self._backend.now(), command, str(error))
+        self._replies.append(answer)
 
-        Returns what the search said and the log, cut off by the driver's death, does not hold.
+    def _repeat(self, events: list[Event]) -> list[Event]:
+        """Feed logged facts to search and scheduler, and check that both say again what they said before.
+
+        What people said is in the log. Only a backend could say again what it answered them.
+
+        Returns what was said and the log, cut off by the driver's death, does not hold.
         """
         if not events or not isinstance(events[0], RunStarted):
             raise EventLogError("the log does not begin with the start of a run: there is nothing to resume")
         answers = deque(self._ask(events[0].at))
         for event in events:
-            if isinstance(event, (WorkAdded, SearchEnded)):
+            if isinstance(event, (WorkAdded, SearchEnded)) or (answers and isinstance(event, CommandAnswered)):
                 said = answers.popleft() if answers else None
                 if said is None or encode(said) != encode(event):
                     raise EventLogError(
@@ -203,7 +305,11 @@ class Engine:
                     )
             with taken_from_log(event):
                 self.scheduler.check_logged(event)
-                _, outcome = self._recorder.handle(event)
+                ordered, _ = self._recorder.handle(event)
             # In the order in which `_decide` takes them.
-            answers.extendleft(reversed(self._answers(outcome.reports)))
+            answers.extendleft(reversed(self._follow_ups(event, ordered)))
         return list(answers)
+
+
+def _refused(at: float, command: Command, reason: str) -> CommandAnswered:
+    return CommandAnswered(at, command.id, False, reason)

@@ -62,8 +62,20 @@ class RunStalled(BackendError):
     """Work is left, but no worker can do it."""
 
 
+class RunKilled(CerebroError):
+    """A person killed the run: its driver stopped at once. It can be resumed."""
+
+
 class PreflightFailed(BackendError):
     """One batch of each of the first trials was tried before the run, and all failed: check `model_fn`."""
+
+
+class CommandRefused(CerebroError):
+    """A command to a live run was not carried out. The message has the reason, and what would work."""
+
+
+class NoAnswerYet(CerebroError, TimeoutError):
+    """A live run did not answer, or did not end, in the time that was allowed. It goes on."""
 
 
 class TrialFailed(CerebroError):

@@ -17,14 +17,14 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import Any
 
-from cerebro_spark.codec import encode, from_plain
+from cerebro_spark.codec import encode
 from cerebro_spark.errors import AlreadyInStore, CerebroError, EventLogError, NotFoundInStore
-from cerebro_spark.events import EVENTS, Event
+from cerebro_spark.events import Event
+from cerebro_spark.logged_turns import group_turns, read_event
 from cerebro_spark.segments import (
     START,
     Line,
@@ -39,16 +39,12 @@ from cerebro_spark.segments import (
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.paths import Segment
-from cerebro_spark.turns import Outcome, Turn, outcome_from_plain, outcome_to_plain
+from cerebro_spark.turns import Outcome, Turn, outcome_to_plain
 
 _log = logging.getLogger(__name__)
 _SEGMENTS_BEFORE_COMPACTION = 256
 _SECONDS_TO_CLOSE = 30.0
 _TRIES_TO_SEAL = 1000
-_BESIDE = ("n", "by", "clock", "outcome")
-"""What a line says beside its event."""
-_STRANGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""What reading JSON of another shape than expected may raise."""
 _as_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
@@ -118,7 +114,7 @@ class EventLog:
             EventLogError: An event is missing or damaged before the end.
         """
         for number, line in self._walk():
-            yield self._event(number, line)
+            yield read_event(number, line, self._folder)
 
     def turns(self) -> Iterator[Turn]:
         """The same as `read`, as turns: with outcomes and wall clocks, where the log has them.
@@ -126,7 +122,7 @@ class EventLog:
         Raises:
             EventLogError: An event is missing or damaged before the end.
         """
-        return self._grouped(self._walk())
+        return group_turns(self._walk(), self._folder)
 
     def claim(self) -> list[Turn]:
         """Make the log this driver's own, even if another writes it now; returns what has come since it was read.
@@ -169,47 +165,6 @@ class EventLog:
         if self._place is None:
             self._place = walk.place
 
-    def _grouped(self, lines: Iterable[tuple[int, Line]]) -> Iterator[Turn]:
-        """Lines as turns, each of which begins with a line that says who wrote it."""
-        turn: list[tuple[int, Line]] = []
-        for number, line in lines:
-            if turn and "by" in line:
-                yield self._turn(turn)
-                turn = []
-            turn.append((number, line))
-        if turn:
-            yield self._turn(turn)
-
-    def _turn(self, lines: Sequence[tuple[int, Line]]) -> Turn:
-        events = [self._event(number, line) for number, line in lines]
-        recorded = all("outcome" in line for _, line in lines)
-        outcomes = [self._outcome(number, line) for number, line in lines] if recorded else []
-        clock = lines[0][1].get("clock")
-        return Turn(events, outcomes, clock if isinstance(clock, float) else None)
-
-    def _event(self, number: int, line: Line) -> Event:
-        try:
-            fields = line.copy()
-            for name in _BESIDE:
-                fields.pop(name, None)
-            event: Event = from_plain(EVENTS[fields.pop("event")], fields)
-        except (CerebroError, *_STRANGE) as error:
-            raise self._unreadable(number, line, error) from error
-        return event
-
-    def _outcome(self, number: int, line: Line) -> Outcome:
-        try:
-            return outcome_from_plain(line["outcome"])
-        except (CerebroError, *_STRANGE) as error:
-            raise self._unreadable(number, line["outcome"], error) from error
-
-    def _unreadable(self, number: int, found: Any, error: Exception) -> EventLogError:
-        said = str(error) if isinstance(error, CerebroError) else f"{type(error).__name__}: {error}"
-        return EventLogError(
-            f"event {number} of the log {self._folder} cannot be read: {json.dumps(found)[:80]!r} is not an event that"
-            f" this version knows ({said})"
-        )
-
     def _take(self, from_others: bool) -> list[Turn]:
         """Begin a term of one's own where the log ends; an empty log is the one's who writes first.
 
@@ -220,7 +175,7 @@ class EventLog:
         walk = SegmentReader(self._store, self._run, self._place or START)
         unread: list[Turn] = []
         for _ in range(_TRIES_TO_SEAL):
-            unread += self._grouped(walk.lines())
+            unread += group_turns(walk.lines(), self._folder)
             if unread and not from_others:
                 raise self._taken(walk.last or self._folder)
             self._place = walk.place

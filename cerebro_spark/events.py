@@ -1,15 +1,31 @@
-"""The vocabulary between engine, scheduler and backend: facts that came back, and orders that go out.
+"""The vocabulary between engine, scheduler and backend: facts that came back, and orders that go out (`actions.py`).
 
 It must never decide anything: these are values. Every event has a JSON form (see `codec.py`), because the event log is
-made of them; actions are derived from events and are never stored.
+made of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
+from cerebro_spark.actions import (
+    Action,
+    AnswerCommand,
+    CarryOut,
+    DeleteCheckpoint,
+    DropPartition,
+    FailRun,
+    FinishRun,
+    LimitOrder,
+    LoadPartition,
+    RetireWorker,
+    RunUnit,
+    TellSearch,
+    WithdrawUnit,
+)
+from cerebro_spark.commands import Command
 from cerebro_spark.types import (
     Checkpoint,
     DigestName,
@@ -17,13 +33,53 @@ from cerebro_spark.types import (
     Objective,
     Partition,
     PartitionId,
-    Report,
     Steps,
     TrialId,
     Unit,
     Work,
     WorkerId,
 )
+
+__all__ = [
+    "EVENTS",
+    "Action",
+    "AnswerCommand",
+    "Blame",
+    "CarryOut",
+    "CommandAnswered",
+    "CommandReceived",
+    "DeleteCheckpoint",
+    "DropPartition",
+    "EvaluatedEpoch",
+    "Event",
+    "FailRun",
+    "FinishRun",
+    "GatheringBegan",
+    "GatheringEnded",
+    "KillRule",
+    "LimitOrder",
+    "LoadPartition",
+    "LossExplained",
+    "PartitionLoaded",
+    "PartitionLost",
+    "RetireWorker",
+    "RunStarted",
+    "RunUnit",
+    "SearchEnded",
+    "Settings",
+    "TellSearch",
+    "TrialScript",
+    "TrialStopped",
+    "UnitFailed",
+    "UnitFinished",
+    "UnitWithdrawn",
+    "WithdrawUnit",
+    "WorkAdded",
+    "WorkCommanded",
+    "WorkerJoined",
+    "WorkerLost",
+    "WorkerRetiring",
+]
 
 Blame = Literal["trial", "worker", "store"]
 KillRule = Literal["in a row", "hosts", "chance"]
@@ -71,7 +127,8 @@ class Settings:
     limit. `digest` is the algorithm of the digests of checkpoints. Up to `fuse` trials train together (see
     `scheduling/bundles.py`, and `scheduling/script_bundles.py` where they follow a script); once every trial trained by
     itself. With `fuse_evaluations` they are evaluated together too (see `scheduling/evaluation_orders.py`); once every
-    evaluation went by itself.
+    evaluation went by itself. With `keep_last` a trial that is finished or stopped keeps its last checkpoint until the
+    run ends, so that a person can let it go on; once only its best one was kept.
     """
 
     partitions: tuple[Partition, ...]
@@ -93,6 +150,7 @@ class Settings:
     digest: DigestName = "sha256"
     fuse: int = 1
     fuse_evaluations: bool = False
+    keep_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +175,13 @@ class WorkAdded(Event):
 
     work: Work
     cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkCommanded(WorkAdded):
+    """A person asked for work, by this `command`: no search knows of it, and none is told what comes of it."""
+
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,107 +303,31 @@ class UnitFailed(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
-    """An order."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadPartition(Action):
-    """Worker: make this partition ready to train on, then say PartitionLoaded or PartitionLost.
-
-    Backend: a worker that takes longer than `limit` seconds is stuck: say PartitionLost and WorkerLost, and replace it.
-    """
-
-    worker: WorkerId
-    partition: PartitionId
-    limit: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DropPartition(Action):
-    """Worker: forget this partition once no unit of yours uses it."""
-
-    worker: WorkerId
-    partition: PartitionId
-
-
-@dataclass(frozen=True, slots=True)
-class RunUnit(Action):
-    """Worker: run this unit after those you were given before, starting from `parent` (None: a fresh model).
-
-    `step` is the number of training units of this epoch that the result will contain. `carry` is what the units of this
-    epoch before this one measured, where it matters; a `final` unit turns it, with what it measures itself, into the
-    values of the epoch, for which it takes the model's own metric objects. `rebased` says that the parent was trained
-    with other params, by another trial or this one: weights and state come from it, numbers from `params`. `others` are
-    units of other trials on the same partition, to be run together with this one if that is possible: each has its own
-    attempt and ends with its own UnitFinished or UnitFailed. They have no `others` and no limit: that of this order is
-    for all of them.
-    Backend: a worker that takes longer than `limit` seconds is stuck: say WorkerLost, and replace it.
-    """
+class UnitWithdrawn(Event):
+    """A worker gave back a unit that it had not begun, as it was told by WithdrawUnit."""
 
     worker: WorkerId
     unit: Unit
     attempt: int
-    params: Mapping[str, Any]
-    parent: Checkpoint | None = None
-    step: int = 0
-    carry: Metrics | None = None
-    final: bool = False
-    rebased: bool = False
-    limit: float | None = None
-    others: tuple[RunUnit, ...] = ()
-
-    @property
-    def members(self) -> tuple[RunUnit, ...]:
-        """The orders of all its units, this one first."""
-        return (self, *self.others)
 
 
 @dataclass(frozen=True, slots=True)
-class LimitOrder(Action):
-    """Backend: `limit` seconds are the limit of an order that was given without one, when nothing was known yet.
+class CommandReceived(Event):
+    """A person told the run to do something. It is logged before anything is done about it."""
 
-    The order is that of a unit, by its `attempt`, or of a load, by its `partition`.
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class CommandAnswered(Event):
+    """What became of a command: it was carried out, or refused for a `reason` that says what would work.
+
+    Of a command that was carried out the `reason` says in words what was done.
     """
 
-    worker: WorkerId
-    limit: float
-    attempt: int | None = None
-    partition: PartitionId | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RetireWorker(Action):
-    """Worker: stop. Backend: start another one in its place `back_after` seconds later; None for never."""
-
-    worker: WorkerId
-    back_after: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TellSearch(Action):
-    """Engine: this is news for the search."""
-
-    report: Report
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteCheckpoint(Action):
-    """Engine: this checkpoint cannot be needed any more."""
-
-    checkpoint: Checkpoint
-
-
-@dataclass(frozen=True, slots=True)
-class FinishRun(Action):
-    """Engine: all that was asked for is done, and no more will be."""
-
-
-@dataclass(frozen=True, slots=True)
-class FailRun(Action):
-    """Engine: the run cannot go on, for this reason."""
-
-    reason: str
+    command: str
+    done: bool
+    reason: str = ""
 
 
 EVENTS: dict[str, type[Event]] = {
@@ -346,6 +335,7 @@ EVENTS: dict[str, type[Event]] = {
     for kind in (
         RunStarted,
         WorkAdded,
+        WorkCommanded,
         TrialStopped,
         SearchEnded,
         WorkerJoined,
@@ -358,5 +348,8 @@ EVENTS: dict[str, type[Event]] = {
         PartitionLost,
         UnitFinished,
         UnitFailed,
+        UnitWithdrawn,
+        CommandReceived,
+        CommandAnswered,
     )
 }

@@ -141,6 +141,46 @@ def wait_until_free(
             store.delete(name)
 
 
+class Pulse:
+    """Says whether somebody drives a run, as far as its beats tell. It only looks, and never waits.
+
+    A driver that ended has no beat. One that was killed left its last beat: it is taken for dead when no new one has
+    come for a while, counted from the first look.
+
+    Args:
+        store: The store of the run.
+        run: The name of the run.
+        seconds: How long to wait for a new beat; PATIENCE by default.
+        clock: Returns seconds.
+    """
+
+    def __init__(
+        self, store: Store, run: str, seconds: float = PATIENCE, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store = store
+        self._run = run
+        self._seconds = seconds
+        self._clock = clock
+        self._known: set[str] = set()
+        self._since = clock()
+
+    def beats(self) -> bool:
+        """Look for beats.
+
+        Returns:
+            Whether a driver is alive, or may be.
+        """
+        found = set(self._store.list(paths.beats(self._run)))
+        if found - self._known:
+            self._since = self._clock()
+        self._known = found
+        return bool(found) and self._clock() - self._since < self._seconds
+
+    def driver(self) -> str:
+        """Who drives the run, and since when, as of the last look; "" if nobody does."""
+        return _holder(self._store, max(self._known)) if self._known else ""
+
+
 def _holder(store: Store, name: str) -> str:
     try:
         said = json.loads(store.read(name))

@@ -9,6 +9,7 @@ from cerebro_spark.errors import EventLogError
 from cerebro_spark.eventlog import taken_from_log
 from cerebro_spark.events import (
     Action,
+    CommandReceived,
     Event,
     FinishRun,
     LoadPartition,
@@ -19,6 +20,7 @@ from cerebro_spark.events import (
     TrialStopped,
     UnitFailed,
     UnitFinished,
+    UnitWithdrawn,
     WorkAdded,
 )
 from cerebro_spark.run_view import RunView
@@ -66,16 +68,15 @@ class OutcomeRecorder:
         return actions, Outcome(counted, tuple(orders), tuple(loads), tuple(reports), changed, tuple(retired), finished)
 
     def _counts(self, event: Event) -> bool:
-        if isinstance(event, (UnitFinished, UnitFailed)):
+        if isinstance(event, (UnitFinished, UnitFailed, UnitWithdrawn)):
             return self._scheduler.expects(event)
-        if isinstance(event, WorkAdded):
-            known = self._scheduler.state.trials.get(event.work.trial)
-            return known is None or known.status != "stopped"
-        return True
+        return not isinstance(event, WorkAdded) or self._scheduler.takes(event)
 
     def _changed(self, event: Event, reports: Sequence[Report]) -> tuple[TrialState, ...]:
         """The new states of trials. An event changes the trial it is about, and those of which it is reported."""
-        touched = dict.fromkeys([*_trial_of(event), *(report.trial for report in reports)])
+        ended = isinstance(event, CommandReceived) and event.command.verb == "end"
+        about = list(self._scheduler.state.trials) if ended else _trial_of(event)
+        touched = dict.fromkeys([*about, *(report.trial for report in reports)])
         return tuple(state for trial in touched if (state := self._new_state(trial)) is not None)
 
     def _new_state(self, trial_id: TrialId) -> TrialState | None:
@@ -154,4 +155,6 @@ def _trial_of(event: Event) -> list[TrialId]:
         return [event.unit.trial]
     if isinstance(event, WorkAdded):
         return [event.work.trial]
+    if isinstance(event, CommandReceived):
+        return [event.command.trial]
     return [event.trial] if isinstance(event, TrialStopped) else []

@@ -12,13 +12,22 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, TextIO
 
-from cerebro_spark.events import Event, PartitionLost, RunStarted, UnitFailed, WorkerJoined, WorkerLost
+from cerebro_spark.events import (
+    CommandAnswered,
+    Event,
+    PartitionLost,
+    RunStarted,
+    UnitFailed,
+    WorkerJoined,
+    WorkerLost,
+)
 from cerebro_spark.run_view import RunView
 from cerebro_spark.timeline import Timeline
 from cerebro_spark.turns import Turn
 from cerebro_spark.types import Report
 
 _log = logging.getLogger("cerebro_spark")
+_RARE = (RunStarted, WorkerJoined, WorkerLost, CommandAnswered)
 
 
 def describe(view: RunView) -> str:
@@ -61,8 +70,14 @@ def _say(event: Event, reports: Sequence[Report], view: RunView, before: Sequenc
         _log.warning("trial %s: %s failed on worker %s: %s", event.unit.trial, event.unit, who, event.error)
     elif isinstance(event, PartitionLost):
         _log.warning("partition %s could not be loaded by worker %s: %s", event.partition, who, event.reason)
+    elif isinstance(event, CommandAnswered) and event.command in view.commands:
+        command = view.commands[event.command].command
+        by = f" by {command.by}" if command.by else ""
+        _log.info("%s%s was %s: %s", command.verb, by, "done" if event.done else "refused", event.reason)
     for report in reports:
-        if report.failed:
+        if report.ended:
+            _log.info("trial %s was taken from the search by a person", report.trial)
+        elif report.failed:
             params = dict(view.trials[report.trial].params)
             _log.warning("trial %s failed with %s: %s", report.trial, params, report.error)
         else:
@@ -89,6 +104,8 @@ class Progress:
         self.view = RunView(timeline=Timeline(keep_units=False))
         for turn in earlier:
             self.view.apply(turn)
+        if self.view.paused:
+            _log.warning("run %s is paused, and nothing begins before somebody unpauses it", self.view.run)
         self._file = file
         self._bar = self._new_bar() if (_can_be_seen(file) if show is None else show) else None
 
@@ -96,7 +113,7 @@ class Progress:
         for step in turn.split():
             self._notice(step)
         if self._bar is not None:
-            rare = any(isinstance(event, (RunStarted, WorkerJoined, WorkerLost)) for event in turn.events)
+            rare = any(isinstance(event, _RARE) for event in turn.events)
             self._draw(refresh=rare or any(report.failed for report in turn.reports))
 
     def _notice(self, step: Turn) -> None:
@@ -129,7 +146,7 @@ class Progress:
         bar: Any = self._bar
         counts = self.view.counts()
         bar.total = counts.all_units
-        bar.set_description_str(self.view.run, refresh=False)
+        bar.set_description_str(f"{self.view.run}{', paused' if self.view.paused else ''}", refresh=False)
         bar.set_postfix_str(describe(self.view), refresh=False)
         bar.update(counts.units - bar.n)
         if refresh:

@@ -1,7 +1,7 @@
 """Training a run again from its log alone: what each trial did, in which order, and whether it comes out the same.
 
-It never asks the search of that run and never reads its checkpoints. Nothing here decides what is trained: the script
-does, and the scheduler follows it (see `scheduling/script.py`).
+It never asks the search of that run and never reads its checkpoints; what people told that run is in its log. Nothing
+here decides what is trained: the script does, and the scheduler follows it (see `scheduling/script.py`).
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class _ScriptBuilder:
         self._scheduler.check_logged(event)
         if isinstance(event, UnitFinished) and self._scheduler.expects(event):
             self._finished(event)
-        elif isinstance(event, WorkAdded):
+        elif isinstance(event, WorkAdded) and self._scheduler.takes(event):
             self._asked(event.work)
         elif isinstance(event, WorkerJoined):
             self._threads.add(event.threads)
@@ -148,11 +148,9 @@ class _ScriptBuilder:
                 self._reported(action.report)
 
     def _asked(self, work: Work) -> None:
-        """A Work for a trial that was stopped had no effect, and has none in a replay."""
-        known = self._scheduler.state.trials.get(work.trial)
-        if known is None or known.status != "stopped":
-            self._histories.setdefault(work.trial, _TrialHistory()).works += 1
-            self._works.append(RequestedWork(work, len(self._reports)))
+        """Take note of a Work that was begun, whether a search or a person asked for it."""
+        self._histories.setdefault(work.trial, _TrialHistory()).works += 1
+        self._works.append(RequestedWork(work, len(self._reports)))
 
     def _finished(self, event: UnitFinished) -> None:
         unit = event.unit

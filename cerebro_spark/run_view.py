@@ -11,7 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from cerebro_spark.command_views import CommandView, has_ended, is_paused, with_event
 from cerebro_spark.events import (
+    CommandAnswered,
+    CommandReceived,
     Event,
     PartitionLoaded,
     PartitionLost,
@@ -20,13 +23,18 @@ from cerebro_spark.events import (
     Settings,
     UnitFailed,
     UnitFinished,
+    UnitWithdrawn,
     WorkAdded,
+    WorkCommanded,
     WorkerJoined,
     WorkerLost,
 )
 from cerebro_spark.timeline import Timeline, UnitRow
 from cerebro_spark.turns import LoadOrder, Outcome, TrialState, TrialStatus, Turn, UnitOrder
-from cerebro_spark.types import Checkpoint, Objective, Report, TrialId, Unit, WorkerId
+from cerebro_spark.types import Checkpoint, Objective, Report, TrialId, WorkerId
+from cerebro_spark.worker_view import AssignedUnit, WorkerView, activity_key
+
+__all__ = ["AssignedUnit", "CommandView", "Counts", "EpochRow", "RunView", "TrialView", "WorkerView"]
 
 
 class EpochRow(NamedTuple):
@@ -44,7 +52,8 @@ class TrialView(NamedTuple):
     """A trial: its params now, how far it is to go, how far it is.
 
     `number` counts trials from 0, `units` those units of it that are done, `epochs` the epochs that were reported;
-    `last` is the latest of these, `best` the best one, if there is any.
+    `last` is the latest of these, `best` the best one, if there is any. `parent` is the trial that it was cloned from,
+    or whose weights it took over last; `commanded` says that a person asked for it, and not the search.
     """
 
     id: TrialId
@@ -56,77 +65,8 @@ class TrialView(NamedTuple):
     epochs: int = 0
     last: int = 0
     best: EpochRow | None = None
-
-
-class AssignedUnit(NamedTuple):
-    """A unit that a worker has to do, and the params with which it trains.
-
-    `bundle` is the attempt of the first unit of the same order, where an order has units of several trials.
-    """
-
-    attempt: int
-    unit: Unit
-    params: Mapping[str, Any]
-    bundle: int | None = None
-
-    @property
-    def order(self) -> int:
-        """The number of its order, by itself or with others."""
-        return self.attempt if self.bundle is None else self.bundle
-
-
-class WorkerView(NamedTuple):
-    """A worker: the first unit of `queue` is the one that it runs, perhaps together with those of other trials.
-
-    Without any it may be `loading` partitions.
-
-    It does what it does since `since`, in seconds of the run, which was at `since_clock` by the wall clock, in seconds
-    since 1970, where that is known.
-    """
-
-    id: WorkerId
-    host: str = ""
-    up: bool = True
-    queue: tuple[AssignedUnit, ...] = ()
-    loading: tuple[str, ...] = ()
-    since: float = 0.0
-    since_clock: float | None = None
-
-    @property
-    def unit(self) -> Unit | None:
-        """The unit that it runs now, the first one of those that run together."""
-        return self.queue[0].unit if self.queue else None
-
-    @property
-    def together(self) -> int:
-        """How many units it was told to run together now, as far as they have not ended."""
-        return sum(assigned.order == self.queue[0].order for assigned in self.queue)
-
-    @property
-    def orders(self) -> list[str]:
-        """What it has to do, in words: the first unit of each order, and how many trials go with it.
-
-        >>> bundle = [AssignedUnit(n, Unit(f"t{n}", 1, "p0"), {}, bundle=1) for n in (1, 2, 3)]
-        >>> WorkerView("w0", queue=(*bundle, AssignedUnit(4, Unit("t4", 1, "p1"), {}))).orders
-        ['t1/1/p0 and 2 more trials', 't4/1/p1']
-        """
-        units: dict[int, list[Unit]] = {}
-        for assigned in self.queue:
-            units.setdefault(assigned.order, []).append(assigned.unit)
-        return [f"{first}{f' and {len(more)} more trials' if more else ''}" for first, *more in units.values()]
-
-    @property
-    def activity(self) -> str:
-        """What it does now, in words.
-
-        >>> WorkerView("w0", queue=(AssignedUnit(1, Unit("t0", 1, "p0"), {}),)).activity, WorkerView("w1").activity
-        ('t0/1/p0', 'idle')
-        """
-        if not self.up:
-            return "gone"
-        if self.queue:
-            return self.orders[0]
-        return f"loading {', '.join(self.loading)}" if self.loading else "idle"
+    parent: TrialId | None = None
+    commanded: bool = False
 
 
 class Counts(NamedTuple):
@@ -166,6 +106,7 @@ class RunView:
         started: The same of the first turn of which it is known.
         search_ended: Whether the search will ask for no more.
         finished: Whether the run is over.
+        commands: What people told the run, by the ids of the commands, in their order.
 
     >>> from cerebro_spark.types import Partition, Work
     >>> start = RunStarted(0.0, "r1", Settings((Partition("p0"),), workers=1))
@@ -191,6 +132,7 @@ class RunView:
     started: float | None = None
     search_ended: bool = False
     finished: bool = False
+    commands: Mapping[str, CommandView] = field(default_factory=dict)
     _works: dict[TrialId, list[Mapping[str, Any]]] = field(default_factory=dict)
     """The params of all Works of a trial; they take effect one after another."""
     _trained: dict[tuple[TrialId, int], Mapping[str, Any]] = field(default_factory=dict)
@@ -218,6 +160,11 @@ class RunView:
     def objective(self) -> Objective | None:
         """By what epochs are compared."""
         return self.settings.objective if self.settings else None
+
+    @property
+    def paused(self) -> bool:
+        """Whether a person has paused the run."""
+        return is_paused(self.commands) and not self.finished
 
     @property
     def units(self) -> list[UnitRow]:
@@ -275,10 +222,12 @@ class RunView:
         match event:
             case UnitFinished():
                 self._finish_unit(event)
-            case UnitFailed():
+            case UnitFailed() | UnitWithdrawn():
                 self._end_unit(event.worker, event.attempt)
             case WorkAdded():
                 self._add_work(event)
+            case CommandReceived() | CommandAnswered():
+                self._hear(event)
             case WorkerJoined():
                 self.workers.setdefault(event.worker, WorkerView(event.worker, up=False))
                 self._set_worker(event.worker, host=event.host, up=True, queue=(), loading=())
@@ -293,10 +242,21 @@ class RunView:
                 self.search_ended = True
 
     def _add_work(self, event: WorkAdded) -> None:
-        work = event.work
+        work, source = event.work, event.work.warm_start
         self._works.setdefault(work.trial, []).append(work.params)
         if work.trial not in self.trials:
             self.trials[work.trial] = TrialView(work.trial, len(self.trials), work.params, until=work.until_epoch)
+        if source is not None and source.trial != work.trial:
+            self.trials[work.trial] = self.trials[work.trial]._replace(parent=source.trial)
+        if isinstance(event, WorkCommanded):
+            self._hear(event)
+            by = self.commands.get(event.command)
+            parent = by.command.trial if by and by.command.verb == "clone" else self.trials[work.trial].parent
+            self.trials[work.trial] = self.trials[work.trial]._replace(parent=parent, commanded=True)
+
+    def _hear(self, event: Event) -> None:
+        self.commands = with_event(self.commands, event, self.wall_clock)
+        self.search_ended = self.search_ended or has_ended(self.commands)
 
     def _finish_unit(self, event: UnitFinished) -> None:
         params = self._end_unit(event.worker, event.attempt)
@@ -346,6 +306,8 @@ class RunView:
         self._set_worker(load.worker, loading=tuple(dict.fromkeys([*loading, load.partition])))
 
     def _take_report(self, report: Report) -> None:
+        if report.ended:
+            return
         if report.error is not None:
             self.errors.setdefault(report.trial, report.error)
             return
@@ -373,12 +335,6 @@ class RunView:
             self.now,
             self.wall_clock,
         )
-        if _activity_key(after) == _activity_key(before):
+        if activity_key(after) == activity_key(before):
             after = after._replace(since=before.since, since_clock=before.since_clock)
         self.workers[name] = after
-
-
-def _activity_key(worker: WorkerView) -> tuple[bool, int | None, bool]:
-    """What makes one activity another."""
-    queue = worker.queue
-    return worker.up, queue[0].order if queue else None, not queue and bool(worker.loading)

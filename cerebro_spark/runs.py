@@ -7,34 +7,30 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 
 from cerebro_spark import recipe as recipes
 from cerebro_spark.backend.base import Backend
-from cerebro_spark.backend.driver.deletions import CheckpointSweep, MetricStateFiles
-from cerebro_spark.backend.job import Job
-from cerebro_spark.engine import Engine, Observer
+from cerebro_spark.driver import Driver
+from cerebro_spark.engine import Observer
 from cerebro_spark.errors import (
     AlreadyInStore,
     ConfigurationError,
     EventLogError,
     NotFoundInStore,
-    ReplayDiverged,
     StoreError,
     StoreForbidden,
 )
 from cerebro_spark.eventlog import EventLog, signature
-from cerebro_spark.events import Event, RunStarted, Settings, WorkerJoined
+from cerebro_spark.events import Event, RunStarted, WorkerJoined
 from cerebro_spark.hold import Hold, wait_until_free
 from cerebro_spark.outcomes import view_of, with_outcomes
-from cerebro_spark.progress import Progress
 from cerebro_spark.recipe import Recipe
-from cerebro_spark.replays import ReplayChecker, ReplaySearch, RunScript
+from cerebro_spark.relay import Relay
+from cerebro_spark.replays import ReplaySearch, RunScript
 from cerebro_spark.search import Search
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
@@ -42,13 +38,9 @@ from cerebro_spark.store.opening import open_store
 from cerebro_spark.store.retrying import RetryingStore
 from cerebro_spark.turns import Turn, events_of
 
-_log = logging.getLogger("cerebro_spark")
-
 StoreLike = str | os.PathLike[str] | Store
 PATIENCE = 120.0
 """Seconds for which a store that fails is tried again before the run ends."""
-_PATIENCE_TO_SWEEP = 10.0
-"""Seconds for which it is tried again where only superfluous files are deleted."""
 
 
 def execute(
@@ -60,7 +52,9 @@ def execute(
     progress: bool | None = None,
     *,
     led_by: Search | None = None,
+    way_on: str | None = None,
     store_patience: float = PATIENCE,
+    relay: Relay | None = None,
 ) -> str:
     """Run a recipe to its end.
 
@@ -75,29 +69,30 @@ def execute(
         run: The id of the run. Defaults to None: one is made.
         observers: Called with each event, after it was logged. Defaults to `()`: none.
         progress: Whether to show a progress bar. Defaults to None: only where it can be seen.
-        led_by: A search to ask instead of the recipe's. It exists in this process alone, so the run cannot be resumed.
-            Defaults to None: none.
+        led_by: A search to ask instead of the recipe's, which exists in this process alone. Defaults to None: none.
+        way_on: How to go on with the run if it ends early, for people. Defaults to None: with `cs.resume`.
         store_patience: The seconds for which a failing store is tried again.
+        relay: Where commands of this process come in. Defaults to None: only those from the store's mailbox are heard.
 
     Returns:
         The id of the run.
     """
     place = open_store(store)
     data, stores = recipes.pack(dataclasses.replace(recipe, dataset=backend.located(recipe.dataset)), place)
-    name = _new_id() if run is None else paths.check_id(run)
+    name = new_id() if run is None else paths.check_id(run)
     check_writable(place)
     _claim(place, name, data)
     copy = recipes.unpack(data, stores)
     if led_by is not None:
         copy = dataclasses.replace(copy, search=led_by)
     log = EventLog(RetryingStore(place, seconds=store_patience), name)
-    drive = _Drive(place, name, copy, backend, copy.settings(backend.num_workers), store_patience, log)
-    drive.resumable = led_by is None
+    settings = copy.settings(backend.num_workers)
+    driver = Driver(place, name, copy, backend, settings, store_patience, log, relay=relay, way_on=way_on)
     try:
         with Hold(place, name, log.writer):
-            drive(recipes.digest(data), observers, progress)
+            driver.drive(recipes.digest(data), observers, progress)
     except BaseException as error:
-        if not drive.begun:
+        if not driver.begun:
             _forget(place, name, error)
         raise
     return name
@@ -114,6 +109,8 @@ def resume(
     store_patience: float = PATIENCE,
     data_store: StoreLike | None = None,
     take_over: bool = False,
+    led_by: Search | None = None,
+    way_on: str | None = None,
 ) -> Recipe:
     """Continue a run whose driver died or was stopped. No finished unit is trained again; a finished run is left alone.
 
@@ -133,6 +130,8 @@ def resume(
             for.
         take_over: Whether not to watch the run first. A driver that is alive then ends with an EventLogError. Defaults
             to False.
+        led_by: A search to ask instead of the recipe's, which says first what the log has. Defaults to None: none.
+        way_on: How to go on with the run if it ends early, for people. Defaults to None: with `cs.resume`.
 
     Returns:
         The recipe of the run.
@@ -150,8 +149,10 @@ def resume(
         turns = with_outcomes(log.claim())
         copy = recipes.unpack(*recipes.pack(recipe))
         copy = with_threads(copy, threads or recipe.trainer.resources.threads or _threads(events_of(turns)))
-        drive = _Drive(place, run, copy, backend, start.settings, store_patience, log, turns)
-        drive(start.recipe, observers, progress)
+        if led_by is not None:
+            copy = dataclasses.replace(copy, search=led_by)
+        driver = Driver(place, run, copy, backend, start.settings, store_patience, log, turns, way_on=way_on)
+        driver.drive(start.recipe, observers, progress)
     return recipe
 
 
@@ -233,99 +234,6 @@ def with_threads(recipe: Recipe, threads: int | None) -> Recipe:
     return dataclasses.replace(recipe, trainer=recipe.trainer.with_resources(threads=threads))
 
 
-class _Drive:
-    """One driver's part of a run, which begins now or goes on after `earlier` turns: all that surrounds the engine."""
-
-    _engine: Engine
-
-    def __init__(
-        self,
-        store: Store,
-        run: str,
-        recipe: Recipe,
-        backend: Backend,
-        settings: Settings,
-        patience: float,
-        log: EventLog,
-        earlier: Sequence[Turn] = (),
-    ) -> None:
-        self._store = RetryingStore(store, seconds=patience)
-        self._run = run
-        self._recipe = recipe
-        self._backend = backend
-        self._settings = settings
-        self._patience = patience
-        self._earlier = earlier
-        self._script = recipe.search.script if isinstance(recipe.search, ReplaySearch) else None
-        self._log = log
-        superfluous = RetryingStore(store, seconds=min(patience, _PATIENCE_TO_SWEEP))
-        self._sweeper, self._carried = CheckpointSweep(superfluous, run), MetricStateFiles(superfluous, run)
-        self._inherited = self.begun = bool(earlier)
-        self.resumable = True
-
-    def __call__(self, recipe: str, observers: Sequence[Observer], progress: bool | None) -> None:
-        """Run to the end. `recipe` is the digest of the recipe."""
-        self._backend.bind(self._job())
-        checker, log = self._checker(), self._log
-        try:
-            with closing(log), self._sweeper, self._carried, Progress(progress, self._earlier) as watching:
-                all_observers: list[Observer] = [self._note, watching, *([checker] if checker else []), *observers]
-                search, settings = self._recipe.search, self._scripted()
-                self._engine = Engine(search, settings, self._backend, log, self._run, all_observers, recipe=recipe)
-                go = self._engine.resume if self._earlier else self._engine.run
-                go()
-                self._sweep()
-                self._carried.clear(inherited=bool(self._earlier))
-        except BaseException as error:
-            self._say_how_to_go_on(error)
-            raise
-        if checker is not None:
-            checker.finish()
-
-    def _job(self) -> Job:
-        job = self._recipe.job(self._run, self._store)
-        data = dataclasses.replace(job.dataset, store=RetryingStore(job.dataset.store, seconds=self._patience))
-        settings = self._scripted()
-        return dataclasses.replace(job, dataset=data, smallest_batch=settings.smallest_batch, digest=settings.digest)
-
-    def _scripted(self) -> Settings:
-        """Return the settings; a replay follows a script, and one that is resumed has it in its log already."""
-        if self._script is None or self._earlier:
-            return self._settings
-        return self._script.settings_like(self._settings)
-
-    def _checker(self) -> ReplayChecker | None:
-        if self._script is None:
-            return None
-        checker = ReplayChecker(self._script)
-        for turn in self._earlier:
-            checker(turn)
-        return checker
-
-    def _note(self, turn: Turn) -> None:
-        """Told of every turn first, once it is logged and before anything is done about it.
-
-        With the first event the log belongs to this driver, and no other one writes checkpoints that must be kept. So
-        this is when those are deleted that earlier drivers left behind.
-        """
-        self.begun = True
-        for event in turn.events:
-            self._carried.note(event, self._engine.scheduler.state.trials)
-        if self._inherited:
-            self._inherited = False
-            self._sweep(self._log.is_mine)
-
-    def _sweep(self, owned: Callable[[], bool] = lambda: True) -> None:
-        self._sweeper.sweep(self._engine.scheduler.state.retention.kept(), owned)
-
-    def _say_how_to_go_on(self, error: BaseException) -> None:
-        if not self.begun or not self.resumable or isinstance(error, (EventLogError, ReplayDiverged)):
-            return
-        note = f'run {self._run} can be resumed: cs.resume("{self._store.url}", "{self._run}", backend=...)'
-        error.add_note(note)
-        _log.warning("the run ended early (%s); %s", type(error).__name__, note)
-
-
 def _with_data(recipe: Recipe, events: Sequence[Event], run: str, store: Store, data_store: StoreLike | None) -> Recipe:
     """Return the recipe with its data where it can be read now; a finished run needs none."""
     try:
@@ -366,7 +274,7 @@ def _forget(store: Store, run: str, error: BaseException) -> None:
         error.add_note(f"run {run} never began, but its folder could not be removed: {second}")
 
 
-def _new_id() -> str:
+def new_id() -> str:
     """Return a unique id; ids sort by the time at which they were made."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
 

@@ -16,6 +16,8 @@ from cerebro_spark.dispatch import GREEDY, Changes, PolicyView, get_policy
 from cerebro_spark.errors import ConfigurationError, EventLogError, SchedulingError
 from cerebro_spark.events import (
     Action,
+    CommandAnswered,
+    CommandReceived,
     DeleteCheckpoint,
     Event,
     FinishRun,
@@ -31,7 +33,9 @@ from cerebro_spark.events import (
     TrialStopped,
     UnitFailed,
     UnitFinished,
+    UnitWithdrawn,
     WorkAdded,
+    WorkCommanded,
     WorkerJoined,
     WorkerLost,
     WorkerRetiring,
@@ -46,10 +50,13 @@ from cerebro_spark.scheduling.records import OrderRecord, TrialRecord, WorkerRec
 from cerebro_spark.scheduling.script_bundles import ScriptBundles
 from cerebro_spark.scheduling.settings import check_settings
 from cerebro_spark.scheduling.state import make_state
+from cerebro_spark.scheduling.steering import Steering
 from cerebro_spark.scheduling.time_limits import TimeLimits
 from cerebro_spark.scheduling.trials import TrialRules
 from cerebro_spark.scheduling.workers import WorkerRules
 from cerebro_spark.types import Metrics, Unit
+
+UnitReport = UnitFinished | UnitFailed | UnitWithdrawn
 
 
 class MopScheduler:
@@ -82,12 +89,14 @@ class MopScheduler:
         self._workers = WorkerRules(self.state, self._trials, self._bundles)
         self._blame = BlameRules(self.state, self._trials, self._workers)
         self._limits = TimeLimits(self.state)
+        self._steering = Steering(self.state, self._trials)
         self._evaluation_orders = EvaluationOrders(self.state, self._workers)
         self._train = [p.id for p in settings.partitions if p.split == "train"]
         self.view = PolicyView(self.state.board, np.random.default_rng(settings.seed))
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
             RunStarted: self._run_started,
             WorkAdded: self._trials.add_work,
+            WorkCommanded: self._trials.add_work,
             TrialStopped: lambda event: self._trials.stop(event.trial),
             SearchEnded: lambda event: self._trials.end_search(),
             WorkerJoined: self._workers.join,
@@ -100,6 +109,9 @@ class MopScheduler:
             PartitionLost: lambda event: self._blame.judge_load(event.worker, event.partition, event.reason),
             UnitFinished: self._unit_finished,
             UnitFailed: self._unit_failed,
+            UnitWithdrawn: self._unit_withdrawn,
+            CommandReceived: lambda event: self._steering.take(event.command, self.finished),
+            CommandAnswered: lambda event: None,
         }
 
     def handle(self, event: Event) -> list[Action]:
@@ -111,13 +123,14 @@ class MopScheduler:
         self._handlers[type(event)](event)
         self._blame.review()
         self._dispatch()
-        if not self.finished and state.search_ended and self.at_rest:
+        if not self.finished and self._is_over():
             self.finished = True
+            self._trials.close()
             state.actions.append(FinishRun())
         state.actions = self._limits.apply(state.actions)
         return state.actions
 
-    def expects(self, event: UnitFinished | UnitFailed) -> bool:
+    def expects(self, event: UnitReport) -> bool:
         """Whether this is the result of an assignment that still stands; any other comes too late, or twice."""
         return self._assignee(event) is not None
 
@@ -126,7 +139,7 @@ class MopScheduler:
 
         A scheduler that decides otherwise than the one that wrote the log would take its results for late ones.
         """
-        if not isinstance(event, (UnitFinished, UnitFailed)):
+        if not isinstance(event, UnitReport):
             return
         given = self.state.assignments.get(event.attempt)
         other = given is not None and (given.worker, given.unit) != (event.worker, event.unit)
@@ -200,7 +213,14 @@ class MopScheduler:
         if not order.open:
             self._bundles.learn_width(order)
 
-    def _assignee(self, event: UnitFinished | UnitFailed) -> WorkerRecord | None:
+    def _unit_withdrawn(self, event: UnitWithdrawn) -> None:
+        worker = self._assignee(event)
+        if worker is not None:
+            self.state.orders[event.attempt].width -= 1
+            self._workers.cancel_assignment(event.attempt, worker)
+            self._workers.dismiss(worker)
+
+    def _assignee(self, event: UnitReport) -> WorkerRecord | None:
         """The worker that reports, if it reports what it was last told to do; None if that is too late, or twice."""
         assignment = self.state.assignments.get(event.attempt)
         if assignment is None or assignment.worker != event.worker or assignment.unit != event.unit:
@@ -214,13 +234,26 @@ class MopScheduler:
         return (
             not state.assignments
             and not np.count_nonzero(state.board.active)
-            and not any(trial.evaluations for trial in state.trials.values())
+            and not any(trial.evaluations and name not in state.halted for name, trial in state.trials.items())
         )
+
+    def takes(self, work: WorkAdded) -> bool:
+        """Whether this work is begun: a search may ask for a trial that is not its own any more."""
+        return self._trials.takes(work)
+
+    def _is_over(self) -> bool:
+        """Whether all is done, or as much as people want. A paused run waits for them, even if nothing is left."""
+        state = self.state
+        if state.ending:
+            return not state.assignments
+        return state.search_ended and state.paused_at is None and self.at_rest
 
     # -- what to run next
 
     def _dispatch(self) -> None:
         state = self.state
+        if state.ending or state.paused_at is not None:
+            return
         # Evaluations are short, and the search waits for them: they go before training.
         if state.evaluations.waiting:
             self._evaluation_orders.give_out(self._with_room() if self.settings.queue_ahead else None)

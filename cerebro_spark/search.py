@@ -29,9 +29,18 @@ class Search(ABC):
     answers, because a run whose driver died is taken up again by repeating them. It takes the time from `report.at`,
     never from a clock.
 
+    A trial whose report `failed` is not heard of again: it failed, or a person `ended` it, or lets it go on without the
+    search. A search must not wait for it, nor start another trial from it; if it asks for it, it is told the same
+    again. What people clone is no concern of a search, which never hears of it.
+
     A trial is dropped by not asking for it again. Asking again for a trial, with a later `until_epoch`, lets it go on;
     with a `warm_start` it goes on from that checkpoint instead of its own. After Done, `ask` is not called again.
+
+    Attributes:
+        unforeseeable: Why a copy of the search would not ask for the same, for people. Empty by default: it would.
     """
+
+    unforeseeable = ""
 
     @abstractmethod
     def ask(self) -> Work | Wait | Done:
@@ -39,7 +48,7 @@ class Search(ABC):
 
     @abstractmethod
     def tell(self, report: Report) -> None:
-        """An epoch of a trial was trained and evaluated, or a trial failed."""
+        """An epoch of a trial was trained and evaluated, or a trial failed, or a person ended it."""
 
 
 class FixedSearch(Search):

@@ -56,9 +56,14 @@ class SegmentReader:
         self._folder = paths.log_folder(run)
         self.place = place
         self.last: str | None = None
+        self._through = -1
+        """Where the last commit of this term begins that was read: what ends there or before has nothing new."""
 
     def lines(self) -> Iterator[tuple[int, Line]]:
-        """All whole lines with their numbers, in order. Raises EventLogError where one is missing before the end."""
+        """All whole lines from here on with their numbers, in order; called again, those that have come since then.
+
+        Raises EventLogError where one is missing before the end.
+        """
         listed = self._list()
         while True:
             again = yield from self._read_term(listed)
@@ -88,14 +93,19 @@ class SegmentReader:
                     self.place = self.place._replace(number=number + 1)
                     blocked = False
                     yield number, line
+            self._through = max(self._through, segment.last)
         if not blocked:
             return None
-        self.place = self.place._replace(term=self.place.term + 1)
+        self._next_term()
         return listed
+
+    def _next_term(self) -> None:
+        self.place = self.place._replace(term=self.place.term + 1)
+        self._through = -1
 
     def _waiting(self, listed: list[Segment]) -> list[Segment]:
         """Return the segments of this term from the next event on; of those with the same start, the longest first."""
-        mine = [segment for segment in listed if segment.term == self.place.term]
+        mine = [segment for segment in listed if segment.term == self.place.term and segment.last > self._through]
         begun = max((segment.first for segment in mine if segment.first <= self.place.number), default=0)
         return sorted((s for s in mine if s.last >= begun), key=lambda s: (s.first, -s.last))
 
@@ -103,7 +113,7 @@ class SegmentReader:
         """End the term that is sealed, unless a new listing shows that the seal is void."""
         listed = self._list()
         if not is_covered(listed, self.place):
-            self.place = self.place._replace(term=self.place.term + 1)
+            self._next_term()
         return listed
 
     def _read(self, segment: Segment) -> bytes | None:
@@ -172,10 +182,12 @@ def sign(line: str, writer: str, clock: float | None = None) -> str:
     return f'{{"by":{json.dumps(writer)},{when}{line[1:]}'
 
 
-def whole_lines(segment: bytes, first: int) -> list[tuple[int, Line]]:
-    """The lines of a segment that are whole, from event `first` on, with their numbers."""
-    bodies = [_body(raw) for raw in segment.split(b"\n")]
-    return [(body["n"], body) for body in bodies if isinstance(body.get("n"), int) and body["n"] >= first]
+def whole_lines(segment: bytes, first: int) -> Iterator[tuple[int, Line]]:
+    """The lines of a segment that are whole, from event `first` on, with their numbers. One is read at a time."""
+    for raw in segment.split(b"\n"):
+        body = _body(raw)
+        if isinstance(body.get("n"), int) and body["n"] >= first:
+            yield body["n"], body
 
 
 def _body(raw: bytes) -> Line:

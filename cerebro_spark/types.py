@@ -207,9 +207,20 @@ class Work:
     warm_start: Checkpoint | None = None
 
 
+ENDED_BY_A_PERSON = "ended by a person"
+"""The error of a Report of a trial that did not fail."""
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a search is told: an epoch of a trial was trained and evaluated, or the trial failed."""
+    """What a search is told: an epoch of a trial was trained and evaluated, or the trial will not go on.
+
+    It failed, or a person ended it. To a search both are the same at first: nothing more of the trial will be reported,
+    and none of its checkpoints can be started from. So a report that the trial `ended` is one that it `failed`, too.
+
+    >>> Report("t3", 2, error=ENDED_BY_A_PERSON).ended, Report("t3", 2, error="out of memory").ended
+    (True, False)
+    """
 
     trial: TrialId
     epoch: int
@@ -220,4 +231,10 @@ class Report:
 
     @property
     def failed(self) -> bool:
+        """Whether the search hears nothing more of the trial."""
         return self.error is not None
+
+    @property
+    def ended(self) -> bool:
+        """Whether that is so because a person ended it: what it reported before counts."""
+        return self.error == ENDED_BY_A_PERSON

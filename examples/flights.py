@@ -1,6 +1,6 @@
 """Which flights from New York will leave late? 336,776 real ones, a Spark feature pipeline, a search, scored rows.
 
-    python examples/flights.py [--framework torch|keras] [--rows N] [--trials 8] [--out out/flights]
+    python examples/flights.py [--framework torch|keras] [--rows N] [--trials 8] [--out DIR] [--dashboard on|keep]
 
 Everything runs in one local Spark session on two cores. On a cluster, take the session of your cluster and a store that
 all of it shares (hdfs://, s3://): nothing else changes.
@@ -104,12 +104,27 @@ def session() -> Any:
     return spark
 
 
+def keep_open(run: Any) -> None:
+    """Keep the dashboard open until it is ended."""
+    print("The dashboard stays open: press Ctrl-C to end it", flush=True)
+    try:
+        run.dashboard().process.wait()
+    except KeyboardInterrupt:
+        print()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--framework", choices=["torch", "keras"], default="torch")
     parser.add_argument("--rows", type=int, help="only so many flights, for a quick look")
     parser.add_argument("--trials", type=int, default=8)
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument(
+        "--dashboard",
+        choices=["off", "on", "keep"],
+        default="off",
+        help="show the search in a browser while it runs, or until Ctrl-C",
+    )
     parser.add_argument("--out", type=Path, default=Path("out/flights"))
     options = parser.parse_args()
 
@@ -140,7 +155,8 @@ def main() -> None:
         epochs=options.epochs,
         seed=7,
     )
-    result = search.fit(train)
+    run = search.start(train, dashboard=options.dashboard != "off")
+    result = run.wait()
     print(result)
 
     print("3. The best model on flights it never saw", flush=True)
@@ -151,6 +167,8 @@ def main() -> None:
     result.plot().savefig(figure)
     spark.stop()
     print(f"The curves, the hyperparameters and who ran what when: {figure}")
+    if options.dashboard == "keep":
+        keep_open(run)
     print(f"What next: cerebro-spark show {options.out / 'store'} {result.run_id}, or change the space in {__file__}")
 
 

@@ -9,15 +9,16 @@ from typing import Any, Self
 
 from cerebro_spark.backend.job import Job
 from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.errors import BackendError
 from cerebro_spark.events import Action, Event
-from cerebro_spark.types import Partition
+from cerebro_spark.types import Partition, WorkerId
 
 
 class Backend(ABC):
     """Workers, and the way to talk to them.
 
     The engine calls it, from one thread: `bind` and `start` once, perhaps `rehearse`, then `submit` and `events` in
-    turns, then `close`. `num_workers` is how many workers a run may expect.
+    turns, then `close`. Only `wake` is for all threads. `num_workers` is how many workers a run may expect.
     """
 
     num_workers: int
@@ -77,14 +78,46 @@ class Backend(ABC):
 
     @abstractmethod
     def events(self) -> list[Event]:
-        """Wait until at least one event is known.
+        """Wait until at least one event is known, or somebody calls `wake`.
 
         Returns:
-            All events that are known, in the order in which they happened.
+            All events that are known, in the order in which they happened; none if there are none after a `wake`.
 
         Raises:
             RunStalled: If no event can ever come any more.
         """
+
+    @abstractmethod
+    def wake(self) -> None:
+        """Have `events` return soon. Any thread may call it, at any time; it never blocks.
+
+        One call before `events`, or several, end one wait. While no run goes on it does nothing.
+        """
+
+    def add_workers(self, count: int = 1) -> list[WorkerId]:
+        """Launch more workers while a run goes on; each is announced by a WorkerJoined.
+
+        Args:
+            count: How many.
+
+        Returns:
+            Their names.
+
+        Raises:
+            BackendError: If no run goes on, or the backend cannot do that.
+        """
+        raise BackendError(f"{type(self).__name__} cannot add workers to a run: set their number before it starts")
+
+    def remove_worker(self, name: WorkerId) -> None:
+        """Let a worker go once its running unit has ended; no other takes its place.
+
+        Args:
+            name: The worker's name.
+
+        Raises:
+            BackendError: If there is no such worker, it is the last one, or the backend cannot do that.
+        """
+        raise BackendError(f"{type(self).__name__} cannot remove workers from a run: set their number before it starts")
 
     @abstractmethod
     def now(self) -> float:

@@ -104,6 +104,11 @@ class RemoteBackend(Backend):
     def events(self) -> list[Event]:
         return self._run.events()
 
+    def wake(self) -> None:
+        run = self._current
+        if run is not None:
+            run.wake()
+
     def now(self) -> float:
         return time.monotonic() - self._zero
 
@@ -153,30 +158,11 @@ class RemoteBackend(Backend):
     # -- workers that come and go on purpose
 
     def add_workers(self, count: int = 1) -> list[WorkerId]:
-        """Launch more workers while a run goes on.
-
-        Args:
-            count: How many.
-
-        Returns:
-            Their names.
-
-        Raises:
-            BackendError: If no run goes on.
-        """
         if self._current is None:
             raise BackendError("workers can be added only while a run goes on: set `num_workers` before it starts")
         return self._current.pool.hire(count)
 
     def remove_worker(self, name: WorkerId) -> None:
-        """Let a worker go once its running unit has ended; no other takes its place.
-
-        Args:
-            name: One of `workers`.
-
-        Raises:
-            BackendError: If there is no such worker, or it is the last one.
-        """
         self._run.remove_worker(name)
 
     @property

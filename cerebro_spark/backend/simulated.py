@@ -7,8 +7,8 @@ it is scheduled.
 
 from __future__ import annotations
 
-import hashlib
 import heapq
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,10 +18,12 @@ from itertools import accumulate
 import numpy as np
 
 from cerebro_spark.backend.base import Backend
-from cerebro_spark.backend.simulated_world import SimulatedWorker, World, check_world
-from cerebro_spark.errors import RunStalled
+from cerebro_spark.backend.simulated_world import SimulatedWorker, World, check_world, digest_of, jitter_of
+from cerebro_spark.commands import Command
+from cerebro_spark.errors import BackendError, RunStalled
 from cerebro_spark.events import (
     Action,
+    CommandReceived,
     DeleteCheckpoint,
     Event,
     LimitOrder,
@@ -31,8 +33,11 @@ from cerebro_spark.events import (
     RetireWorker,
     RunUnit,
     UnitFinished,
+    UnitWithdrawn,
+    WithdrawUnit,
     WorkerJoined,
     WorkerLost,
+    WorkerRetiring,
 )
 from cerebro_spark.types import Checkpoint, Metrics, Partition, PartitionId, TrialId, Unit, WorkerId
 
@@ -58,12 +63,13 @@ class Traffic:
 class _WorkerState:
     """A worker in virtual time: `life` counts its restarts, so that what an earlier life began is known to be void.
 
-    `began` says when it began the orders that it is at, by attempt or partition.
+    `began` says when it began the orders that it is at, by attempt or partition. One that is `leaving` does not return.
     """
 
     spec: SimulatedWorker
     life: int = 0
     up: bool = False
+    leaving: bool = False
     queue: deque[RunUnit] = field(default_factory=deque)
     began: dict[int | PartitionId, float] = field(default_factory=dict)
 
@@ -83,6 +89,8 @@ class SimulatedBackend(Backend):
         workers: The workers.
         world: How long things take, and how often they fail.
         seed: The seed of all that is random. Defaults to 0.
+        commands: Pairs of seconds after the start and what a person tells the run then. Empty by default.
+        patience: Seconds, real ones, to wait for a `wake` once nothing else can happen. Defaults to 0.0.
 
     Raises:
         ConfigurationError: If there are no workers, two have the same name, or a number makes no sense.
@@ -94,7 +102,14 @@ class SimulatedBackend(Backend):
     [WorkerJoined(at=0.0, worker='w0', host='w0', speed=None, holds=(), threads=0)]
     """
 
-    def __init__(self, workers: Sequence[SimulatedWorker], world: World, seed: int = 0) -> None:
+    def __init__(
+        self,
+        workers: Sequence[SimulatedWorker],
+        world: World,
+        seed: int = 0,
+        commands: Sequence[tuple[float, Command]] = (),
+        patience: float = 0.0,
+    ) -> None:
         check_world(workers, world)
         self.num_workers = len(workers)
         self._states = {worker.id: _WorkerState(worker) for worker in workers}
@@ -107,10 +122,14 @@ class SimulatedBackend(Backend):
         self._columns: dict[PartitionId, int] = {}
         self._writer: dict[int, WorkerId] = {}
         self._luck = np.random.default_rng([seed, 1])
+        self._commands = tuple(commands)
+        self._patience = patience
+        self._woken = threading.Event()
         self.traffic = Traffic()
 
     def start(self, partitions: Sequence[Partition], at: float = 0.0) -> None:
         self._now = at
+        self._woken.clear()
         self._columns = {partition.id: index for index, partition in enumerate(partitions)}
         for state in self._states.values():
             self._at(at + state.spec.joins_at, partial(self._join, state))
@@ -118,6 +137,8 @@ class SimulatedBackend(Backend):
                 self._at(at + dies, partial(self._die, state, "killed by script"))
                 if returns < float("inf"):
                     self._at(at + returns, partial(self._join, state))
+        for seconds, command in self._commands:
+            self._at(at + seconds, partial(self._say, command))
 
     def submit(self, action: Action) -> None:
         if isinstance(action, DeleteCheckpoint):
@@ -135,18 +156,44 @@ class SimulatedBackend(Backend):
                 self._begin_order(state, partition, self._load_seconds(action), action.limit, loaded)
             case LimitOrder():
                 self._limit(state, action)
+            case WithdrawUnit():
+                self._withdraw(state, action.attempt)
             case RetireWorker():
                 state.end_life()
                 if action.back_after is not None:
                     self._at(self._now + action.back_after, partial(self._join, self._successor(state)))
 
     def events(self) -> list[Event]:
-        while self._heap:
-            self._now, _, happen = heapq.heappop(self._heap)
-            facts = happen()
-            if facts:
-                return facts
+        while not self._woken.is_set() and (self._heap or self._woken.wait(self._patience)):
+            if self._heap:
+                self._now, _, happen = heapq.heappop(self._heap)
+                facts = happen()
+                if facts:
+                    return facts
+        if self._woken.is_set():
+            self._woken.clear()
+            return []
         raise RunStalled("work is left, but nothing is under way and no worker will come: give the run a worker")
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def add_workers(self, count: int = 1) -> list[WorkerId]:
+        names: list[WorkerId] = []
+        while len(names) < count:
+            names.append(f"w{len(self._states)}")
+            state = self._states.setdefault(names[-1], _WorkerState(SimulatedWorker(names[-1])))
+            self._at(self._now, partial(self._join, state))
+        return names
+
+    def remove_worker(self, name: WorkerId) -> None:
+        there = {known: state for known, state in self._states.items() if state.up and not state.leaving}
+        if name not in there:
+            raise BackendError(f"there is no worker {name!r}: there are {', '.join(there) or 'none'}")
+        if len(there) == 1:
+            raise BackendError(f"worker {name!r} is the last one: launch another before, with add_workers()")
+        there[name].leaving = True
+        self._at(self._now, lambda: [WorkerRetiring(self._now, name)])
 
     def now(self) -> float:
         return self._now
@@ -169,7 +216,12 @@ class SimulatedBackend(Backend):
         self._serial += 1
         heapq.heappush(self._heap, (time, self._serial, happen if state is None else _in_life(state, happen)))
 
+    def _say(self, command: Command) -> list[Event]:
+        return [CommandReceived(self._now, command)]
+
     def _join(self, state: _WorkerState) -> list[Event]:
+        if state.leaving:
+            return []
         state.up = True
         speed = state.spec.speed if self._world.speeds_known else None
         return [WorkerJoined(self._now, state.spec.id, state.spec.host or state.spec.id, speed)]
@@ -226,6 +278,22 @@ class SimulatedBackend(Backend):
             self._watch(state, key, limit)
         if seconds < float("inf"):
             self._at(self._now + seconds, end, state)
+
+    def _withdraw(self, state: _WorkerState, attempt: int) -> None:
+        """Take back a unit that has not begun; those that were ordered with it stay."""
+        for place, order in list(enumerate(state.queue))[1:]:
+            given_back = [member for member in order.members if member.attempt == attempt]
+            if given_back:
+                kept = [replace(member, others=()) for member in order.members if member.attempt != attempt]
+                if kept:
+                    state.queue[place] = replace(kept[0], others=tuple(kept[1:]), limit=order.limit)
+                else:
+                    del state.queue[place]
+                self._at(self._now, partial(self._give_back, given_back[0], state), state)
+                return
+
+    def _give_back(self, order: RunUnit, state: _WorkerState) -> list[Event]:
+        return [UnitWithdrawn(self._now, state.spec.id, order.unit, order.attempt)]
 
     def _limit(self, state: _WorkerState, action: LimitOrder) -> None:
         key = action.partition if action.attempt is None else action.attempt
@@ -315,23 +383,3 @@ class SimulatedBackend(Backend):
 def _in_life(state: _WorkerState, happen: Happening) -> Happening:
     life = state.life
     return lambda: happen() if state.life == life else []
-
-
-def digest_of(order: RunUnit) -> str:
-    """Stands for the weights that a training unit leaves: it depends on all that they would depend on, nothing else.
-
-    >>> one = RunUnit("w0", Unit("t0", 1, "p0"), 1, {"lr": 0.1}, None, 1)
-    >>> two = RunUnit("w7", Unit("t0", 1, "p0"), 9, {"lr": 0.1}, None, 1)
-    >>> digest_of(one) == digest_of(two)
-    True
-    """
-    parent = order.parent.digest if order.parent else ""
-    known = (parent, order.unit, order.step, order.rebased, sorted(order.params.items()))
-    return hashlib.sha256(repr(known).encode()).hexdigest()[:32]
-
-
-def jitter_of(seed: int, unit: Unit, columns: int, jitter: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """The factors of all units of one trial and epoch, by partition."""
-    name = f"{unit.trial}/{unit.epoch}/{unit.kind}".encode()
-    rng = np.random.default_rng([seed, 2, *name])
-    return 1.0 + jitter * rng.uniform(-1.0, 1.0, columns)

@@ -1,7 +1,8 @@
-"""How a simulated cluster is: its workers, how long things take there, and how often they fail. Values only."""
+"""How a simulated cluster is: its workers, how long things take there, how often they fail, what units leave. PURE."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from cerebro_spark.errors import ConfigurationError
-from cerebro_spark.types import WorkerId
+from cerebro_spark.events import RunUnit
+from cerebro_spark.types import Unit, WorkerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +102,23 @@ def check_world(workers: Sequence[SimulatedWorker], world: World) -> None:
             raise ConfigurationError(f"`gain` has {width}: {gain}, but must have gains above 0 by widths of at least 1")
     if world.bandwidth <= 0 or world.load_seconds < 0 or world.repair_seconds < 0 or world.evaluation_cost <= 0:
         raise ConfigurationError("bandwidth and evaluation cost must be above 0, load and repair seconds at least 0")
+
+
+def digest_of(order: RunUnit) -> str:
+    """Stands for the weights that a training unit leaves: it depends on all that they would depend on, nothing else.
+
+    >>> one = RunUnit("w0", Unit("t0", 1, "p0"), 1, {"lr": 0.1}, None, 1)
+    >>> two = RunUnit("w7", Unit("t0", 1, "p0"), 9, {"lr": 0.1}, None, 1)
+    >>> digest_of(one) == digest_of(two)
+    True
+    """
+    parent = order.parent.digest if order.parent else ""
+    known = (parent, order.unit, order.step, order.rebased, sorted(order.params.items()))
+    return hashlib.sha256(repr(known).encode()).hexdigest()[:32]
+
+
+def jitter_of(seed: int, unit: Unit, columns: int, jitter: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """The factors of all units of one trial and epoch, by partition."""
+    name = f"{unit.trial}/{unit.epoch}/{unit.kind}".encode()
+    rng = np.random.default_rng([seed, 2, *name])
+    return 1.0 + jitter * rng.uniform(-1.0, 1.0, columns)

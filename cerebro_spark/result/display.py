@@ -44,9 +44,13 @@ def _utc(clock: float) -> str:
 def as_html(view: RunView) -> str:
     """The same as a table of a notebook; every name and value is escaped."""
     lines = "<br>".join(html.escape(line) for line in _headline(view))
+    return f"<div><p>{lines}</p>{table_as_html(view)}</div>"
+
+
+def table_as_html(view: RunView) -> str:
+    """The best trials as a table of a notebook; every name and value is escaped."""
     table = _short(view).to_html(index=False, na_rep="", escape=True, border=0, max_rows=None)
-    more = "".join(f"<p>{html.escape(line)}</p>" for line in _more(view))
-    return f"<div><p>{lines}</p>{table}{more}</div>"
+    return table + "".join(f"<p>{html.escape(line)}</p>" for line in _more(view))
 
 
 def _headline(view: RunView) -> list[str]:

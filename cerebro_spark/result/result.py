@@ -71,7 +71,7 @@ class Result:
 
     @property
     def finished(self) -> bool:
-        """Whether the run ended by itself. One that did not can be resumed with `cs.resume`."""
+        """Whether the run is over, by itself or by `run.end()`. One that is not can be resumed with `cs.resume`."""
         return self._view.finished
 
     # What came out

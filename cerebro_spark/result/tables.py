@@ -43,10 +43,7 @@ def best_trial(view: RunView) -> BestTrial:
     if best is None:
         if view.trials and all(trial.status == "failed" for trial in view.trials.values()):
             raise _all_failed(view)
-        raise CerebroError(
-            f"run {view.run} has no best trial yet: none of its {len(view.trials)} trials has an epoch that was"
-            " trained and evaluated; let it go on (cs.resume)"
-        )
+        raise _nothing_measured(view)
     if objective is not None and objective.metric not in best.metrics:
         raise ConfigurationError(
             f"no trial of run {view.run} measured {objective.metric!r}, so none is the best: measured were"
@@ -102,6 +99,15 @@ def units_table(view: RunView) -> pd.DataFrame:
     return _table(view.units, list(UnitRow._fields))
 
 
+def workers_table(view: RunView) -> pd.DataFrame:
+    """A row a worker in the order of their coming: what it does, since which second of the run, what waits for it."""
+    rows = [
+        (worker.id, worker.host, worker.up, worker.activity, worker.since, max(len(worker.orders) - 1, 0))
+        for worker in view.workers.values()
+    ]
+    return _table(rows, ["worker", "host", "up", "doing", "since", "queued"])
+
+
 def _table(rows: Sequence[Any], columns: list[str]) -> pd.DataFrame:
     """Rows as a table in which None stays None beside text: pandas 3 would make a column of strings, and NaN of it."""
     table = pd.DataFrame(rows, columns=columns)
@@ -123,6 +129,16 @@ def _shown(metrics: Mapping[str, float]) -> dict[str, float]:
     """A metric whose name is another column's is shown as `metric_...`."""
     taken = (*_TRIAL_COLUMNS, "seconds", "error")
     return {f"metric_{name}" if name in taken else name: value for name, value in metrics.items()}
+
+
+def _nothing_measured(view: RunView) -> CerebroError:
+    """What is over, by itself or because a person ended it, does not go on."""
+    has_none = "is over and has no best trial" if view.finished else "has no best trial yet"
+    way_on = "start another one" if view.finished else "let it go on (cs.resume)"
+    return CerebroError(
+        f"run {view.run} {has_none}: none of its {len(view.trials)} trials has an epoch that was trained and"
+        f" evaluated; {way_on}"
+    )
 
 
 def _all_failed(view: RunView) -> TrialFailed:

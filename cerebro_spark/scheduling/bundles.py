@@ -86,9 +86,13 @@ class BundleRules:
     # -- going on
 
     def extend(self, trial: TrialRecord) -> None:
-        """The trial was asked for something new: its bundle has as much to do, unless it is no longer kin."""
+        """The trial was asked for something new: its bundle has as much to do, unless it is no longer kin.
+
+        One that was stopped in the middle of an epoch goes on there.
+        """
         head = self.head(trial)
-        self._state.board.activate(head.row, self.later(head))
+        done = [self._state.columns[partition] for partition in head.trained]
+        self._state.board.activate(head.row, self.later(head), done)
         if not self._is_out(head):
             self._separate(head)
 

@@ -52,7 +52,7 @@ class EvaluationOrders:
         Args:
             room: By row of the board, the busy workers that may be told of one more order; None for none of them.
         """
-        state, excluded = self._state, self._incomplete()
+        state, excluded = self._state, self._incomplete() | self._state.halted
         takers = state.evaluations.takers(state.workers, state.board.idle)
         busy = [] if room is None else state.evaluations.takers(state.workers, room)
         self._order(takers, excluded)

@@ -16,6 +16,7 @@ def audit(state: State) -> None:
     _demand(sorted(queued) == sorted(state.orders), "every assignment is part of an order")
     for trial in state.trials.values():
         _audit_trial(state, trial)
+        _demand(trial.status == "stopped" or trial.id not in state.halted, f"{trial.id} is stopped if it is halted")
     for worker in state.workers.values():
         _audit_worker(state, worker)
     in_doubt = any(worker.doubters for worker in state.workers.values())

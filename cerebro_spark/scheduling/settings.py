@@ -45,6 +45,7 @@ def with_todays_rules(
         unit_timeout=unit_timeout,
         least_timeout=LEAST_TIMEOUT,
         fuse_evaluations=True,
+        keep_last=True,
     )
 
 

@@ -25,6 +25,10 @@ class State:
     `fresh_workers` and `fresh_trials` are the rows that became available since the policy was last asked, and
     `look_at_all` says that more than that has changed. `let_go` counts, by host, the workers that were dismissed for
     their failures.
+
+    What people told the run (see `steering.py`): of `halted` trials nothing is given out, not even evaluations. No
+    search asked for `clones`. The run is paused since `paused_at`, and was so before for `paused_for` seconds. If it is
+    `ending`, nothing is given out any more.
     """
 
     settings: Settings
@@ -48,6 +52,16 @@ class State:
     fresh_workers: list[int] = field(default_factory=list)
     fresh_trials: list[int] = field(default_factory=list)
     look_at_all: bool = True
+    halted: set[TrialId] = field(default_factory=set)
+    clones: set[TrialId] = field(default_factory=set)
+    paused_at: float | None = None
+    paused_for: float = 0.0
+    ending: bool = False
+
+    @property
+    def seconds_paused(self) -> float:
+        """For how many seconds the run has been paused so far, in all."""
+        return self.paused_for + (0.0 if self.paused_at is None else self.now - self.paused_at)
 
     def delete(self, checkpoints: list[Checkpoint]) -> None:
         """Order these checkpoints to be deleted."""

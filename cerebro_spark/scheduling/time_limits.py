@@ -18,6 +18,7 @@ from cerebro_spark.events import (
     RunUnit,
     UnitFailed,
     UnitFinished,
+    UnitWithdrawn,
     WorkerJoined,
     WorkerLost,
 )
@@ -46,7 +47,7 @@ class TimeLimits:
 
     def observe(self, event: Event) -> None:
         """Learn from what succeeded, and forget orders that are over."""
-        if isinstance(event, (UnitFinished, UnitFailed)):
+        if isinstance(event, (UnitFinished, UnitFailed, UnitWithdrawn)):
             order = self._state.orders.get(event.attempt)
             if order is not None and order.open == [event.attempt]:
                 self._units.pop(order.number, None)

@@ -8,14 +8,14 @@ from typing import Any
 
 from cerebro_spark.codec import to_plain
 from cerebro_spark.errors import SchedulingError
-from cerebro_spark.events import FailRun, RunUnit, TellSearch, UnitFailed, UnitFinished, WorkAdded
+from cerebro_spark.events import FailRun, RunUnit, TellSearch, UnitFailed, UnitFinished, WorkAdded, WorkCommanded
 from cerebro_spark.scheduling.bundles import BundleRules
 from cerebro_spark.scheduling.evaluations import infer_merging
 from cerebro_spark.scheduling.kin import kin_of
 from cerebro_spark.scheduling.records import Evaluation, Kill, TrialRecord, WorkerRecord, merge_failures
 from cerebro_spark.scheduling.script import ScriptRules
 from cerebro_spark.scheduling.state import State
-from cerebro_spark.types import Checkpoint, Report, TrialId, Unit, Work, WorkerId
+from cerebro_spark.types import ENDED_BY_A_PERSON, Checkpoint, Report, TrialId, Unit, Work, WorkerId
 
 
 class TrialRules:
@@ -32,12 +32,18 @@ class TrialRules:
         """Train a trial, new or known, up to an epoch."""
         state, work = self._state, event.work
         trial = state.trials.get(work.trial)
+        if trial is not None and not self.takes(event):
+            self._refuse(trial)
+            return
         if trial is None:
             trial = self._new(work, event.cost)
-        elif trial.status == "stopped":
-            self._tell(Report(trial.id, trial.epoch - 1, at=state.now, error="the trial was stopped"))
-            return
+            if isinstance(event, WorkCommanded):
+                trial.personal = True
+                state.clones.add(trial.id)
         self._check(work, trial)
+        if isinstance(event, WorkCommanded):
+            self._take_over(trial)
+            state.halted.discard(trial.id)
         if state.settings.script:
             self._script.add_work(trial, work)
             return
@@ -52,6 +58,37 @@ class TrialRules:
         trial.status = "training"
         self._bundles.extend(trial)
         state.look_at_all = True
+
+    def takes(self, event: WorkAdded) -> bool:
+        """Whether this work is begun: not if a search asks for a trial that was stopped, or that is a person's."""
+        trial = self._state.trials.get(event.work.trial)
+        return trial is None or isinstance(event, WorkCommanded) or not (trial.personal or trial.status == "stopped")
+
+    def _refuse(self, trial: TrialRecord) -> None:
+        if trial.id in self._state.clones:
+            raise SchedulingError(f"the search asked for trial {trial.id}, which is the name of a clone: use another")
+        error = ENDED_BY_A_PERSON if trial.personal else "the trial was stopped"
+        self._tell(Report(trial.id, trial.epoch - 1, at=self._state.now, error=error))
+
+    # -- what people want (see `steering.py`)
+
+    def halt(self, trial: TrialRecord) -> None:
+        """Give out nothing of this trial from now on. What it has done is kept, so that it can go on later."""
+        self._take_over(trial)
+        self.set_halted(trial)
+
+    def set_halted(self, trial: TrialRecord) -> None:
+        """Stop a trial without a word to the search."""
+        self._state.halted.add(trial.id)
+        trial.status = "stopped"
+        if trial.attempt is None:
+            self.rest(trial)
+
+    def _take_over(self, trial: TrialRecord) -> None:
+        """From now on a person decides about this trial: that is the last which the search hears of it."""
+        if not trial.personal:
+            trial.personal = True
+            self._tell(Report(trial.id, trial.epoch - 1, at=self._state.now, error=ENDED_BY_A_PERSON))
 
     def stop(self, trial_id: TrialId) -> None:
         """Let the running unit end, then train no further."""
@@ -244,10 +281,8 @@ class TrialRules:
         """Let the trial fail, and tell the search."""
         state = self._state
         trial.status, trial.error = "failed", error
-        for evaluation in trial.evaluations.values():
-            state.evaluations.cancel(trial.id, evaluation)
-            state.delete(state.retention.release(evaluation.checkpoint))
-        trial.evaluations = {}
+        state.halted.discard(trial.id)
+        self._drop_evaluations(trial)
         if trial.attempt is None:
             self.rest(trial)
         self._tell(Report(trial.id, trial.epoch, at=state.now, error=error))
@@ -263,16 +298,35 @@ class TrialRules:
         self._let_go(trial)
 
     def _let_go(self, trial: TrialRecord) -> None:
-        """Release the checkpoints that no unit, evaluation or search can need any more; the best one stays."""
+        """Release the checkpoints that no unit, evaluation, search or person can need any more; the best one stays."""
         state = self._state
-        over = trial.status in ("failed", "stopped") or (state.search_ended and trial.status == "paused")
-        if over and trial.attempt is None and not trial.evaluations:
-            state.delete(state.retention.exchange(trial.latest, None))
-            state.delete(state.retention.exchange(trial.reported, None))
-            trial.latest = trial.reported = None
+        over = trial.status == "stopped" or (state.search_ended and trial.status == "paused")
+        kept = state.settings.keep_last or trial.id in state.halted
+        if (trial.status == "failed" or (over and not kept)) and trial.attempt is None and not trial.evaluations:
+            self._release(trial)
+
+    def _release(self, trial: TrialRecord) -> None:
+        state = self._state
+        state.delete(state.retention.exchange(trial.latest, None))
+        state.delete(state.retention.exchange(trial.reported, None))
+        trial.latest = trial.reported = None
+
+    def close(self) -> None:
+        """The run is over: nothing is evaluated any more, and only the best checkpoint of each trial stays."""
+        for trial in self._state.trials.values():
+            self._drop_evaluations(trial)
+            self._release(trial)
+
+    def _drop_evaluations(self, trial: TrialRecord) -> None:
+        state = self._state
+        for evaluation in trial.evaluations.values():
+            state.evaluations.cancel(trial.id, evaluation)
+            state.delete(state.retention.release(evaluation.checkpoint))
+        trial.evaluations = {}
 
     def _tell(self, report: Report) -> None:
-        self._state.actions.append(TellSearch(report))
+        heard = report.ended or not self._state.trials[report.trial].personal
+        self._state.actions.append(TellSearch(report, heard))
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

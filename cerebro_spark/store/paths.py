@@ -4,10 +4,14 @@ runs/<run>/log/000000000064.jsonl       one commit of the event log, from event 
                                         ...064.2.jsonl: of the second driver that took the run over, see segments.py
 runs/<run>/claim.json                   the process that took the run's id, the first file in its folder
 runs/<run>/beats/<token>-000000007.json  a sign of life of a driver; each has a name of its own
+runs/<run>/mailbox/<nanoseconds>-<id>.json  a command that no driver has logged yet; names sort by the time of sending
 runs/<run>/functions.pkl                the user's functions, the one pickle of a run
 runs/<run>/checkpoints/<trial>/...      a trial's state after a unit
 runs/<run>/carried/<trial>/a17.json     metric states between two units, where they are too large for the log
+runs/<run>/proposals/<trial>-<token>.json  how the library that leads a run knows a trial
 runs/<run>/result.json                  what the search returned
+runs/<run>/forecasts/000000000007.json  when the run will be done, as it seems; the newest counts
+runs/<run>/questions/<time>-<id>.json   a command of which somebody asks what it would change
 datasets/<dataset>/manifest.json        schema, shapes, rows, seed and files of a prepared data set
 datasets/<dataset>/<token>/train/...parquet   its partitions, a folder a split; each writer has a token of its own
 """
@@ -28,6 +32,7 @@ _LONGEST_ID = 200  # an id and its suffix are a file name, which may have 255 ch
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _CHECKPOINT = re.compile(r"e\d{4,}-s\d{5,}-a\d+\.safetensors")
 _SEGMENT = re.compile(r"(\d{12,})(?:-(\d{12,}))?(?:\.([1-9]\d*))?\.jsonl")
+_LETTER = re.compile(rf"{RUNS}/([^/]+)/mailbox/(\d{{20}})-({_ID.pattern})\.json")
 
 
 class Segment(NamedTuple):
@@ -38,6 +43,15 @@ class Segment(NamedTuple):
     first: int
     last: int
     joined: bool
+
+
+class Letter(NamedTuple):
+    """A file of a run's mailbox: when it was sent, in nanoseconds since 1970, and the id of the command in it."""
+
+    name: str
+    run: str
+    sent: int
+    command: str
 
 
 def check_id(identifier: str, what: str = "run id") -> str:
@@ -135,6 +149,34 @@ def beat(run: str, token: str, count: int) -> str:
     return f"{beats(run)}/{check_id(token, 'token')}-{count:09d}.json"
 
 
+def mailbox(run: str) -> str:
+    """The folder of commands to a run.
+
+    >>> mailbox("r1")
+    'runs/r1/mailbox'
+    """
+    return f"{run_folder(run)}/mailbox"
+
+
+def letter(run: str, sent: int, command: str) -> str:
+    """The file of a command that was sent at some nanoseconds since 1970. Names sort by that time.
+
+    >>> letter("r1", 1_800_000_000_000_000_000, "5e8c")
+    'runs/r1/mailbox/01800000000000000000-5e8c.json'
+    """
+    return f"{mailbox(run)}/{sent:020d}-{check_id(command, 'command id')}.json"
+
+
+def read_letter(name: str) -> Letter | None:
+    """The parts of the name of a command's file, or None if it is none.
+
+    >>> read_letter("runs/r1/mailbox/01800000000000000000-5e8c.json")[1:], read_letter("runs/r1/mailbox/notes.txt")
+    (('r1', 1800000000000000000, '5e8c'), None)
+    """
+    found = _LETTER.fullmatch(name)
+    return None if found is None else Letter(name, found[1], int(found[2]), found[3])
+
+
 def functions(run: str) -> str:
     """The cloudpickle of the user's functions.
 
@@ -160,6 +202,42 @@ def result(run: str) -> str:
     'runs/r1/result.json'
     """
     return f"{run_folder(run)}/result.json"
+
+
+def forecasts(run: str) -> str:
+    """The folder of a run's forecasts.
+
+    >>> forecasts("r1")
+    'runs/r1/forecasts'
+    """
+    return f"{run_folder(run)}/forecasts"
+
+
+def forecast(run: str, number: int) -> str:
+    """One forecast of a run; the one with the greatest number is the newest.
+
+    >>> forecast("r1", 7)
+    'runs/r1/forecasts/000000000007.json'
+    """
+    return f"{forecasts(run)}/{number:012d}.json"
+
+
+def questions(run: str) -> str:
+    """The folder of what people ask about the rest of a run.
+
+    >>> questions("r1")
+    'runs/r1/questions'
+    """
+    return f"{run_folder(run)}/questions"
+
+
+def question(run: str, asked_at: int, command: str) -> str:
+    """One question, by when it was asked, in nanoseconds since 1970, and the id of the command that it is about.
+
+    >>> question("r1", 1_800_000_000_000_000_000, "c0ffee")
+    'runs/r1/questions/01800000000000000000-c0ffee.json'
+    """
+    return f"{questions(run)}/{asked_at:020d}-{check_id(command, 'command id')}.json"
 
 
 def checkpoint_folder(run: str, trial: str | None = None) -> str:
@@ -207,6 +285,33 @@ def carried(run: str, trial: str, attempt: int) -> str:
     'runs/r1/carried/t3/a17.json'
     """
     return f"{carried_folder(run)}/{check_id(trial, 'trial id')}/a{attempt}.json"
+
+
+def proposals(run: str) -> str:
+    """The folder of what another library, which leads the run, needs to know its trials again.
+
+    >>> proposals("r1")
+    'runs/r1/proposals'
+    """
+    return f"{run_folder(run)}/proposals"
+
+
+def proposal(run: str, trial: str, token: str) -> str:
+    """What that library needs of one trial. Each writer has a token of its own, without a '-'.
+
+    >>> proposal("r1", "t3", "5e8c")
+    'runs/r1/proposals/t3-5e8c.json'
+    """
+    return f"{proposals(run)}/{check_id(trial, 'trial id')}-{check_id(token, 'token')}.json"
+
+
+def proposed_trial(name: str) -> str:
+    """The trial that such a file is about.
+
+    >>> proposed_trial("runs/r1/proposals/t3-5e8c.json")
+    't3'
+    """
+    return name.rpartition("/")[2].rpartition("-")[0]
 
 
 def dataset_folder(dataset: str) -> str:

@@ -1,4 +1,4 @@
-"""What the searches that users call have in common: `search.fit(df)`. It checks, prepares and hands over.
+"""What the searches that users call have in common: `search.fit(df)`, `search.start(df)`. It checks and hands over.
 
 Where pyspark is installed a search is a `pyspark.ml.Estimator`; where it is not, a plain class that does the same on a
 LocalBackend.
@@ -15,9 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from cerebro_spark import runs
 from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.engine import Observer
 from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.live.run import Run
+from cerebro_spark.relay import Relay
 from cerebro_spark.result import Result
 from cerebro_spark.search import Search
+from cerebro_spark.store.base import Store
 from cerebro_spark.store.opening import open_store
 from cerebro_spark.tune.algorithms.base import Algorithm
 from cerebro_spark.tune.algorithms.stopping import Stopping
@@ -27,7 +31,7 @@ from cerebro_spark.tune.past_runs import replay as replay_run
 from cerebro_spark.tune.signatures import explained
 from cerebro_spark.tune.spaces.space import Space
 from cerebro_spark.tune.trackers.base import Tracking
-from cerebro_spark.tune.training import Training, default_backend, open_result
+from cerebro_spark.tune.training import Training, default_backend, driving_thread, open_result
 from cerebro_spark.types import Objective
 
 if TYPE_CHECKING or importlib.util.find_spec("pyspark") is not None:
@@ -99,6 +103,7 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
         *,
         run_id: str | None = ...,
         replay: str | None = ...,
+        dashboard: bool = ...,
     ) -> Result: ...
 
     @overload
@@ -109,10 +114,17 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
         *,
         run_id: str | None = ...,
         replay: str | None = ...,
+        dashboard: bool = ...,
     ) -> list[Result]: ...
 
     def fit(
-        self, dataset: Any = None, params: Any = None, *, run_id: str | None = None, replay: str | None = None
+        self,
+        dataset: Any = None,
+        params: Any = None,
+        *,
+        run_id: str | None = None,
+        replay: str | None = None,
+        dashboard: bool = False,
     ) -> Result | list[Result]:
         """Run the search to its end.
 
@@ -124,6 +136,7 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
                 search.
             run_id: The id of the run. Defaults to None: one is made of the time and a random part.
             replay: The id of a run to train again. Deprecated, and removed in version 0.2.0: use `cs.replay`.
+            dashboard: Whether to start a dashboard of the store, and to print its link. Defaults to False.
 
         Returns:
             The result of the run; a list of results if `params` is a list.
@@ -133,22 +146,81 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
             CerebroError: The run could not be finished; the message says how to resume it.
         """
         if isinstance(params, list | tuple):
-            return [self.fit(dataset, each, run_id=run_id, replay=replay) for each in params]
+            return [self.fit(dataset, each, run_id=run_id, replay=replay, dashboard=dashboard) for each in params]
         if params:
-            return self._with_params(params).fit(dataset, run_id=run_id, replay=replay)
+            return self._with_params(params).fit(dataset, run_id=run_id, replay=replay, dashboard=dashboard)
         if replay is not None:
             return self._replay(replay, dataset, run_id)
+        # In this thread: Ctrl-C and what belongs to a thread (a job group of Spark) are as they ever were.
+        run = self._new_run(dataset, run_id, open_store(self.store), self.progress)
+        if dashboard:
+            run.dashboard()
+        return run.drive()
+
+    def start(
+        self,
+        dataset: Any = None,
+        params: Mapping[Any, Any] | None = None,
+        *,
+        run_id: str | None = None,
+        dashboard: bool = False,
+    ) -> Run:
+        """Begin the search, and return at once: a thread of this process drives it.
+
+        What can be seen to be wrong before data is read and workers are started is raised here; all other errors are
+        in `run.error`, and raised by `run.wait()`. A program that comes to its end waits for its runs. Ctrl-C in
+        `run.wait()` stops the run, which can be resumed. There is a progress bar only with `progress=True`.
+
+        Args:
+            dataset: A DataFrame (of Spark or pandas), a dict of arrays, or a Dataset from `cs.prepare` or
+                `cs.open_dataset`.
+            params: What Spark ML passes: a dict with other values of `predictionCol`, `probabilityCol` or
+                `rawPredictionCol`. Defaults to None: the values of this search.
+            run_id: The id of the run. Defaults to None: one is made of the time and a random part.
+            dashboard: Whether to start a dashboard of the store, and to print its link. Defaults to False.
+
+        Returns:
+            A handle of the run, with which it can be watched and commanded.
+
+        Raises:
+            ConfigurationError: An argument does not fit the data, the store or the backend. Nothing was started then.
+            StoreError: The store cannot be written.
+        """
+        if isinstance(params, list | tuple):
+            raise ConfigurationError("`params` is a list, but a handle is of one run: call start for each of them")
+        if params:
+            started: Run = self._with_params(params).start(dataset, run_id=run_id, dashboard=dashboard)
+            return started
         store = open_store(self.store)
+        run = self._new_run(dataset, run_id, store, bool(self.progress), check=True)
+        runs.check_writable(store)
+        if dashboard:
+            run.dashboard()
+        return run.start(driving_thread)
+
+    def _new_run(
+        self, dataset: Any, run_id: str | None, store: Store, progress: bool | None, check: bool = False
+    ) -> Run:
+        """Return a run that has not begun. All that is read of this search is read now: it may be changed later."""
         if run_id is not None:
             runs.check_free(store, run_id)
+        name = run_id or runs.new_id()
         backend = self.backend or default_backend()
         training = self._training()
-        with Tracking(self.trackers, training.objective) as tracking:
-            recipe = training.recipe(self._stopping_algorithm(backend.num_workers), dataset, store, backend)
-            run = runs.execute(recipe, store, backend, run_id, [tracking], self.progress)
-            result: Result = self._handed_over(open_result(store, run))
-            tracking.finish(result)
-        return result
+        algorithm = self._stopping_algorithm(backend.num_workers)
+        tracking = Tracking(self.trackers, training.objective)
+        if check:
+            training.check(dataset, store, backend)
+
+        def drive(relay: Relay, observer: Observer) -> Result:
+            with tracking:
+                recipe = training.recipe(algorithm, dataset, store, backend)
+                runs.execute(recipe, store, backend, name, [tracking, observer], progress, relay=relay)
+                result: Result = self._handed_over(open_result(store, name))
+                tracking.finish(result)
+            return result
+
+        return Run(store, name, drive)
 
     def _fit(self, dataset: Any) -> Any:
         return self.fit(dataset)

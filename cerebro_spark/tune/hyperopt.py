@@ -33,7 +33,7 @@ from cerebro_spark.tune.spaces.bare import Bare
 from cerebro_spark.tune.training import open_result
 
 _log = logging.getLogger("cerebro_spark")
-_ABSENT = Absent("hyperopt.fmin", "another fmin with the same CerebroTrials goes on where it stopped")
+_ABSENT = Absent("hyperopt.fmin", "call fmin again, with CerebroTrials(..., run_id='{run}')")
 _FOR_FMIN = {
     "max_concurrent": "hyperopt.fmin(..., max_queue_len=8)",
     "time_budget": "hyperopt.fmin(..., timeout=600)",
@@ -71,7 +71,10 @@ class CerebroTrials(TrainingOptions, hyperopt.Trials):  # type: ignore[misc]
     trained at the end are cancelled after their present epoch.
 
     Each call of `fmin` is a run of its own. Another call with the same trials continues with what they know, on the
-    same data.
+    same data. A run that was interrupted goes on if `run_id` is its id, with the same trials or with new ones: no
+    finished unit is trained again. Its data and functions are those that it began with.
+
+    While `fmin` trains, other threads and processes can look at the run and command it, with `cs.attach`.
 
     A space may be a dict, or whatever else Hyperopt accepts: of `hp.uniform("lr", 0, 1)` alone, or of a list,
     `model_fn` and the other functions get the value itself, as with plain trials. Tables and logs call it "value"; a
@@ -85,6 +88,8 @@ class CerebroTrials(TrainingOptions, hyperopt.Trials):  # type: ignore[misc]
         epochs: How many epochs each trial is trained for.
         points_to_evaluate: Configurations to begin with, as dicts from label to value (of a choice: the index). They
             count as evaluations. Defaults to None: none.
+        run_id: The id of the run of the next `fmin`. If the store has that run, `fmin` goes on with it. Defaults to
+            None: one is made.
 
     Raises:
         ConfigurationError: An argument is unknown, or can never be right. Nothing has been started then.
@@ -101,6 +106,7 @@ class CerebroTrials(TrainingOptions, hyperopt.Trials):  # type: ignore[misc]
     data: Any
     epochs: int
     points_to_evaluate: Sequence[Mapping[str, Any]] | None = None
+    run_id: str | None = None
 
     def __post_init__(self) -> None:
         hyperopt.Trials.__init__(self)
@@ -135,7 +141,7 @@ class CerebroTrials(TrainingOptions, hyperopt.Trials):  # type: ignore[misc]
         known = {field.name for field in fields(TrainingOptions)}
         options = {name: value for name, value in moved.loads(state[_OPTIONS]).items() if name in known}
         own = {_FORMER.get(name, name): value for name, value in state.items() if name != _OPTIONS}
-        self.__dict__.update(own | options | {"backend": None, "trackers": ()})
+        self.__dict__.update({"run_id": None} | own | options | {"backend": None, "trackers": ()})
         if isinstance(self.data, _Lodged):
             self.data = replace(self.data.dataset, store=open_store(self.data.address))
 
@@ -164,7 +170,8 @@ class CerebroTrials(TrainingOptions, hyperopt.Trials):  # type: ignore[misc]
             space: A space of Hyperopt.
             algo: What proposes configurations. Defaults to None: `hyperopt.tpe.suggest`.
             max_evals: How many trials there may be in all. Defaults to None: no limit.
-            timeout: The seconds after which no further epoch begins. Defaults to None: no limit.
+            timeout: The seconds of the run after which no further epoch begins. They stand still while a person pauses
+                the run. Defaults to None: no limit.
             loss_threshold: The loss at which the search ends. Defaults to None: none.
             max_queue_len: How many trials are trained at a time. Defaults to 1; if `fuse` is given, that stands for
                 eight for each worker, but for no more than a quarter of the trials.
@@ -194,9 +201,11 @@ class CerebroTrials(TrainingOptions, hyperopt.Trials):  # type: ignore[misc]
         self._points = [checked_point(point, domain) for point in self._points]
         training = self._training(fn, is_bare(domain))
         limits = Limits(sys.maxsize if max_evals is None else max_evals, timeout, loss_threshold, early_stop_fn)
-        if len(self) >= limits.max_evals:
-            return self._outcome(space, return_argmin)
-        self.data = training.dataset(self.data)  # prepared once
+        again = training.has(self.run_id)
+        if not again:
+            if len(self) >= limits.max_evals:
+                return self._outcome(space, return_argmin)
+            self.data = training.dataset(self.data)  # prepared once
         at_once = self._at_once(max_queue_len, training.backend.num_workers, max_evals)
         _warn_of_idle_workers(at_once, min(training.backend.num_workers, limits.max_evals - len(self)))
         algo = algo or hyperopt.tpe.suggest
@@ -249,7 +258,12 @@ class CerebroTrials(TrainingOptions, hyperopt.Trials):  # type: ignore[misc]
     def _lead(self, training: LedTraining, search: FminSearch, progress: bool | None) -> None:
         """Run to the end, whichever it is. No document is left unfinished, so that Hyperopt waits for none."""
         try:
-            training.lead(search, self.data, progress)
+            if training.has(self.run_id):
+                assert self.run_id is not None
+                training.go_on(search, self.run_id, progress)
+            else:
+                training.lead(search, self.data, progress, self.run_id)
+            self.run_id = None  # the next fmin is another run
         except KeyboardInterrupt:
             search.leave(hyperopt.base.JOB_STATE_CANCEL, "interrupted")
             raise
@@ -260,7 +274,7 @@ class CerebroTrials(TrainingOptions, hyperopt.Trials):  # type: ignore[misc]
             raise
         finally:
             search.leave(hyperopt.base.JOB_STATE_CANCEL, "the search had ended")
-            if search.run_id:
+            if search.run_id and search.run_id not in self.run_ids:
                 self.run_ids.append(search.run_id)
 
     def _outcome(self, space: Any, return_argmin: bool) -> Any:

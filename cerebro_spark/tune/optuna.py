@@ -5,8 +5,9 @@ Storage, samplers, pruners and the dashboard are those of the study; only the tr
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from typing import Any, Literal
 
@@ -29,13 +30,16 @@ from cerebro_spark.types import Objective, Report, TrialId
 
 with needed_by("cerebro_spark.tune.optuna", "optuna", "optuna"):
     import optuna
+    from optuna.distributions import distribution_to_json, json_to_distribution
     from optuna.study import StudyDirection
     from optuna.trial import TrialState
 
 Define = Callable[[Any], Mapping[str, Any]]
 Callback = Callable[[optuna.Study, optuna.trial.FrozenTrial], None]
 
-_ABSENT = Absent("an Optuna study", "another optimize with the same study goes on where it stopped")
+_ABSENT = Absent("an Optuna study", "call optimize again, with run_id='{run}'")
+_RUN, _TRIAL = "cerebro_run", "cerebro_trial"
+"""The user attributes of a study's trial that say where it was trained."""
 _ELSEWHERE = {
     "n_jobs": "optimize(..., max_concurrent=8)",
     "show_progress_bar": "optimize(..., progress=True)",
@@ -62,6 +66,7 @@ def optimize(
     callbacks: Iterable[Callback] | None = None,
     max_concurrent: int | None = None,
     progress: bool | None = None,
+    run_id: str | None = None,
     mode: str | None = None,
     backend: Backend | None = None,
     features: ColumnNames | None = None,
@@ -89,6 +94,14 @@ def optimize(
     the study's pruner gives up is pruned. Failed trials are told as failed. Each trial of the study has the user
     attributes `cerebro_run`, `cerebro_trial`, and the metrics of its best epoch.
 
+    A run that was interrupted goes on if `run_id` is its id, with the same study or with a new one, which then learns
+    all that the run knows: no finished unit is trained again. Its data and functions are those that it began with;
+    `n_trials` counts the trials that it has, callbacks are not called for those that had ended, and the sampler is the
+    study's as it is now.
+
+    While it trains, other threads and processes can look at the run and command it, with `cs.attach`. A trial that a
+    person stops is pruned.
+
     Args:
         study: The study; storage, sampler and pruner are its own. It must have one objective.
         model_fn: Called as `model_fn(params)`; returns a compiled Keras model or a `cs.TorchModel`.
@@ -97,14 +110,15 @@ def optimize(
         data: A DataFrame (of Spark or pandas), a dict of arrays, or a Dataset from `cs.prepare` or `cs.open_dataset`.
         epochs: How many epochs a trial is trained for, unless it is pruned.
         n_trials: How many trials are begun. Defaults to None: no limit.
-        timeout: The seconds after which no trial is begun; those that are being trained are finished. Defaults to None:
-            none.
+        timeout: The seconds of the run after which no trial is begun; those that are being trained are finished. They
+            stand still while a person pauses the run. Defaults to None: none.
         callbacks: Each is called as `callback(study, trial)` whenever a trial has ended. After `study.stop()`, there or
             in `space`, no trial is begun; those that are being trained are finished. Defaults to None: none.
         max_concurrent: How many trials are trained at a time. Defaults to None: the number of workers; with `fuse`
             eight for each worker, but no more than a quarter of `n_trials`.
         progress: Whether to show a progress bar. Defaults to None: only where it can be seen, in a terminal or
             notebook.
+        run_id: The id of the run. If the store has that run, it goes on. Defaults to None: one is made.
         mode: "min" or "max", which must agree with the direction of the study. Defaults to None: that direction.
 
     Returns:
@@ -151,10 +165,12 @@ def optimize(
         max_concurrent = concurrent_trials(fuse, training.backend.num_workers, 1, n_trials)
     check_at_least("max_concurrent", max_concurrent, 1)
     search = StudySearch(study, space, n_trials, timeout, training.objective, epochs, max_concurrent, called)
-    dataset = training.dataset(data)
     with _in_its_loop(study):
         try:
-            return training.lead(search, dataset, progress)
+            if training.has(run_id):
+                assert run_id is not None
+                return training.go_on(search, run_id, progress)
+            return training.lead(search, training.dataset(data), progress, run_id)
         finally:
             search.leave()
 
@@ -177,6 +193,7 @@ class StudySearch(LedSearch):
         self._study, self._space, self._n_trials = study, space, n_trials
         self._begun = 0
         self._trials: dict[TrialId, optuna.Trial] = {}
+        self._names: set[TrialId] = set()
         self._exhausted = False
         self._callbacks = callbacks
 
@@ -189,10 +206,66 @@ class StudySearch(LedSearch):
             trial = self._study.ask() if callable(self._space) else self._study.ask(dict(self._space))
             params = self._params(trial)
             if params is not None:
-                name = f"t{trial.number:04d}"
+                name = self._new_name(trial.number)
                 self._trials[name] = trial
+                self._mark(trial, name)
                 return name, params
         return None
+
+    def _new_name(self, number: int) -> TrialId:
+        """Return a name with the trial's number, or the next that is free: a new study counts anew."""
+        while f"t{number:04d}" in self._names:
+            number += 1
+        name = f"t{number:04d}"
+        self._names.add(name)
+        return name
+
+    def _mark(self, trial: optuna.Trial, name: TrialId) -> None:
+        trial.set_user_attr(_RUN, self.run_id)
+        trial.set_user_attr(_TRIAL, name)
+
+    # -- a run that was interrupted
+
+    def described(self, trial: TrialId) -> Mapping[str, Any]:
+        asked = self._trials[trial]
+        kinds = {name: distribution_to_json(kind) for name, kind in asked.distributions.items()}
+        noted = self._study.get_trials(deepcopy=False)[asked.number].system_attrs
+        return {"params": asked.params, "distributions": kinds, "system_attrs": _kept(noted)}
+
+    def remember(self, progress: TrialProgress, about: Mapping[str, Any]) -> bool:
+        """Take a trial of the study that is there and not finished; else give the study one like it."""
+        name = progress.trial
+        self._begun += 1
+        self._names.add(name)
+        mine = [
+            trial
+            for trial in self._study.get_trials(deepcopy=False)
+            if trial.user_attrs.get(_RUN) == self.run_id and trial.user_attrs.get(_TRIAL) == name
+        ]
+        # Those that an interrupted run left have failed without an error.
+        if any(t.state.is_finished() and (t.state != TrialState.FAIL or "error" in t.user_attrs) for t in mine):
+            return True
+        running = [trial for trial in mine if not trial.state.is_finished()]
+        number = running[-1].number if running else self._add_trial(about)
+        self._trials[name] = optuna.Trial(self._study, self._study.get_trials(deepcopy=False)[number]._trial_id)
+        self._mark(self._trials[name], name)
+        return False
+
+    def _add_trial(self, about: Mapping[str, Any]) -> int:
+        kinds = {name: json_to_distribution(kind) for name, kind in about["distributions"].items()}
+        noted, params = about["system_attrs"], dict(about["params"])
+        made = optuna.create_trial(
+            state=TrialState.RUNNING, params=params, distributions=kinds, system_attrs=json.loads(noted)
+        )
+        self._study.add_trial(made)
+        return len(self._study.get_trials(deepcopy=False)) - 1
+
+    def remember_epoch(self, progress: TrialProgress, report: Report, value: float, goes_on: bool) -> None:
+        trial = self._trials[progress.trial]
+        if report.epoch - 1 not in self._study.get_trials(deepcopy=False)[trial.number].intermediate_values:
+            trial.report(value, report.epoch - 1)
+        if not goes_on:
+            self._tell(progress, TrialState.PRUNED)
 
     def _over(self) -> bool:
         stopped = self._exhausted or getattr(self._study, "_stop_flag", False)
@@ -229,13 +302,16 @@ class StudySearch(LedSearch):
     def finished(self, progress: TrialProgress) -> None:
         self._tell(progress, TrialState.COMPLETE)
 
+    def ended(self, progress: TrialProgress) -> None:
+        self._tell(progress, TrialState.PRUNED)
+
     def failed(self, progress: TrialProgress, error: str) -> None:
         self._trials[progress.trial].set_user_attr("error", error)
         self._tell(progress, TrialState.FAIL)
 
     def _tell(self, progress: TrialProgress, state: TrialState) -> None:
         trial = self._trials.pop(progress.trial)
-        for name, value in {"cerebro_run": self.run_id, "cerebro_trial": progress.trial, **progress.metrics}.items():
+        for name, value in progress.metrics.items():
             trial.set_user_attr(name, value)
         self._inform(trial, state, progress.best if state == TrialState.COMPLETE else None)
         self._call_back(trial)
@@ -258,6 +334,15 @@ class StudySearch(LedSearch):
         for trial in self._trials.values():
             self._inform(trial, TrialState.FAIL)
         self._trials = {}
+
+
+def _kept(attributes: Mapping[str, Any]) -> str:
+    """What a sampler noted at a trial, as JSON: Optuna keeps nothing else either, but in memory."""
+    kept = {}
+    for name, value in attributes.items():
+        with suppress(TypeError, ValueError):
+            kept[name] = json.loads(json.dumps(value))
+    return json.dumps(kept)
 
 
 @contextmanager

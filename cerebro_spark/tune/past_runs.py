@@ -1,4 +1,4 @@
-"""Runs that a store has already: `cs.resume` continues one, `cs.replay` trains one again. It decides nothing."""
+"""Runs that a store has already: `cs.attach` looks at one, `cs.resume` continues one, `cs.replay` trains one again."""
 
 from __future__ import annotations
 
@@ -7,12 +7,44 @@ from typing import Literal
 
 from cerebro_spark import runs
 from cerebro_spark.backend.base import Backend
+from cerebro_spark.live.attached import AttachedRun
 from cerebro_spark.result import Result
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.opening import open_store
+from cerebro_spark.store.retrying import RetryingStore
 from cerebro_spark.tune.arguments import fused_trials
 from cerebro_spark.tune.trackers.base import Tracker, Tracking
 from cerebro_spark.tune.training import default_backend, open_result
+
+_PATIENCE = 30.0
+"""Seconds for which a failing store is tried again by who only looks."""
+
+
+def attach(store: Store | str, run_id: str, *, leave: bool = False) -> AttachedRun:
+    """Return a handle of a run that another process drives, here or on another machine.
+
+    It reads the log of the run, and sends commands through the mailbox in its store: who may write the store may
+    command the run. The driver looks into the mailbox about every second.
+
+    Args:
+        store: The store of the run: an address, or what `cs.open_store` returned.
+        run_id: The id of the run; `run.id` and `cerebro-spark runs STORE` tell it.
+        leave: Whether commands are left in the mailbox while nobody drives the run: the next driver obeys them.
+            Defaults to False, such commands are refused.
+
+    Returns:
+        The handle.
+
+    Raises:
+        NotFoundInStore: The store has no such run.
+
+    >>> attach("memory://runs", "yesterday")
+    Traceback (most recent call last):
+    cerebro_spark.errors.NotFoundInStore: memory://runs has no run 'yesterday': it has none at all
+    """
+    place = open_store(store)
+    patient = RetryingStore(place, seconds=_PATIENCE)
+    return AttachedRun(patient, run_id, lambda _, run: open_result(place, run), leave=leave)
 
 
 def resume(

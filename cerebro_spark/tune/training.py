@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
+import threading
 from typing import Any
 
 from cerebro_spark import runs
@@ -45,11 +47,8 @@ class Training:
     def recipe(self, search: Search, data: Any, store: Store, backend: Backend) -> Recipe:
         """Return the recipe of a run over `data`, which is prepared if it is not a Dataset yet."""
         options = self._options
-        check_functions(self.hooks)
+        self.check(data, store, backend)
         hooks = self.hooks.with_modules()
-        arguments.check_replicas(options.replicas, backend.num_workers)
-        _check_shared(store, backend)
-        self.check_data(data)
         return Recipe(
             search,
             self.objective,
@@ -61,6 +60,13 @@ class Training:
             unit_timeout=options.unit_timeout,
             fuse=arguments.fused_trials(options.fuse),
         )
+
+    def check(self, data: Any, store: Store, backend: Backend) -> None:
+        """Raise ConfigurationError for all that can be seen to be wrong before the data is read or a worker started."""
+        check_functions(self.hooks)
+        arguments.check_replicas(self._options.replicas, backend.num_workers)
+        _check_shared(store, backend)
+        self.check_data(data)
 
     def dataset(self, data: Any, store: Store, backend: Backend) -> Dataset:
         """Return `data` if it is a Dataset, or else a data set that is prepared from it in `store`."""
@@ -122,6 +128,16 @@ def default_backend() -> Backend:
     from cerebro_spark.backend.local import LocalBackend
 
     return LocalBackend()
+
+
+def driving_thread(**options: Any) -> threading.Thread:
+    """Return a thread to drive a run in. Where there is a Spark context, it has the local properties of this one."""
+    if "pyspark" in sys.modules:
+        from pyspark import InheritableThread, SparkContext
+
+        if SparkContext._active_spark_context is not None:
+            return InheritableThread(**options)
+    return threading.Thread(**options)
 
 
 def open_result(store: Store, run_id: str) -> Result:

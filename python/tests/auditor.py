@@ -7,8 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from command_auditor import CommandAuditor
+
+from cerebro_spark.commands import Command
 from cerebro_spark.events import (
     Action,
+    AnswerCommand,
+    CommandReceived,
     DeleteCheckpoint,
     DropPartition,
     Event,
@@ -20,7 +25,10 @@ from cerebro_spark.events import (
     TellSearch,
     UnitFailed,
     UnitFinished,
+    UnitWithdrawn,
+    WithdrawUnit,
     WorkAdded,
+    WorkCommanded,
     WorkerJoined,
     WorkerLost,
 )
@@ -29,7 +37,7 @@ from cerebro_spark.types import Checkpoint, Unit
 
 @dataclass
 class Auditor:
-    """The six invariants of the design, checked with books that share nothing with the scheduler's."""
+    """The six invariants of the design, and what people said, with books that share nothing with the scheduler's."""
 
     settings: Settings
     outstanding: dict[int, RunUnit] = field(default_factory=dict)
@@ -46,13 +54,25 @@ class Auditor:
     leading: dict[int, int] = field(default_factory=dict)
     loading: Counter[tuple[str, str]] = field(default_factory=Counter)
     widths: list[int] = field(default_factory=list)
+    halted: set[str] = field(default_factory=set)
+    taken_over: set[str] = field(default_factory=set)
+    idle: bool = False
+    over: bool = False
+    commands: CommandAuditor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.commands = CommandAuditor(self)
 
     def before(self, event: Event) -> None:
         """Note a fact just before the scheduler sees it."""
-        if isinstance(event, WorkAdded):
+        self.commands.before(event)
+        if isinstance(event, WorkAdded) and self.commands.takes(event):
             if event.work.warm_start is not None or event.work.trial not in self.latest:
                 self.latest[event.work.trial] = event.work.warm_start
             self.until[event.work.trial] = event.work.until_epoch
+            if isinstance(event, WorkCommanded):
+                self.halted.discard(event.work.trial)
+                self.taken_over.add(event.work.trial)
         elif isinstance(event, WorkerJoined):
             self._gone(event.worker)
             self.live.add(event.worker)
@@ -66,11 +86,17 @@ class Auditor:
                 self.held.get(event.worker, set()).discard(event.partition)
         elif isinstance(event, UnitFinished) and self._current(event):
             self._finish(event)
-        elif isinstance(event, UnitFailed) and self._current(event):
+        elif isinstance(event, (UnitFailed, UnitWithdrawn)) and self._current(event):
             del self.outstanding[event.attempt]
 
     def after(self, actions: list[Action]) -> None:
         """Judge what the scheduler ordered."""
+        self.commands.after(actions)
+        event = self.commands.event
+        for action in actions:
+            if isinstance(action, AnswerCommand) and action.done:
+                assert isinstance(event, CommandReceived)
+                self._obeyed(event.command)
         for action in actions:
             if isinstance(action, RunUnit):
                 self._together(action)
@@ -86,6 +112,21 @@ class Auditor:
                 self._deleted(action.checkpoint)
             elif isinstance(action, TellSearch):
                 self._told(action)
+            elif isinstance(action, WithdrawUnit):
+                assert self.outstanding[action.attempt].worker == action.worker, f"{action} is nobody's"
+
+    def _obeyed(self, command: Command) -> None:
+        """From now on what a person said holds."""
+        match command.verb:
+            case "stop_trial":
+                self.halted.add(command.trial)
+                self.taken_over.add(command.trial)
+            case "pause":
+                self.idle = True
+            case "unpause":
+                self.idle = False
+            case "end":
+                self.over = True
 
     def complete(self, trials: dict[str, int]) -> None:
         """After the end: every partition exactly once an epoch, every epoch told."""
@@ -97,7 +138,7 @@ class Auditor:
                 assert all(self.finished.get(Unit(trial, epoch, p)) == 1 for p in train)
                 assert all(self.finished.get(Unit(trial, epoch, p, "eval")) == 1 for p in validation)
 
-    def _current(self, event: UnitFinished | UnitFailed) -> bool:
+    def _current(self, event: UnitFinished | UnitFailed | UnitWithdrawn) -> bool:
         order = self.outstanding.get(event.attempt)
         return order is not None and order.worker == event.worker and order.unit == event.unit
 
@@ -155,6 +196,9 @@ class Auditor:
             other = order.parent is not None and self.trained_with[order.parent] != order.params
             assert order.rebased or not other, f"{unit} does not know that its parent had other params"
         assert unit.trial not in self.failed, f"{unit} belongs to a failed trial"
+        assert unit.trial not in self.halted, f"{unit} belongs to a trial that a person stopped"
+        assert not self.idle, f"{unit} begins although the run is paused"
+        assert not self.over, f"{unit} begins although the run is about to end"
         self.attempts.add(order.attempt)
         self.leading[order.attempt] = leading
         self.outstanding[order.attempt] = order
@@ -166,6 +210,10 @@ class Auditor:
 
     def _told(self, action: TellSearch) -> None:
         report = action.report
+        assert action.heard == (report.ended or report.trial not in self.taken_over), f"{action} is for others"
+        if report.ended:
+            self.taken_over.add(report.trial)
+            return
         if report.failed:
             assert report.trial not in self.failed, f"{report.trial} failed twice"
             self.failed.add(report.trial)

@@ -15,7 +15,7 @@ from hadoop import jars
 from hadoop.cluster import HadoopCluster
 from kept_workers import KeptWorkers, one_environment, staying
 from side_by_side import check_dealt, deal
-from sparks import CLUSTER, SparkHouse, excuse
+from sparks import CLUSTER, SparkHouse, excuse, excuse_sockets
 from unwanted import unwanted
 
 if TYPE_CHECKING:
@@ -47,6 +47,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     check_dealt(session.config, session.items)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest reads which warnings a test ignores
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    excuse_sockets(item)
+    return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -72,6 +72,18 @@ def _session(master: str, settings: dict[str, str]) -> Any:
     return session
 
 
+_UNCLOSED = "ignore:unclosed <socket.socket:ResourceWarning"
+
+
+def excuse_sockets(item: Any) -> None:
+    """Where a session was used, a job of it may end at any time, and its socket is left to the collector then."""
+    import pytest
+
+    pyspark = sys.modules.get("pyspark")
+    if pyspark is not None and pyspark.SparkContext._gateway is not None:
+        item.add_marker(pytest.mark.filterwarnings(_UNCLOSED))
+
+
 def excuse(items: list[Any]) -> None:
     """PySpark 3.5 uses deprecated parts of Python and pandas, and leaves the sockets of `collect` to the collector.
 
@@ -81,7 +93,7 @@ def excuse(items: list[Any]) -> None:
 
     ignored = (
         "ignore:distutils Version classes are deprecated",
-        "ignore:unclosed <socket.socket:ResourceWarning",
+        _UNCLOSED,
         "ignore:is_datetime64tz_dtype is deprecated:DeprecationWarning",
         "ignore:PySpark does not yet fully support:FutureWarning",
         "ignore:The copy keyword is deprecated:DeprecationWarning",

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from fake_driver import beginning, ending
 from small_search import small_dataset
 
 from cerebro_spark.cleaning import DAY, clean
@@ -18,6 +19,7 @@ from cerebro_spark.data.loading.cache_root import DISK_VARIABLE, MEMORY_VARIABLE
 from cerebro_spark.data.partitioning.dataset_writer import new_token
 from cerebro_spark.doctor.machine import check_caches
 from cerebro_spark.errors import ConfigurationError, UntrustedCache
+from cerebro_spark.eventlog import EventLog
 from cerebro_spark.store.fsspec import FsspecStore
 from cerebro_spark.store.local import LocalStore
 from cerebro_spark.store.spooling import spool
@@ -169,3 +171,21 @@ def test_the_doctor_says_what_nobody_uses(dataset: Dataset, folders: dict[str, P
     assert list(folders[MEMORY_VARIABLE].glob("*/entry.json"))
     clean()
     assert list(check_caches()) == []
+
+
+def test_old_commands_to_a_run_that_is_done_go_and_others_stay(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    EventLog(store, "done").append(beginning(), ending())
+    EventLog(store, "waiting").append(beginning())
+    day = int(DAY * 1e9)
+    for run, age in (("done", 2 * day), ("done", 0), ("waiting", 2 * day), ("without a log", 2 * day)):
+        name = f"runs/{run}/mailbox/{time.time_ns() - age:020d}-c1.json"
+        store.write(name, b"{}")
+    before = [name for name in store.list() if "/mailbox/" in name]
+    found = [left for left in clean(store, dry_run=True) if "/mailbox/" in left.place]
+    assert [(left.bytes, left.what) for left in found] == [(2, "a command to a run that is done")]
+    assert found[0].place.startswith(f"{store.url.rstrip('/')}/runs/done/")
+    assert [name for name in store.list() if "/mailbox/" in name] == before
+    clean(store)
+    after = [name for name in store.list() if "/mailbox/" in name]
+    assert set(before) - set(after) == {found[0].place.removeprefix(f"{store.url.rstrip('/')}/")}

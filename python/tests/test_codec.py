@@ -85,7 +85,7 @@ def test_numbers_that_json_does_not_know(value: float) -> None:
 
 
 def test_every_event_has_a_name_and_frozen_fields() -> None:
-    assert set(EVENTS) == {kind.__name__ for kind in Event.__subclasses__()}
+    assert set(EVENTS) == {kind.__name__ for kind in [*Event.__subclasses__(), *WorkAdded.__subclasses__()]}
     assert all(dataclasses.fields(kind)[0].name == "at" for kind in EVENTS.values())
 
 

@@ -18,7 +18,12 @@ NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
 FLIGHTS = ["flights.py", "--rows", "10000", "--trials", "2", "--epochs", "1", "--out", "flights"]
 FMIN = ["hyperopt_fmin.py", "--max-evals", "4", "--epochs", "2"]
 EXAMPLES = [
-    pytest.param([*FLIGHTS, "--framework", "torch"], "'accuracy': 0.", marks=pytest.mark.jvm, id="flights-torch"),
+    pytest.param(
+        [*FLIGHTS, "--framework", "torch", "--dashboard", "on"],
+        "Dashboard: http://localhost:",
+        marks=pytest.mark.jvm,
+        id="flights-torch",
+    ),
     pytest.param(
         [*FLIGHTS, "--framework", "keras"], "'auc': 0.", marks=[pytest.mark.jvm, pytest.mark.rare], id="flights-keras"
     ),

@@ -17,19 +17,25 @@ PACKAGE = ROOT / "cerebro_spark"
 # parts of one layer do not import each other.
 LAYERS = [
     {"_version", "types", "errors", "user_modules"},
-    {"checks"},
-    {"events", "search", "store", "trainer"},
+    {"checks", "commands"},
+    {"actions"},
+    {"events", "relay", "search", "store", "trainer"},
     {"codec", "placement", "segments"},
-    {"scheduling", "data", "turns"},
-    {"dispatch", "eventlog", "hold", "timeline"},
+    {"scheduling", "data", "turns", "inbox", "command_views", "worker_view"},
+    {"logged_turns"},
+    {"dispatch", "eventlog", "following", "hold", "mailbox", "timeline"},
     {"scheduler", "gantt", "run_view"},
     {"backend", "outcomes"},
-    {"engine", "recipe"},
-    {"simulation", "replays", "progress"},
+    {"engine", "recipe", "dashboard"},
+    {"forecast", "progress", "replays", "simulation"},
+    {"driver"},
     {"runs"},
     {"result"},
+    {"live"},
     {"tune"},
     {"doctor", "cleaning"},
+    {"cli_options"},
+    {"cli_live"},
     {"cli"},
 ]
 HOMES = {
@@ -57,6 +63,9 @@ HOMES = {
     "matplotlib": {"gantt", "result"},
     "mlflow": {"tune.trackers"},
     "tensorboard": {"tune.trackers"},
+    "starlette": {"dashboard"},
+    "uvicorn": {"dashboard"},
+    "plotly": {"dashboard"},
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

@@ -16,9 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World
+from cerebro_spark.commands import Command
 from cerebro_spark.engine import Engine
 from cerebro_spark.eventlog import DiscardingLog
 from cerebro_spark.events import (
+    CommandAnswered,
+    CommandReceived,
     Event,
     PartitionLoaded,
     PartitionLost,
@@ -195,6 +198,32 @@ def test_the_bar_shows_units_trials_epochs_workers_and_the_best() -> None:
     assert re.search(
         r"^r1: 100%.* 3/3 .*units/s, 0 running, 1 done \| 1/1 epochs \| 1 worker \| best val_loss 0.25", last
     )
+
+
+def test_what_people_say_is_told_and_a_pause_is_seen(caplog: pytest.LogCaptureFixture) -> None:
+    stop, pause = Command("stop_trial", id="c1", by="ann", trial="t0"), Command("pause", id="c2")
+    said: list[Event] = [
+        CommandReceived(1.0, stop),
+        CommandAnswered(1.0, "c1", True, "trial t0 ends with its running unit"),
+        CommandReceived(1.0, pause),
+        CommandAnswered(1.0, "c2", True, "nothing new begins"),
+    ]
+    with caplog.at_level(logging.INFO, "cerebro_spark"):
+        last = shown(io.StringIO(), True, earlier=OPENING, more=said).split("\r")[-1]
+    assert last.startswith("r1, paused: ")
+    assert [record.getMessage() for record in caplog.records] == [
+        "trial t0 was taken from the search by a person",
+        "stop_trial by ann was done: trial t0 ends with its running unit",
+        "pause was done: nothing new begins",
+    ]
+
+
+def test_a_paused_run_that_is_resumed_says_what_it_waits_for(caplog: pytest.LogCaptureFixture) -> None:
+    pause: list[Event] = [CommandReceived(1.0, Command("pause", id="c1")), CommandAnswered(1.0, "c1", True, "done")]
+    shown(io.StringIO(), False, earlier=[*OPENING, *pause], more=[])
+    assert [record.getMessage() for record in caplog.records] == [
+        "run r1 is paused, and nothing begins before somebody unpauses it"
+    ]
 
 
 def test_a_bar_is_drawn_only_where_somebody_can_see_it_or_asked_for_it() -> None:

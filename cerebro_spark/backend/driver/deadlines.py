@@ -19,6 +19,7 @@ from cerebro_spark.events import (
     RunUnit,
     UnitFailed,
     UnitFinished,
+    UnitWithdrawn,
 )
 from cerebro_spark.types import PartitionId
 
@@ -89,9 +90,11 @@ class Deadlines:
         """Take notice of a message that may be the beginning or the end of an order."""
         match message:
             case UnitStarted(attempt=key) | LoadStarted(partition=key):
-                if key in handle.orders:
-                    handle.orders[key].began = handle.since = now
-            case UnitFinished(attempt=attempt) | UnitFailed(attempt=attempt):
+                for order in handle.orders.values():
+                    # An order whose first unit was withdrawn begins with another one.
+                    if order.key == key or (order.began is None and key in order.open):
+                        order.began = handle.since = now
+            case UnitFinished(attempt=attempt) | UnitFailed(attempt=attempt) | UnitWithdrawn(attempt=attempt):
                 handle.since = now
                 for order in [order for order in handle.orders.values() if attempt in order.open]:
                     order.open.discard(attempt)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import queue
+from dataclasses import dataclass
 
 from cerebro_spark.backend.wire.messages import TrialRehearsed
 from cerebro_spark.errors import BackendError
 from cerebro_spark.events import Event
 
-News = Event | TrialRehearsed
+
+@dataclass(frozen=True, slots=True)
+class WakeUp:
+    """Nothing happened at a worker, but whoever waits is wanted elsewhere."""
+
+
+News = Event | TrialRehearsed | WakeUp
 
 
 class EventQueue:

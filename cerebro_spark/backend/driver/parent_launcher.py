@@ -268,14 +268,20 @@ class ParentLauncher(Launcher):
         work.watcher.ended(work.handle)
 
     def _lost(self, peer: int, reason: str) -> None:
+        """Kill a parent that is gone. One that was told to end gets time: Spark warns of jobs that are killed."""
         with self._lock:
             lost = [parent for parent in self._parents if parent.peer == peer]
+            seconds = [_SECONDS_TO_END if parent.leaving else 0.0 for parent in lost]
             for parent in lost:
                 parent.leaving = True
                 parent.stop_timer()
-        for parent in lost:
+        for parent, wait in zip(lost, seconds, strict=True):
             # Not by the hub's own thread: it may take a while to reach a cluster.
-            threading.Thread(target=self._launcher.kill, args=(parent.handle,), daemon=True).start()
+            threading.Thread(target=self._kill_after, args=(parent.handle, wait), daemon=True).start()
+
+    def _kill_after(self, handle: WorkerHandle, seconds: float) -> None:
+        if not handle.ended.wait(seconds):
+            self._launcher.kill(handle)
 
     def _broken(self, reason: str) -> None:
         _log.warning("the driver's connection to parents of workers broke down: %s", reason)

@@ -98,7 +98,10 @@ class WorkerPool:
     def remove(self, handle: WorkerHandle) -> None:
         """End a worker whose connection is lost, and replace it if the run needs that; the lock is held."""
         self.handles.pop(handle.name, None)
-        self.do(self._launcher.kill, handle)
+        if handle.dismissed:
+            self.after(_SECONDS_TO_END, self._launcher.kill, handle)  # by then it has ended by itself, if it can
+        else:
+            self.do(self._launcher.kill, handle)
         # The place of a worker that was to leave anyway stays empty, unless no other is left to do its work.
         if not handle.dismissed and not (handle.leaving and self.handles):
             self.do(self._replace_lost, handle)

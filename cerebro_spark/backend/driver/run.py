@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from cerebro_spark.backend.driver.deadlines import Deadlines, PendingOrder
 from cerebro_spark.backend.driver.deletions import CheckpointDeleter
-from cerebro_spark.backend.driver.event_queue import EventQueue
+from cerebro_spark.backend.driver.event_queue import EventQueue, WakeUp
 from cerebro_spark.backend.driver.launcher import Launcher
 from cerebro_spark.backend.driver.pool import WorkerPool
 from cerebro_spark.backend.driver.rehearsal import Rehearsals
@@ -42,6 +42,8 @@ from cerebro_spark.events import (
     RunUnit,
     UnitFailed,
     UnitFinished,
+    UnitWithdrawn,
+    WithdrawUnit,
     WorkerJoined,
     WorkerLost,
     WorkerRetiring,
@@ -106,7 +108,7 @@ class RemoteRun:
         match action:
             case DeleteCheckpoint():
                 self._deleter.delete(action)
-            case LoadPartition() | DropPartition() | RunUnit() | RetireWorker() | LimitOrder():
+            case LoadPartition() | DropPartition() | RunUnit() | WithdrawUnit() | RetireWorker() | LimitOrder():
                 with self.pool.lock:
                     handle = self.pool.handles.get(action.worker)
                     if handle is not None and handle.peer is not None:
@@ -120,9 +122,14 @@ class RemoteRun:
                     self._give_up(handle, late)
                 patience = self._deadlines.wait(self._now())
             # Answers to rehearsals stay in the queue, and may come late.
-            events = [event for event in self._events.take(patience) if isinstance(event, Event)]
-            if events:
+            news = self._events.take(patience)
+            events = [event for event in news if isinstance(event, Event)]
+            if events or any(isinstance(one, WakeUp) for one in news):
                 return events
+
+    def wake(self) -> None:
+        """End the wait for events; see Backend."""
+        self._events.put(WakeUp())
 
     def close(self) -> None:
         """Stop all workers, and wait until nothing is left of them."""
@@ -152,7 +159,7 @@ class RemoteRun:
         self,
         handle: WorkerHandle,
         peer: int,
-        action: LoadPartition | DropPartition | RunUnit | RetireWorker | LimitOrder,
+        action: LoadPartition | DropPartition | RunUnit | WithdrawUnit | RetireWorker | LimitOrder,
     ) -> None:
         """Order something of a worker that is there; the lock is held."""
         if isinstance(action, LimitOrder):
@@ -230,13 +237,13 @@ class RemoteRun:
                 with self.pool.lock:
                     self._deadlines.note_report(handle, message, self._now())
                     handle.running = message.attempt if isinstance(message, UnitStarted) else handle.running
-            case PartitionLoaded() | PartitionLost() | UnitFinished() | UnitFailed():
+            case PartitionLoaded() | PartitionLost() | UnitFinished() | UnitFailed() | UnitWithdrawn():
                 self._note_event(handle, message)
 
     def _note_event(self, handle: WorkerHandle, event: WorkerEvent) -> None:
         if event.worker != handle.name:
             raise WireError(f"worker {handle.name} reports in the name of {event.worker!r}")
-        if isinstance(event, UnitFinished | UnitFailed):
+        if isinstance(event, UnitFinished | UnitFailed | UnitWithdrawn):
             self._deleter.note_report(event.attempt)
         with self.pool.lock:
             self._deadlines.note_report(handle, event, self._now())

@@ -21,6 +21,8 @@ from cerebro_spark.events import (
     RunUnit,
     UnitFailed,
     UnitFinished,
+    UnitWithdrawn,
+    WithdrawUnit,
 )
 from cerebro_spark.types import PartitionId, WorkerId
 
@@ -155,8 +157,8 @@ class WorkerEnded:
 
 
 ToParent = StartWorker | KillWorker | PrepareNext
-ToWorker = LoadPartition | DropPartition | RunUnit | RetireWorker | RehearseTrial | ToParent | Stop
-WorkerEvent = PartitionLoaded | PartitionLost | UnitFinished | UnitFailed
+ToWorker = LoadPartition | DropPartition | RunUnit | WithdrawUnit | RetireWorker | RehearseTrial | ToParent | Stop
+WorkerEvent = PartitionLoaded | PartitionLost | UnitFinished | UnitFailed | UnitWithdrawn
 FromParent = WorkerPrinted | WorkerEnded
 FromWorker = Hello | Heartbeat | OutputLine | UnitStarted | LoadStarted | TrialRehearsed | FromParent | WorkerEvent
 _TO_WORKER: dict[str, type] = {kind.__name__: kind for kind in get_args(ToWorker)}

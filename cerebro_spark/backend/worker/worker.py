@@ -11,6 +11,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.wire.messages import FromWorker, LoadStarted, RehearseTrial, Stop, ToWorker, TrialRehearsed
@@ -19,7 +20,16 @@ from cerebro_spark.backend.worker.rehearsal import rehearse
 from cerebro_spark.backend.worker.units import UNKNOWN_TIME, Parent, UnitRunner
 from cerebro_spark.data.loading.cache import Cache
 from cerebro_spark.errors import CerebroError
-from cerebro_spark.events import DropPartition, LoadPartition, PartitionLoaded, PartitionLost, RetireWorker, RunUnit
+from cerebro_spark.events import (
+    DropPartition,
+    LoadPartition,
+    PartitionLoaded,
+    PartitionLost,
+    RetireWorker,
+    RunUnit,
+    UnitWithdrawn,
+    WithdrawUnit,
+)
 from cerebro_spark.types import PartitionId, WorkerId
 
 
@@ -43,16 +53,31 @@ class Worker:
         self._cache = Cache(**job.cache)
         self._orders: queue.SimpleQueue[ToWorker] = queue.SimpleQueue()
         self._parents: dict[int, Future[Parent]] = {}
+        self._waiting: dict[int, RunUnit] = {}
+        """The units that were ordered and have not begun, by attempt. `_begin` guards what is in it."""
+        self._begin = threading.Lock()
         self._fetching = ThreadPoolExecutor(1, "fetch")
         self._abandoned = threading.Event()
         self._units = UnitRunner(name, job, self._cache, report, self._abandoned)
 
     def take(self, order: ToWorker) -> None:
         """Take an order; called by the listener. Fetching the checkpoint that a unit starts from begins at once."""
+        if isinstance(order, WithdrawUnit):
+            self._withdraw(order.attempt)
+            return
         for unit in order.members if isinstance(order, RunUnit) else ():
             if unit.parent is not None:
                 self._parents[unit.attempt] = self._fetching.submit(self._units.fetch, unit.parent)
+            with self._begin:
+                self._waiting[unit.attempt] = unit
         self._orders.put(order)
+
+    def _withdraw(self, attempt: int) -> None:
+        """Give back a unit, unless it has begun or is over: then it is reported as ever."""
+        with self._begin:
+            unit = self._waiting.pop(attempt, None)
+        if unit is not None:
+            self._report(UnitWithdrawn(UNKNOWN_TIME, self._name, unit.unit, attempt))
 
     def abandon(self) -> None:
         """Begin no other unit, and keep nothing: the driver is gone. Called by the listener."""
@@ -87,7 +112,17 @@ class Worker:
                 if order.number is not None:
                     self._report(TrialRehearsed(order.number, error))
 
-    def _run(self, order: RunUnit) -> None:
+    def _run(self, whole: RunUnit) -> None:
+        with self._begin:
+            left = [unit for unit in whole.members if self._waiting.pop(unit.attempt, None) is not None]
+        kept = {unit.attempt for unit in left}
+        for gone in whole.members:
+            if gone.attempt not in kept and gone.parent is not None:
+                self._parents.pop(gone.attempt).cancel()
+        if left:
+            self._run_all(replace(left[0], others=tuple(left[1:])))
+
+    def _run_all(self, order: RunUnit) -> None:
         mark_trials(*(unit.unit.trial for unit in order.members))
         parents = {unit.attempt: self._parents.pop(unit.attempt) for unit in order.members if unit.parent is not None}
         if order.others:

@@ -78,7 +78,7 @@ class Algorithm(Search):
         if report.trial not in self._numbers:
             return
         if report.failed:
-            self._leave(report.trial, failed=True)
+            self._leave(report.trial, failed=self._is_lost(report))
             return
         self._note(report, value_of(report, self.objective))
         awaited = self._awaited.get(report.trial, [])
@@ -108,6 +108,10 @@ class Algorithm(Search):
 
     def _left(self, trial: TrialId, failed: bool) -> None:
         """Take note of a trial that failed or was ended: it is never asked for again. An ended one may fail later."""
+
+    def _is_lost(self, report: Report) -> bool:
+        """Whether a trial that will not go on counts as failed. What a person ended counts by what it reported."""
+        return not report.ended
 
     # -- what a subclass may use
 

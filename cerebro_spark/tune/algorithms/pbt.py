@@ -140,6 +140,13 @@ class PBTAlgorithm(Algorithm):
         if self.standing(trial).epoch < self._epochs and trial not in self._gone:
             self._resting.append(trial)
 
+    def _is_lost(self, report: Report) -> bool:
+        """Whether a member counts as failed: also if a person ended it, as its checkpoints may go with it.
+
+        If it stayed, it would be the worst member for ever, and no other one would learn from the best.
+        """
+        return True
+
     def _left(self, trial: TrialId, failed: bool) -> None:
         """Forget a member that failed; others can still learn from one that was ended."""
         if failed:

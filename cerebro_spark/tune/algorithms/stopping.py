@@ -37,7 +37,7 @@ class Stopping(Search):
         patience: After how many epochs in a row without a new best value of its own a trial ends. Defaults to None:
             never.
         time_budget: The seconds of the run after which nothing is asked for; the epochs that have begun are finished.
-            Defaults to None: no limit.
+            They stand still while a person pauses the run. Defaults to None: no limit.
         target: The value that ends the run in the same way, as soon as a trial reaches it. Defaults to None: none.
 
     >>> from cerebro_spark.tune import hp

@@ -104,6 +104,45 @@ class FminSearch(LedSearch):
     def enough(self) -> bool:
         return self._stopped or self.timed_out()
 
+    # -- from a run that was interrupted to documents
+
+    def described(self, trial: TrialId) -> Mapping[str, Any]:
+        document = self._documents[trial]
+        return {"tid": document["tid"], "point": plain(base.spec_from_misc(document["misc"]))}
+
+    def remember(self, progress: TrialProgress, about: Mapping[str, Any]) -> bool:
+        """Take a document that is there, unless it is of another run; else make it anew from its point."""
+        tid, point = int(about["tid"]), dict(about["point"])
+        self._trials._ids.update(range(tid + 1))  # new documents get the numbers above
+        given = point in self._points
+        if given:
+            self._points.remove(point)
+        else:
+            self._rstate.integers(2**31 - 1)  # as it was drawn then: what is drawn next is new
+        document = self._known_document(tid, progress.trial)
+        if document is not None and document["state"] == base.JOB_STATE_DONE:
+            return True
+        if document is None:
+            self._trials.insert_trial_docs([point_document(tid, point, self._domain.params)])
+            document = next(doc for doc in reversed(self._trials._dynamic_trials) if doc["tid"] == tid)
+        document["misc"].pop("error", None)
+        document.update(state=base.JOB_STATE_RUNNING, refresh_time=coarse_utcnow())
+        self._documents[progress.trial] = document
+        if given:
+            self._pending[tid] = point
+        self._trials.refresh()
+        return False
+
+    def _known_document(self, tid: int, trial: TrialId) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = next((d for d in self._trials._dynamic_trials if d["tid"] == tid), None)
+        run = self.run_id if found is None else found["result"].get("run_id", self.run_id)
+        if run != self.run_id:
+            raise ConfigurationError(
+                f"these trials have {trial} of run {run} already, and run {self.run_id} has one too: go on with the"
+                " trials of that run, or with new ones"
+            )
+        return found
+
     # -- from reports to documents
 
     def finished(self, progress: TrialProgress) -> None:

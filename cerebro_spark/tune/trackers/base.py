@@ -120,6 +120,8 @@ class Tracking:
 
     def _report(self, report: Report) -> None:
         trial, error = report.trial, report.error
+        if report.ended:
+            return
         if error is not None:
             params = self._view.trials[trial].params
             self._tell(lambda tracker: tracker.failed(trial, params, error))

@@ -15,11 +15,19 @@ from cerebro_spark import hp
 from cerebro_spark.backend.driver.deadlines import Deadlines
 from cerebro_spark.backend.driver.workers import WorkerHandle
 from cerebro_spark.backend.job import Job
-from cerebro_spark.backend.wire.messages import Stop, UnitStarted, pack, unpack_order
+from cerebro_spark.backend.wire.messages import Stop, ToWorker, UnitStarted, pack, unpack_order
 from cerebro_spark.backend.worker.worker import Worker
 from cerebro_spark.errors import ConfigurationError, TrialFailed
 from cerebro_spark.eventlog import EventLog
-from cerebro_spark.events import LoadPartition, RunStarted, RunUnit, UnitFailed, UnitFinished
+from cerebro_spark.events import (
+    LoadPartition,
+    RunStarted,
+    RunUnit,
+    UnitFailed,
+    UnitFinished,
+    UnitWithdrawn,
+    WithdrawUnit,
+)
 from cerebro_spark.outcomes import view_of
 from cerebro_spark.store import paths
 from cerebro_spark.store.local import LocalStore
@@ -55,6 +63,61 @@ def test_a_clock_runs_until_the_last_of_them_is_reported() -> None:
     deadlines.note_report(handle, finished(2), 11.0)
     assert deadlines.overdue([handle], 1e9) == []
     assert handle.orders == {}
+
+
+def test_a_clock_runs_for_those_that_are_left_when_the_first_was_withdrawn() -> None:
+    deadlines, handle = Deadlines(grace=100.0), WorkerHandle("w0", peer=1)
+    deadlines.note_order(handle, unit_of(1, limit=10.0, others=(unit_of(2),)), 0.0)
+    deadlines.note_report(handle, UnitWithdrawn(0.0, "w0", Unit("t1", 1, "p0"), 1), 1.0)
+    deadlines.note_report(handle, UnitStarted(2), 5.0)
+    assert deadlines.overdue([handle], 14.9) == []
+    assert [late.key for _, late in deadlines.overdue([handle], 15.0)] == [1]
+    deadlines.note_report(handle, finished(2), 15.0)
+    assert handle.orders == {}
+
+
+class Recording:
+    """Stands for the runner of units: it notes what it is told, and what it was told while it was at that."""
+
+    def __init__(self, worker: Worker, meanwhile: Sequence[ToWorker]) -> None:
+        self._worker, self._meanwhile = worker, list(meanwhile)
+        self.ran: list[list[int]] = []
+
+    def fetch(self, parent: Checkpoint) -> bytes:
+        return b""
+
+    def run(self, order: RunUnit, parent: Any) -> None:
+        self.run_together(order, {})
+
+    def run_together(self, order: RunUnit, parents: Any) -> None:
+        self.ran.append([unit.attempt for unit in order.members])
+        while self._meanwhile:
+            self._worker.take(self._meanwhile.pop(0))
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_worker_gives_back_what_it_has_not_begun(tmp_path: Path) -> None:
+    dataset, said = small_dataset(tmp_path, partitions=1), list[Any]()
+    job = Job("r1", dataset.store, dataset, TrainerSpec(Hooks(torch_model_fn), framework="torch"))
+    worker = Worker("w0", job, said.append)
+    runner = Recording(worker, [WithdrawUnit("w0", attempt) for attempt in (1, 2, 5, 5, 77)])
+    worker._units = runner  # type: ignore[assignment]
+    parent = Checkpoint("t2", 1, 1, 0)
+    orders: list[ToWorker] = [
+        unit_of(1),
+        unit_of(2, parent=parent, others=(unit_of(3, parent=parent), unit_of(4))),
+        unit_of(5, parent=parent),
+        unit_of(6),
+        Stop(),
+    ]
+    for order in orders:
+        worker.take(order)
+    worker.work()
+    assert runner.ran == [[1], [3, 4], [6]]
+    assert [(report.unit.trial, report.attempt) for report in said] == [("t2", 2), ("t5", 5)]
+    assert all(isinstance(report, UnitWithdrawn) for report in said)
 
 
 class Measuring:

@@ -45,6 +45,8 @@ from cerebro_spark.events import (
     RunUnit,
     UnitFailed,
     UnitFinished,
+    UnitWithdrawn,
+    WithdrawUnit,
 )
 from cerebro_spark.types import CarriedFile, Checkpoint, Metrics, Unit
 
@@ -57,6 +59,7 @@ ORDERS: list[ToWorker] = [
     DropPartition("w0", "p0"),
     RunUnit("w0", UNIT, 7, PARAMS, PARENT, 3, METRICS, True, True, 60.0),
     RunUnit("w0", UNIT, 7, {}),
+    WithdrawUnit("w0", 7),
     RetireWorker("w0", 5.0),
     RehearseTrial(PARAMS, 3),
     RehearseTrial({}),
@@ -81,6 +84,7 @@ REPORTS: list[FromWorker] = [
     UnitFinished(0.0, "w0", UNIT, 7, 1.5, PARENT, METRICS, {"loss": float("inf")}, 0.5),
     UnitFinished(0.0, "w0", UNIT, 7, 1.5, metrics=Metrics(stored=CarriedFile("name", 9, "digest"))),
     UnitFailed(0.0, "w0", UNIT, 7, "broken", "store"),
+    UnitWithdrawn(0.0, "w0", UNIT, 7),
 ]
 
 

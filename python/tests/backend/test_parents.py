@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -60,6 +61,7 @@ class FakeLauncher(Launcher):
     def __init__(self) -> None:
         self.parents: list[FakeParent] = []
         self.killed: list[WorkerHandle] = []
+        self.was_killed = threading.Event()
         self.refuses = False
 
     def job_for(self, name: str, job: Job) -> Job:
@@ -73,6 +75,7 @@ class FakeLauncher(Launcher):
 
     def kill(self, handle: WorkerHandle) -> None:
         self.killed.append(handle)
+        self.was_killed.set()
 
 
 @dataclass
@@ -321,6 +324,41 @@ def test_a_job_that_is_too_large_for_a_message_goes_with_a_new_parent(
     launcher.launch(WorkerHandle("w1"), spec_of("w1"), Book())
     assert len(inner.parents) == 2
     assert isinstance(board.sent[-1][1], Stop)
+
+
+def test_a_parent_that_ends_as_it_was_told_is_not_killed(parts: Parts) -> None:
+    """Its connection closes before its process has ended. Spark would warn of a job that was killed."""
+    board, inner, launcher = parts
+    parent = joined(board, inner, launcher, spec_of("w0"))
+    launcher.end_idle()
+    assert board.listener is not None
+    board.listener.on_lost(7, "it hung up")
+    waiting = [thread for thread in threading.enumerate() if thread.name.endswith("(_kill_after)")]
+    assert inner.killed == []
+    parent.watcher.ended(parent.handle)
+    for thread in waiting:
+        thread.join()
+    assert inner.killed == []
+
+
+def test_a_parent_that_does_not_end_as_it_was_told_is_killed(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    board, inner, launcher = parts
+    monkeypatch.setattr("cerebro_spark.backend.driver.parent_launcher._SECONDS_TO_END", 0.01)
+    parent = joined(board, inner, launcher, spec_of("w0"))
+    launcher.end_idle()
+    assert board.listener is not None
+    board.listener.on_lost(7, "it hung up")
+    assert inner.was_killed.wait(60)
+    assert inner.killed == [parent.handle]
+
+
+def test_a_parent_that_is_lost_is_killed_at_once(parts: Parts) -> None:
+    board, inner, launcher = parts
+    parent = joined(board, inner, launcher, spec_of("w0"))
+    assert board.listener is not None
+    board.listener.on_lost(7, "it hung up")
+    assert inner.was_killed.wait(60)
+    assert inner.killed == [parent.handle]
 
 
 def test_a_parent_that_cannot_be_launched_is_forgotten(parts: Parts) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -47,6 +48,7 @@ class ThreadLauncher(Launcher):
         self._hello = hello
         self.jobs: list[Job] = []
         self.orders: list[tuple[str, ToWorker]] = []
+        self.killed: list[str] = []
 
     def job_for(self, name: str, job: Job) -> Job:
         return job
@@ -58,6 +60,7 @@ class ThreadLauncher(Launcher):
         threading.Thread(target=self._work, args=(handle, watcher), daemon=True).start()
 
     def kill(self, handle: WorkerHandle) -> None:
+        self.killed.append(handle.name)
         if handle.launched is not None:
             handle.launched.close()
 
@@ -231,6 +234,16 @@ def test_a_place_is_filled_again_after_a_while() -> None:
         gather(backend, WorkerJoined, 2)
         backend.submit(RetireWorker("w0", back_after=0.01))
         assert [event.worker for event in gather(backend, WorkerJoined, 1)] == ["w0.1"]
+
+
+def test_a_worker_that_was_told_to_go_is_not_killed_when_it_goes() -> None:
+    launcher = ThreadLauncher(answering)
+    with started(launcher) as backend:
+        gather(backend, WorkerJoined, 2)
+        backend.submit(RetireWorker("w0"))
+        while "w0" in backend.workers:  # until the driver has seen that it is gone
+            time.sleep(0.005)
+    assert launcher.killed == []
 
 
 def test_a_backend_that_is_not_running_says_so() -> None:

@@ -16,7 +16,9 @@ from benchmarks import __main__ as everything
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@pytest.mark.parametrize("name", ["__main__", "circumstances", "exact", "remote_bytes", "scaling"])
+@pytest.mark.parametrize(
+    "name", ["__main__", "circumstances", "click_to_stop", "exact", "forecast", "remote_bytes", "scaling"]
+)
 def test_examples(name: str) -> None:
     tried = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))
     assert tried.attempted

@@ -14,10 +14,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World
+from cerebro_spark.commands import Command
 from cerebro_spark.engine import Engine
 from cerebro_spark.errors import CerebroError, ConfigurationError, EventLogError, NotFoundInStore, TrialFailed
 from cerebro_spark.eventlog import EventLog
-from cerebro_spark.events import Event, RunStarted, Settings, UnitFailed, UnitFinished, WorkAdded, WorkerJoined
+from cerebro_spark.events import (
+    CommandAnswered,
+    CommandReceived,
+    Event,
+    RunStarted,
+    Settings,
+    UnitFailed,
+    UnitFinished,
+    WorkAdded,
+    WorkerJoined,
+    WorkerLost,
+)
 from cerebro_spark.outcomes import view_of
 from cerebro_spark.result import Result, load_result
 from cerebro_spark.result.listing import listed, read_view
@@ -207,6 +219,18 @@ def test_a_run_without_an_epoch_has_no_best_trial_yet() -> None:
     story.ask("t0", 2, lr=0.1)
     with pytest.raises(CerebroError, match="no best trial yet"):
         best_trial(story.view)
+
+
+def test_a_run_that_a_person_ended_before_an_epoch_is_not_to_be_resumed() -> None:
+    story = Story()
+    story.ask("t0", 2, lr=0.1)
+    story.events += [CommandReceived(0.0, Command("end", id="c1")), CommandAnswered(0.0, "c1", True, "it is over")]
+    story.events.append(WorkerLost(0.0, "w0", "gone"))
+    assert story.view.finished
+    with pytest.raises(CerebroError, match=r"run r1 is over and has no best trial: none of its 1 trials.*") as raised:
+        best_trial(story.view)
+    assert "resume" not in str(raised.value)
+    assert "start another one" in str(raised.value)
 
 
 def test_a_metric_that_nobody_measured_is_named_beside_those_that_were() -> None:

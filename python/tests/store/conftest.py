@@ -20,6 +20,7 @@ from cerebro_spark.store.hdfs import HdfsStore
 from cerebro_spark.store.local import LocalStore
 from cerebro_spark.store.retrying import RetryingStore
 
+S3_SERVER = Path(__file__).with_name("s3_server.py")
 _BUCKET = "contract"
 
 
@@ -131,13 +132,13 @@ def folder_store(request: pytest.FixtureRequest) -> Store:
 
 @pytest.fixture(scope="session")
 def s3_options() -> Iterator[dict[str, Any]]:
-    """A moto server with one bucket: its address and credentials, as options of an FsspecStore."""
+    """An S3 server with one bucket: its address and credentials, as options of an FsspecStore."""
     import s3fs
 
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        [sys.executable, str(S3_SERVER), str(port)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

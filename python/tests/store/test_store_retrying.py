@@ -33,6 +33,8 @@ from cerebro_spark.store.fsspec import FsspecStore
 from cerebro_spark.store.local import LocalStore
 from cerebro_spark.store.retrying import RetryingStore
 
+S3_SERVER = Path(__file__).with_name("s3_server.py")
+
 
 class Flaky(FsspecStore):
     """A memory store whose client fails at the next calls, before or after the server has done what it was asked."""
@@ -308,7 +310,7 @@ def test_no_patience_at_all_is_refused(tmp_path: Path) -> None:
 @contextmanager
 def moto(port: int) -> Iterator[subprocess.Popen[bytes]]:
     server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        [sys.executable, str(S3_SERVER), str(port)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

@@ -100,16 +100,24 @@ def test_members_are_shared_out_evenly(members: int, limit: int | None) -> None:
     assert limit is None or max(widths) <= limit
 
 
-def judge(monkeypatch: pytest.MonkeyPatch, single: float, by_width: dict[int, float]) -> TorchTrainer:
-    """A trainer whose steps take these times, after a bundle of 8."""
+def judge(monkeypatch: pytest.MonkeyPatch, single: float, by_width: dict[int, float]) -> tuple[TorchTrainer, list[int]]:
+    """A trainer whose steps take these times, after a bundle of 8, and the widths that were compared."""
     trainer = make_trainer(MODEL_FN, KIND)
     trainer.widths_are_tried = True
-    monkeypatch.setattr(trainer, "_compare", lambda *_: single)
+    compare, compared = trainer._compare, []
+
+    def note(stack: Any, states: Any, batches: Any) -> float:
+        compared.append(stack.width)
+        compare(stack, states, batches)
+        return single
+
+    monkeypatch.setattr(trainer, "_compare", note)
+    monkeypatch.setattr(trainer, "_time_single", lambda state, batches: single)
     monkeypatch.setattr(trainer, "_time", lambda stack, states: by_width[len(states)])
     members = [make_member(KIND, i, 1, 0, None) for i in range(8)]
     together = trainer.train_together(members)
     assert list(map(describe, together)) == list(map(describe, train_alone(make_trainer(MODEL_FN, KIND), members)))
-    return trainer
+    return trainer, compared
 
 
 @pytest.mark.parametrize(
@@ -123,15 +131,17 @@ def judge(monkeypatch: pytest.MonkeyPatch, single: float, by_width: dict[int, fl
 def test_the_fastest_width_is_used(
     monkeypatch: pytest.MonkeyPatch, single: float, by_width: dict[int, float], limit: int | None
 ) -> None:
-    trainer = judge(monkeypatch, single, by_width)
+    trainer, compared = judge(monkeypatch, single, by_width)
 
     assert [each.limit for key, each in trainer.structures.items() if key is not None] == [limit]
+    assert compared == [limit or 8], "the others are not used"
 
 
 def test_members_are_trained_alone_where_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = judge(monkeypatch, 0.5, {8: 1.0, 4: 2.0})
+    trainer, compared = judge(monkeypatch, 0.5, {8: 1.0, 4: 2.0})
 
     assert "a single step takes 500.000 ms, a stacked one 1000.000 ms a member" in reasons(trainer)[0]
+    assert compared == []
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
@@ -181,6 +191,29 @@ def test_sums_in_another_order_do_not_agree() -> None:
 
     assert agree("sum", lambda x: x.sum(1), torch.sum, [like], 3)
     assert not agree("backwards", backwards, torch.sum, [like], 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("size", [50, 800_000])  # the second: more than are drawn, for two members
+def test_what_is_tried_is_random_for_each_member_each_time(dtype: torch.dtype, size: int) -> None:
+    seen: list[torch.Tensor] = []
+
+    def noted(x: torch.Tensor) -> torch.Tensor:
+        seen.extend(x[:, :50].clone())
+        return x
+
+    def changed(x: torch.Tensor) -> torch.Tensor:
+        return noted(x).add_(1)  # what is tried does not change what is tried next
+
+    like = torch.empty(size, dtype=dtype)
+    key = ("noted", size, dtype)
+    assert not agree(key, changed, lambda x: x - 1, [like], 2)
+    assert agree((*key, "again"), noted, lambda x: x.clone(), [like], 2)
+    first, second, *rest = seen
+    assert torch.equal(first, rest[0])
+    assert torch.equal(second, rest[1])
+    assert len({tuple(each.tolist()) for each in rest}) == len(rest) == 6
+    assert all(abs(float(each.double().mean())) < 0.8 and 0.5 < float(each.double().std()) < 1.5 for each in rest)
 
 
 @settings(deadline=None, derandomize=True, max_examples=drawn(SIZES))

@@ -13,14 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated_fmin import LossyBackend, torch_fn
 from small_search import small_dataset
+from wild_runs import ListedLog
 
 from cerebro_spark import hp
+from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World
+from cerebro_spark.commands import Command
+from cerebro_spark.engine import Engine
 from cerebro_spark.errors import EventLogError, PreflightFailed
+from cerebro_spark.events import Event, Settings
 from cerebro_spark.search import Done
 from cerebro_spark.tune.options import TrainingOptions
 from cerebro_spark.tune.plugins.led import Absent, LedSearch, LedTraining, TrialProgress
 from cerebro_spark.tune.searches import GridSearch
-from cerebro_spark.types import Objective, Report, TrialId, Work
+from cerebro_spark.types import Objective, Partition, Report, TrialId, Work
 
 OBJECTIVE = Objective("val_loss", "min")
 
@@ -38,6 +43,17 @@ class Leader(LedSearch):
             return None
         self.left -= 1
         return f"t{self.left}", {"x": self.left}
+
+    def described(self, trial: TrialId) -> Mapping[str, Any]:
+        return {}
+
+    def remember(self, progress: TrialProgress, about: Mapping[str, Any]) -> bool:
+        self.left -= 1
+        return False
+
+    def remember_epoch(self, progress: TrialProgress, report: Report, value: float, goes_on: bool) -> None:
+        if not goes_on:
+            self._fate(progress, "pruned")
 
     def enough(self) -> bool:
         return len(self.fates) >= self.ends
@@ -112,6 +128,46 @@ def test_a_trial_is_over_when_all_its_epochs_are_known_in_whatever_order() -> No
     assert search.fates == {}
     search.tell(Report("t0", 1, {"val_loss": 0.25}))
     assert (course.best, course.best_epoch, search.fates) == (0.25, 1, {"t0": "finished"})
+
+
+class Hurried(Leader):
+    """Stops after a while."""
+
+    def __init__(self, timeout: float) -> None:
+        super().__init__(1, 2, True, 999, set())
+        self._timeout = timeout
+
+    def enough(self) -> bool:
+        return self.timed_out()
+
+
+def led(search: LedSearch, *commands: tuple[float, Command]) -> list[Event]:
+    """The log of a run of this search with these commands, in virtual time."""
+    log = ListedLog()
+    workers = [SimulatedWorker("w0"), SimulatedWorker("w1")]
+    backend = SimulatedBackend(workers, World(cost=lambda params: 1.0), 0, commands)
+    parts = (Partition("p0"), Partition("v0", "validation"))
+    Engine(search, Settings(parts, workers=2, objective=OBJECTIVE), backend, log).run()
+    return log.events
+
+
+def test_a_timeout_is_in_seconds_of_the_run_which_stand_still_while_it_is_paused() -> None:
+    plain, paused = Hurried(12.0), Hurried(12.0)
+    without = led(plain)
+    assert 12.0 <= without[-1].at < 15.0
+    events = led(paused, (3.1, Command("pause")), (503.1, Command("unpause")))
+    assert 511.0 <= events[-1].at < 516.0
+    assert abs(len(plain.fates) - len(paused.fates)) <= 1
+
+
+def test_a_timeout_counts_from_where_the_leader_is_first_asked() -> None:
+    search = Hurried(12.0)
+    search.tell(Report("t9", 1, {"val_loss": 1.0}, at=100.0))
+    assert isinstance(search.ask(), Work)
+    search.tell(Report("t998", 1, {"val_loss": 1.0}, at=111.9))
+    assert isinstance(search.ask(), Work)
+    search.tell(Report("t997", 1, {"val_loss": 1.0}, at=112.0))
+    assert search.ask() == Done()
 
 
 def test_a_leader_that_is_gone_is_named() -> None:

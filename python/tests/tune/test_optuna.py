@@ -264,9 +264,8 @@ def test_failed_trials_and_losses_that_are_no_numbers_are_told_as_failed(go: Opt
     assert any("no finite number" in error for error in errors)
 
 
-def test_after_a_timeout_what_is_under_way_comes_to_its_end(go: Optimize, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_timeout_what_is_under_way_comes_to_its_end(go: Optimize) -> None:
     backend = LossyBackend(parabola)
-    monkeypatch.setattr("cerebro_spark.tune.plugins.led.monotonic", backend.now)
     study = seeded()
     go(study, n_trials=None, timeout=20.0, backend=backend)
     assert len(study.trials) >= 4
@@ -341,9 +340,9 @@ def test_wrong_arguments(study: dict[str, Any], options: dict[str, Any], message
     assert made.trials == []
 
 
-def test_its_run_cannot_be_resumed_and_says_so(go: Optimize, tmp_path: Path) -> None:
+def test_its_run_is_not_resumed_without_it_and_says_so(go: Optimize, tmp_path: Path) -> None:
     result = go(seeded(), n_trials=2)
-    with pytest.raises(EventLogError, match=r"led by an Optuna study(.|\n)*another optimize"):
+    with pytest.raises(EventLogError, match=r"led by an Optuna study(.|\n)*call optimize again"):
         runs.resume(str(tmp_path), result.run_id, LossyBackend(parabola))
 
 

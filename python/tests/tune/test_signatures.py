@@ -41,8 +41,8 @@ def with_libraries() -> dict[str, tuple[Callable[..., Any], set[str]]]:
     of_optimize = {"study", "model_fn", "space", "data", "epochs", "n_trials", "timeout", "callbacks"}
     return {
         **{name: (getattr(cs, name), OF_SEARCHES | own) for name, own in SEARCHES.items()},
-        "CerebroTrials": (CerebroTrials, {"data", "epochs", "points_to_evaluate"}),
-        "optimize": (optimize, of_optimize | {"max_concurrent", "progress"}),
+        "CerebroTrials": (CerebroTrials, {"data", "epochs", "points_to_evaluate", "run_id"}),
+        "optimize": (optimize, of_optimize | {"max_concurrent", "progress", "run_id"}),
     }
 
 

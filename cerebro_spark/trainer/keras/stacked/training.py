@@ -104,6 +104,9 @@ class KerasBundling(Bundling[BuiltKerasModel, KerasMember, KerasStack]):
     def _make_stack(self, trace: StepTrace, states: Sequence[KerasMember]) -> KerasStack:
         return KerasStack(trace, len(states), self._find_varying(trace, states))
 
+    def _time_single(self, state: KerasMember, batches: Sequence[Tensors]) -> float:
+        return self._run_single(state, len(batches)).seconds
+
     def _compare(self, stack: KerasStack, states: Sequence[KerasMember], batches: Sequence[Tensors]) -> float:
         stack.fill(states)
         for number, batch in enumerate(batches):

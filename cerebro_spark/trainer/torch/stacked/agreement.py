@@ -7,11 +7,14 @@ numbers, members are computed one after another.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 
 _SEED, _TRIES = 13, 3
+# A prime: the numbers of members that are longer than this do not begin at the same place.
+_DRAWN = 1_048_573
 _known: dict[Any, bool] = {}
 
 
@@ -34,8 +37,8 @@ def agree(
     layouts = tuple((like.shape, like.stride(), like.dtype) for like in likes)
     whole = key, layouts, width, torch.get_num_threads()
     if whole not in _known:
-        generator = torch.Generator().manual_seed(_SEED)
-        tries = ([_make_random(like, width, generator) for like in likes] for _ in range(_TRIES))
+        numbers = _RandomNumbers()
+        tries = ([numbers.like(each, width) for each in likes] for _ in range(_TRIES))
         _known[whole] = all(_is_same(stacked, single, parts, width) for parts in tries)
     return _known[whole]
 
@@ -46,9 +49,31 @@ def _is_same(stacked: Any, single: Any, parts: Sequence[torch.Tensor], width: in
     return all(torch.equal(own, one) for own, one in zip(together, alone, strict=True))
 
 
-def _make_random(like: torch.Tensor, width: int, generator: torch.Generator) -> torch.Tensor:
-    """Return random numbers with a row a member, each in the layout of `like`."""
-    sizes = [1 if step == 0 else size for size, step in zip(like.shape, like.stride(), strict=True)]
-    length = 1 + sum((size - 1) * step for size, step in zip(sizes, like.stride(), strict=True))
-    made = torch.empty_strided((width, *sizes), (length, *like.stride()), dtype=like.dtype)
-    return made.normal_(generator=generator).expand(width, *like.shape)
+class _RandomNumbers:
+    """Gives copies of random numbers that were drawn once: drawing takes much longer than what is tried with them."""
+
+    def __init__(self) -> None:
+        self._given = 0
+
+    def like(self, like: torch.Tensor, width: int) -> torch.Tensor:
+        """Return random numbers with a row a member, each in the layout of `like`."""
+        sizes = [1 if step == 0 else size for size, step in zip(like.shape, like.stride(), strict=True)]
+        length = 1 + sum((size - 1) * step for size, step in zip(sizes, like.stride(), strict=True))
+        made = self._take(width * length, like.dtype)
+        return made.as_strided((width, *sizes), (length, *like.stride())).expand(width, *like.shape)
+
+    def _take(self, count: int, dtype: torch.dtype) -> torch.Tensor:
+        first, drawn = self._given % _DRAWN, _draw(dtype)
+        self._given += count
+        times = -(-(first + count) // _DRAWN)
+        source = drawn.repeat(times) if times > 1 else drawn
+        return source[first : first + count].clone()
+
+
+@cache
+def _draw(dtype: torch.dtype) -> torch.Tensor:
+    """Return the random numbers; all bits of each are random, whatever the dtype."""
+    if not dtype.is_floating_point:
+        raise ValueError(f"there are no random numbers of the kind {dtype}")
+    drawn = torch.empty(_DRAWN, dtype=torch.float64)
+    return drawn.normal_(generator=torch.Generator().manual_seed(_SEED)).to(dtype)

@@ -25,6 +25,8 @@ from cerebro_spark.types import DigestName, Metrics
 _KNOWN = 256
 # Batches that are compared with single steps, and batches that are timed.
 _COMPARED, _TIMED = 2, 4
+# Seconds after which two batches are enough to know how long a step takes.
+_LONG = 0.1
 # Half of the members must be that much faster: times of single steps vary.
 _FASTER = 0.9
 
@@ -150,6 +152,10 @@ class Bundling(FrameworkTrainer[M], Generic[M, S, K]):
     @abstractmethod
     def _make_stack(self, trace: Any, states: Sequence[S]) -> K:
         """Return a stack for members like these. Raises ValueError if they cannot be stacked."""
+
+    @abstractmethod
+    def _time_single(self, state: S, batches: Sequence[Tensors]) -> float:
+        """Return the time of the fastest single step of a member, on batches with a row for it alone."""
 
     @abstractmethod
     def _compare(self, stack: K, states: Sequence[S], batches: Sequence[Tensors]) -> float:
@@ -295,42 +301,52 @@ class Bundling(FrameworkTrainer[M], Generic[M, S, K]):
 
     def _judge(self, structure: Structure, states: Sequence[S]) -> None:
         """Find the fastest width: all members, half of them, and so on while that is clearly faster; or one."""
-        best, width = float("inf"), len(states)
+        best, width, chosen = float("inf"), len(states), len(states)
         while width > 1:
             seconds = self._time(self._find_stack(structure, states[:width]), states[:width])
             if seconds > _FASTER * best:
                 break
             structure.limit = None if width == len(states) else width
-            best, width = seconds, width // 2 if self.widths_are_tried else 1
-        structure.judged = True
-        if self.widths_are_tried and structure.single_seconds <= best:
-            alone, together = (f"{seconds * 1e3:.3f} ms" for seconds in (structure.single_seconds, best))
-            structure.refuse(f"a single step takes {alone}, a stacked one {together} a member")
+            best, chosen, width = seconds, width, width // 2 if self.widths_are_tried else 1
+        # First what is cheap to know: of large models a comparison takes long.
+        structure.note_single(self._time_single(states[0], self._load_batches(states[:1], _COMPARED)))
+        if not (self.widths_are_tried and structure.refuse_slower(best)):
+            self._find_compared(structure, states[:chosen])
+            structure.judged = True
+            if self.widths_are_tried:
+                structure.refuse_slower(best)
 
     def _time(self, stack: K, states: Sequence[S]) -> float:
         """Return the time of the fastest stacked step, a member. Afterwards the stack must be filled again."""
         stack.fill(states)
-        fastest = float("inf")
+        times: list[float] = []
         for number, batch in enumerate(self._load_batches(states, _TIMED)):
             began = time.perf_counter()
             stack.step(batch, states, number)
-            fastest = min(fastest, time.perf_counter() - began)
-        return fastest / stack.width
+            times.append(time.perf_counter() - began)
+            if number and sum(times) > _LONG:
+                break
+        return min(times) / stack.width
 
     def _find_stack(self, structure: Structure, states: Sequence[S]) -> K:
-        """Return a stack of this width. It is compared with single steps before it computes members of a new structure.
-
-        Raises ValueError that says what differs.
-        """
+        """Return a stack of this width, whose steps may not have been compared with single ones yet."""
         if structure.trace is None:
             raise ValueError("its step is not traced")
         key = self._mode_of(states[0]), len(states), self._find_varying(structure.trace, states)
         if key not in structure.stacks:
             structure.keep(key, self._make_stack(structure.trace, states))
         stack: K = structure.stacks[key]
+        return stack
+
+    def _find_compared(self, structure: Structure, states: Sequence[S]) -> K:
+        """Return a stack of this width. It is compared with single steps before it computes members of a new structure.
+
+        Raises ValueError that says what differs.
+        """
+        stack = self._find_stack(structure, states)
         if not {state.key for state in states} <= stack.compared:
             seconds = self._compare(stack, states, self._load_batches(states, _COMPARED))
-            structure.single_seconds = min(structure.single_seconds, seconds)
+            structure.note_single(seconds)
             stack.compared |= {state.key for state in states}
         return stack
 
@@ -343,7 +359,7 @@ class Bundling(FrameworkTrainer[M], Generic[M, S, K]):
 
     def _train_stack(self, states: Sequence[S], digest: DigestName) -> dict[int, Outcome]:
         """Train members as one stack; those that are not in the answer are to be trained alone."""
-        stack = self._find_stack(states[0].structure, states)
+        stack = self._find_compared(states[0].structure, states)
         began = time.perf_counter()
         stack.fill(states)
         seen = self._run_stack(stack, states)

@@ -38,6 +38,9 @@ class StackComparing(Bundling[BuiltTorchModel, MemberState, Stack]):
     ) -> None:
         """Take a step for each batch; `eagerly` even if the model has faster steps."""
 
+    def _time_single(self, state: MemberState, batches: Sequence[Tensors]) -> float:
+        return self._run_single(state, [{name: part[0] for name, part in batch.items()} for batch in batches]).seconds
+
     def _compare(self, stack: Stack, states: Sequence[MemberState], batches: Sequence[Tensors]) -> float:
         stack.fill(states)
         # Of copies: a step may change its batch in place.

@@ -18,7 +18,7 @@ class Structure:
     Attributes:
         name: What it is called in the log.
         trace: The traced step of one member; None before the first bundle.
-        stacks: Stacks that were compared with single steps, by the mode of their members and their width.
+        stacks: Stacks that were made, by the mode of their members and their width.
         reason: Why its members are trained one by one; None if they are stacked, or if that is not known yet.
         limit: The most members that are stacked; None for any number.
         judged: Whether it is known how many members are best stacked.
@@ -38,6 +38,22 @@ class Structure:
         self.reason, self.judged, self.trace = reason, True, None
         self.stacks.clear()
         _log.info("trials of %s are trained one by one: %s", self.name, reason)
+
+    def note_single(self, seconds: float) -> None:
+        """Take note of the time of a single step."""
+        self.single_seconds = min(self.single_seconds, seconds)
+
+    def refuse_slower(self, stacked: float) -> bool:
+        """Have its members trained one by one if stacked steps, which take so many seconds a member, are not faster.
+
+        >>> Structure("a model", single_seconds=0.5).refuse_slower(0.4)
+        False
+        """
+        slower = self.single_seconds <= stacked
+        if slower:
+            alone, together = (f"{seconds * 1e3:.3f} ms" for seconds in (self.single_seconds, stacked))
+            self.refuse(f"a single step takes {alone}, a stacked one {together} a member")
+        return slower
 
     def keep(self, key: Any, stack: Any) -> None:
         """Keep a stack. The oldest go if there are too many."""

@@ -1,0 +1,208 @@
+"""One run of a store, followed: its log, its driver's signs of life, its forecast. Any thread may ask it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from cerebro_spark.dashboard.json_values import dump, plain
+from cerebro_spark.dashboard.judging import OutcomesMissing
+from cerebro_spark.dashboard.run_index import RunIndex
+from cerebro_spark.dashboard.views.runs import Condition, Driver
+from cerebro_spark.errors import CerebroError, EventLogError, NotFoundInStore
+from cerebro_spark.following import LogFollower
+from cerebro_spark.hold import PATIENCE
+from cerebro_spark.store import paths
+from cerebro_spark.store.base import Store
+
+_log = logging.getLogger(__name__)
+_MOST_ANSWERS = 32
+_BEATS_EVERY = 5.0
+_LARGEST_FORECAST = 1 << 20
+
+
+class Stamp(NamedTuple):
+    """What of a run an answer was made from: answers with equal stamps are equal."""
+
+    generation: str
+    version: int
+    condition: Condition
+    forecast: str
+    sent: int
+
+
+class RunFeed:
+    """Reads a run when it is told to, and answers from what it has read.
+
+    `refresh` is called by one thread at a time: others that call it meanwhile return at once. Answers are made under a
+    lock, so they never see half a turn.
+
+    Args:
+        store: The store of the run.
+        run: The id of the run.
+        clock: Returns seconds, by which signs of life are judged. Defaults to the monotonic clock.
+    """
+
+    def __init__(self, store: Store, run: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.run = run
+        self.lock = threading.RLock()
+        self.index = RunIndex(run)
+        self.gone: str | None = None
+        self.read_at = float("-inf")
+        self.watched = False
+        self.forecast: dict[str, Any] | None = None
+        self._store = store
+        self._follower = LogFollower(store, run)
+        self._clock = clock
+        self._refreshing = threading.Lock()
+        self._reading = True
+        self._problem: str | None = None
+        self._broken = False
+        self._beats = _Beats(store, run, clock)
+        self._forecast_name = ""
+        self._answers: OrderedDict[object, tuple[Stamp, bytes]] = OrderedDict()
+
+    @property
+    def condition(self) -> Condition:
+        """How the run is, apart from what its log says."""
+        return Condition(self._beats.driver, self._reading, self._problem)
+
+    @property
+    def stamp(self) -> Stamp:
+        """Changes whenever an answer may change."""
+        index = self.index
+        return Stamp(index.generation, index.version, self.condition, self._forecast_name, len(index.commands))
+
+    @property
+    def known(self) -> bool:
+        """Whether the run has a log, as far as is known."""
+        return self.gone is None and (self.index.version > 0 or self._problem is not None)
+
+    @property
+    def reading(self) -> bool:
+        """Whether the log was not read to its end yet."""
+        return self._reading
+
+    def refresh(self, seconds: float = 1.0) -> bool:
+        """Read what is new.
+
+        Args:
+            seconds: After so much time the rest of a long log is left for the next call. Defaults to 1.0.
+
+        Returns:
+            Whether anything changed.
+        """
+        if self.gone is not None or not self._refreshing.acquire(blocking=False):
+            return False
+        try:
+            before = self.stamp
+            self._read_log(self._clock() + seconds)
+            self._look_around()
+            self.read_at = self._clock()
+            return self.stamp != before
+        finally:
+            self._refreshing.release()
+
+    def answer(self, key: object, make: Callable[[], dict[str, Any]]) -> bytes:
+        """The JSON of an answer, made anew only if something changed.
+
+        Args:
+            key: What is asked for, with all its arguments.
+            make: Makes the answer from this feed; it is called under the lock.
+        """
+        with self.lock:
+            stamp = self.stamp
+            known = self._answers.get(key)
+            if known is not None and known[0] == stamp:
+                self._answers.move_to_end(key)
+                return known[1]
+            head = {"generation": stamp.generation, "version": stamp.version, "from": 0}
+            data = dump({**head, **make()})
+            self._answers[key] = (stamp, data)
+            if len(self._answers) > _MOST_ANSWERS:
+                self._answers.popitem(last=False)
+            return data
+
+    def _read_log(self, until: float) -> None:
+        if self._broken:
+            return
+        try:
+            while turns := self._follower.read():
+                with self.lock:
+                    for turn in turns:
+                        self.index.apply(turn)
+                if self._clock() >= until:
+                    return
+            self._problem, self._reading = None, False
+        except NotFoundInStore as error:
+            self.gone = str(error)
+        except OutcomesMissing:
+            self._begin_again()
+        except CerebroError as error:
+            # A log that is damaged stays so; a store that fails may work again.
+            self._broken = isinstance(error, EventLogError) and "lacks event" not in str(error)
+            self._problem, self._reading = " ".join(str(error).split()), False
+
+    def _begin_again(self) -> None:
+        """Read the log from its start, by a scheduler that hears everything: an older version went on with it."""
+        with self.lock:
+            self.index = RunIndex(self.run, hears_all=True)
+            self._follower = LogFollower(self._store, self.run)
+            self._reading = True
+
+    def _look_around(self) -> None:
+        if self.index.view.finished:
+            return
+        try:
+            self._beats.look()
+            self._read_forecast()
+        except CerebroError as error:
+            _log.debug("run %s: no sign of its driver or forecast this time: %s", self.run, error)
+
+    def _read_forecast(self) -> None:
+        names = self._store.list(paths.forecasts(self.run))
+        newest = max(names, default="")
+        if not newest or newest == self._forecast_name:
+            return
+        try:
+            data = self._store.read(newest)
+            found = json.loads(data) if len(data) <= _LARGEST_FORECAST else None
+        except (NotFoundInStore, ValueError, RecursionError):  # the next one is there by now, or it is none
+            return
+        if isinstance(found, dict):
+            with self.lock:
+                self.forecast, self._forecast_name = plain(found), newest
+
+
+class _Beats:
+    """The signs of life of a run's drivers: a driver is alive while new ones come."""
+
+    def __init__(self, store: Store, run: str, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._folder = paths.beats(run)
+        self._clock = clock
+        self._looked = float("-inf")
+        self._names: frozenset[str] = frozenset()
+        self._changed = float("-inf")
+
+    @property
+    def driver(self) -> Driver:
+        """Whether there is a driver, as far as can be seen."""
+        if not self._names:
+            return "gone"
+        return "alive" if self._looked - self._changed < PATIENCE else "silent"
+
+    def look(self) -> None:
+        """Look for signs of life, unless that was just done."""
+        now = self._clock()
+        if now - self._looked < _BEATS_EVERY:
+            return
+        names = frozenset(self._store.list(self._folder))
+        if names - self._names:
+            self._changed = now
+        self._names, self._looked = names, now

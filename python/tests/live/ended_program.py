@@ -1,0 +1,44 @@
+"""A program that starts a run, or several, and comes to its end: `python ended_program.py done|failed|interrupted`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from fake_driver import FakeDriver, beginning
+
+from cerebro_spark.engine import Observer
+from cerebro_spark.errors import BackendError
+from cerebro_spark.live.run import Run
+from cerebro_spark.relay import Relay
+from cerebro_spark.store.opening import open_store
+
+last_line = threading.Event()
+
+
+def late(relay: Relay, observer: Observer) -> Any:
+    """Goes on after the program's last line; by then it still needs threads and pools."""
+    observer(beginning())
+    last_line.wait(60)
+    time.sleep(0.3)  # by then the interpreter shuts down; if it does not yet, the test sees less
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(print, "the run came to its end").result()
+    if sys.argv[1] == "failed":
+        raise BackendError("all workers are gone")
+    return "the result"
+
+
+def interrupted(relay: Relay, observer: Observer) -> Any:
+    main = threading.main_thread().ident
+    assert main is not None
+    threading.Timer(0.3, signal.pthread_kill, [main, signal.SIGINT]).start()
+    return FakeDriver()(relay, observer)
+
+
+Run(open_store("memory://x"), "r1", interrupted if sys.argv[1] == "interrupted" else late).start()
+print("the program came to its end", flush=True)
+last_line.set()
