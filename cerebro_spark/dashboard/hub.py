@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from cerebro_spark.dashboard.feeds import RunFeed, Stamp
 from cerebro_spark.dashboard.index import StoreIndex
@@ -64,7 +65,8 @@ class Hub:
         self._listing = asyncio.Lock()
         self._runs_wanted = float("-inf")
         self._wake = asyncio.Event()
-        self._refreshing: dict[str, asyncio.Lock] = {}
+        self._refreshing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By run, the lock of whoever reads it, as long as somebody does."""
         self._rows_behind = False
         self._closed = False
 
@@ -93,19 +95,29 @@ class Hub:
         Raises:
             NotFoundInStore: There is no such run.
         """
-        feed = self.index.feed(run)
-        self._asked[run] = self._clock()
-        self._wake.set()
-        if self._clock() - feed.read_at >= self.poll_seconds:
-            reading = asyncio.ensure_future(self._refresh(feed))
-            done, _ = await asyncio.wait({reading}, timeout=_STORE_SECONDS)
-            if not done and not feed.known:
-                raise StoreUnavailable(f"{self.index.store.url} does not answer: try again later")
+        feed = await self._read(run)
+        if feed.gone is not None:  # one may have been made in its place
+            feed = await self._read(run)
         if not feed.known:
             self.index.forget(feed)
             self._asked.pop(run, None)
             raise NotFoundInStore(f"there is no run {run!r:.80} in {self.index.store.url}")
         return feed
+
+    async def _read(self, run: str) -> RunFeed:
+        feed = self.index.feed(run)
+        self._asked[run] = self._clock()
+        self._wake.set()
+        if not self._is_fresh(feed):
+            reading = asyncio.ensure_future(self._refresh(feed))
+            done, _ = await asyncio.wait({reading}, timeout=_STORE_SECONDS)
+            if not done and not feed.known:
+                raise StoreUnavailable(f"{self.index.store.url} does not answer: try again later")
+        return feed
+
+    def _is_fresh(self, feed: RunFeed) -> bool:
+        """Whether it need not be read again. A run that was not there a moment ago may be there now."""
+        return feed.known and self._clock() - feed.read_at < self.poll_seconds
 
     async def runs(self) -> bytes:
         """The list of runs, as JSON."""
@@ -164,7 +176,6 @@ class Hub:
         for run in set(self._watched) - set(wanted):
             self._watched.pop(run).watched = False
             self._sent.pop(run, None)
-            self._refreshing.pop(run, None)
         for run in wanted:
             await self._safely(self._look(run), run)
         self._rows_behind = False
@@ -215,11 +226,10 @@ class Hub:
         lock = self._reading(feed.run)
         waited = lock.locked()
         async with lock:
-            if not (waited and self._clock() - feed.read_at < self.poll_seconds):
+            if not (waited and self._is_fresh(feed)):
                 await asyncio.to_thread(feed.refresh, _FIRST_ANSWER_SECONDS)
 
     def _reading(self, run: str) -> asyncio.Lock:
-        """The lock of whoever reads a run."""
         return self._refreshing.setdefault(run, asyncio.Lock())
 
     async def _publish(self, feed: RunFeed) -> None:

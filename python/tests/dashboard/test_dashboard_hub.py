@@ -124,6 +124,30 @@ def test_a_store_that_fails_is_asked_again() -> None:
     run(test)
 
 
+def test_a_run_that_begins_just_after_somebody_looked_is_there() -> None:
+    async def test(hub: Hub, store: Moody, clock: Clock) -> None:
+        with hub.subscribe("r1"):
+            await turn(hub, clock)
+            write(store, TURNS[:7])
+            assert (await hub.open("r1")).known
+
+    run(test)
+
+
+def test_a_run_that_was_made_anew_since_somebody_looked_is_there() -> None:
+    async def test(hub: Hub, store: Moody, clock: Clock) -> None:
+        write(store, TURNS, each=True)
+        before = (await hub.open("r1")).index
+        store.blobs.clear()
+        write(store, TURNS[:7])
+        clock.now += 1.0
+        after = await hub.open("r1")
+        assert after.known
+        assert after.index.version < before.version
+
+    run(test)
+
+
 def test_a_run_that_is_just_being_read_for_the_list_is_there_for_others() -> None:
     async def test(hub: Hub, store: Hesitant, clock: Clock) -> None:
         write(store, TURNS[:7])
