@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from cerebro_spark.command_views import CommandView, has_ended, is_paused, with_event
+from cerebro_spark.command_views import CommandView, has_ended, is_kill, is_paused, with_event
 from cerebro_spark.events import (
     CommandAnswered,
     CommandReceived,
     Event,
+    GatheringBegan,
     PartitionLoaded,
     PartitionLost,
     RunStarted,
@@ -107,6 +108,7 @@ class RunView:
         search_ended: Whether the search will ask for no more.
         finished: Whether the run is over.
         commands: What people told the run, by the ids of the commands, in their order.
+        killed: Whether a person killed the driver of the run, and no other has gone on with it since.
 
     >>> from cerebro_spark.types import Partition, Work
     >>> start = RunStarted(0.0, "r1", Settings((Partition("p0"),), workers=1))
@@ -133,6 +135,7 @@ class RunView:
     search_ended: bool = False
     finished: bool = False
     commands: Mapping[str, CommandView] = field(default_factory=dict)
+    killed: bool = False
     _works: dict[TrialId, list[Mapping[str, Any]]] = field(default_factory=dict)
     """The params of all Works of a trial; they take effect one after another."""
     _trained: dict[tuple[TrialId, int], Mapping[str, Any]] = field(default_factory=dict)
@@ -240,6 +243,8 @@ class RunView:
                 self.run, self.recipe, self.settings = event.run, event.recipe, event.settings
             case SearchEnded():
                 self.search_ended = True
+            case GatheringBegan():  # the first thing that another driver says
+                self.killed = False
 
     def _add_work(self, event: WorkAdded) -> None:
         work, source = event.work, event.work.warm_start
@@ -257,6 +262,8 @@ class RunView:
     def _hear(self, event: Event) -> None:
         self.commands = with_event(self.commands, event, self.wall_clock)
         self.search_ended = self.search_ended or has_ended(self.commands)
+        if isinstance(event, CommandAnswered) and is_kill(self.commands, event):
+            self.killed = True
 
     def _finish_unit(self, event: UnitFinished) -> None:
         params = self._end_unit(event.worker, event.attempt)
@@ -287,6 +294,7 @@ class RunView:
             self._assign(order)
         for load in outcome.loads:
             self._start_load(load)
+        self.timeline.note_retired(outcome.retired, self.now)
         for worker in outcome.retired:
             self._set_worker(worker, up=False, queue=(), loading=())
         self.finished = self.finished or outcome.finished

@@ -36,7 +36,7 @@ class UnitRow(NamedTuple):
 
 
 class Absence(NamedTuple):
-    """A time during which a worker was dead; `end` is None while it has not returned."""
+    """A time during which a worker was dead, or let go; `end` is None while it has not returned."""
 
     worker: WorkerId
     start: float
@@ -82,6 +82,12 @@ class Timeline:
             if outcome.counted:
                 self.add(event)
             self.note_orders(outcome.orders)
+            self.note_retired(outcome.retired, event.at)
+
+    def note_retired(self, workers: Sequence[WorkerId], at: float) -> None:
+        """Take notice of workers that were let go: they are no longer there, and nobody says that they are lost."""
+        for worker in workers:
+            self._leave(worker, at)
 
     def note_orders(self, orders: Sequence[UnitOrder]) -> None:
         """Take notice of units that are to run together."""
@@ -95,7 +101,7 @@ class Timeline:
         elif isinstance(event, WorkerJoined):
             self._joined(event)
         elif isinstance(event, WorkerLost):
-            self.absences.append(Absence(event.worker, event.at, None))
+            self._leave(event.worker, event.at)
 
     def utilisation(self) -> float:
         """The share of the time of live workers that went into units that count."""
@@ -117,6 +123,10 @@ class Timeline:
             self.units.append(
                 UnitRow(*event.unit, event.worker, host, *times, loss, event.attempt, event.width, bundle, event.steps)
             )
+
+    def _leave(self, worker: WorkerId, at: float) -> None:
+        if not any(absence.worker == worker and absence.end is None for absence in self.absences):
+            self.absences.append(Absence(worker, at, None))
 
     def _joined(self, event: WorkerJoined) -> None:
         self.joined.setdefault(event.worker, event.at)

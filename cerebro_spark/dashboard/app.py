@@ -121,10 +121,14 @@ class CommandRoute:
     async def post(self, request: Request) -> Response:
         """Send a command. The answer comes later, by the run's log."""
         feed, command = await self._read(request)
-        await asyncio.to_thread(self._send, feed.run, command)
-        with feed.lock:
-            row = feed.index.note_sent(command, self._clock())
-            return json_answer(dump({"command": commands([row])[0]}), 202)
+
+        def send() -> bytes:
+            self._send(feed.run, command)
+            with feed.lock:
+                row = feed.index.note_sent(command, self._clock())
+                return dump({"command": commands([row])[0]})
+
+        return json_answer(await asyncio.to_thread(send), 202)
 
     async def ask(self, request: Request) -> Response:
         """Ask what a command would change. The answer comes later, in a forecast."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -23,6 +24,7 @@ from cerebro_spark.store.base import Store
 _log = logging.getLogger(__name__)
 _MOST_ANSWERS = 32
 _BEATS_EVERY = 5.0
+_SILENT_SECONDS = 60.0
 _LARGEST_FORECAST = 1 << 20
 
 
@@ -65,7 +67,9 @@ class RunFeed:
         self._broken = False
         self._beats = _Beats(store, run, clock)
         self._forecast_name = ""
-        self._answers: OrderedDict[object, tuple[Stamp, bytes]] = OrderedDict()
+        self._answers: OrderedDict[object, bytes] = OrderedDict()
+        self._answered: Stamp | None = None
+        """What these answers were made from."""
 
     @property
     def condition(self) -> Condition:
@@ -82,6 +86,18 @@ class RunFeed:
     def known(self) -> bool:
         """Whether the run has a log, as far as is known."""
         return self.gone is None and (self.index.version > 0 or self._problem is not None)
+
+    @property
+    def stale_after(self) -> float:
+        """Seconds after which the run may be another way although its log is the same.
+
+        Its driver dies, or is heard of again; a store that failed is back.
+        """
+        if self.index.view.finished or self._broken or self.gone is not None:
+            return math.inf
+        if self._problem is not None:
+            return _BEATS_EVERY
+        return {"alive": _BEATS_EVERY, "silent": _SILENT_SECONDS, "gone": math.inf}[self._beats.driver]
 
     @property
     def reading(self) -> bool:
@@ -117,13 +133,16 @@ class RunFeed:
         """
         with self.lock:
             stamp = self.stamp
+            if stamp != self._answered:
+                self._answers.clear()
+                self._answered = stamp
             known = self._answers.get(key)
-            if known is not None and known[0] == stamp:
+            if known is not None:
                 self._answers.move_to_end(key)
-                return known[1]
+                return known
             head = {"generation": stamp.generation, "version": stamp.version, "from": 0}
             data = dump({**head, **make()})
-            self._answers[key] = (stamp, data)
+            self._answers[key] = data
             if len(self._answers) > _MOST_ANSWERS:
                 self._answers.popitem(last=False)
             return data
@@ -167,7 +186,11 @@ class RunFeed:
     def _read_forecast(self) -> None:
         names = self._store.list(paths.forecasts(self.run))
         newest = max(names, default="")
-        if not newest or newest == self._forecast_name:
+        if newest == self._forecast_name:
+            return
+        if not newest:  # another driver goes on, and what was foreseen before is void
+            with self.lock:
+                self.forecast, self._forecast_name = None, ""
             return
         try:
             data = self._store.read(newest)

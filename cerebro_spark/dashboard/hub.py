@@ -6,8 +6,9 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from cerebro_spark.dashboard.feeds import RunFeed, Stamp
@@ -27,6 +28,9 @@ _FIRST_ANSWER_SECONDS = 1.0
 _STORE_SECONDS = 5.0
 """For so long a request waits for the store; then it is answered from what is known."""
 _QUEUE = 16
+_READERS = 8
+"""How many threads read the store at once."""
+Result = TypeVar("Result")
 
 
 class News(NamedTuple):
@@ -59,6 +63,8 @@ class Hub:
         self._all_runs: set[Subscription] = set()
         self._asked: dict[str, float] = {}
         self._watched: dict[str, RunFeed] = {}
+        self._failed: set[str] = set()
+        """The runs whose last reading failed unexpectedly: they are tried again after a while, not at once."""
         self._sent: dict[str, Stamp] = {}
         self._sent_runs = b""
         self._listed = float("-inf")
@@ -68,6 +74,7 @@ class Hub:
         self._refreshing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By run, the lock of whoever reads it, as long as somebody does."""
         self._rows_behind = False
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="dashboard-store")
         self._closed = False
 
     @asynccontextmanager
@@ -80,6 +87,7 @@ class Hub:
             self.close()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+            self._readers.shutdown(wait=False, cancel_futures=True)
 
     def close(self) -> None:
         """End all streams, so that their connections can end."""
@@ -102,6 +110,7 @@ class Hub:
             self.index.forget(feed)
             self._asked.pop(run, None)
             raise NotFoundInStore(f"there is no run {run!r:.80} in {self.index.store.url}")
+        self.index.make_room(feed)
         return feed
 
     async def _read(self, run: str) -> RunFeed:
@@ -120,10 +129,19 @@ class Hub:
         return feed.known and self._clock() - feed.read_at < self.poll_seconds
 
     async def runs(self) -> bytes:
-        """The list of runs, as JSON."""
+        """The list of runs, as JSON; of a store that does not answer, as it was last.
+
+        Raises:
+            StoreUnavailable: The store has not answered yet.
+        """
         self._runs_wanted = self._clock()
         self._wake.set()
-        await self._list()
+        listing = asyncio.ensure_future(self._list())
+        done, _ = await asyncio.wait({listing}, timeout=_STORE_SECONDS)
+        if done:
+            listing.result()
+        elif self._listed == float("-inf"):
+            raise StoreUnavailable(f"{self.index.store.url} does not answer: try again later")
         return await asyncio.to_thread(lambda: dump(self.index.rows()))
 
     @contextmanager
@@ -147,8 +165,6 @@ class Hub:
         """The list of runs whenever it changes, for the length of a block."""
         client: Subscription = asyncio.Queue(_QUEUE)
         self._all_runs.add(client)
-        if self._sent_runs:
-            _put(client, News("runs", self._sent_runs))
         self._wake.set()
         if self._closed:
             _put(client, None)
@@ -169,13 +185,15 @@ class Hub:
 
     def _is_behind(self) -> bool:
         """Whether a long log is still being read for the first time: that need not wait."""
-        return self._rows_behind or any(feed.reading and feed.gone is None for feed in self._watched.values())
+        watched = (feed for run, feed in self._watched.items() if run not in self._failed)
+        return self._rows_behind or any(feed.reading and feed.gone is None for feed in watched)
 
     async def _turn(self) -> None:
         wanted = self._wanted()
         for run in set(self._watched) - set(wanted):
             self._watched.pop(run).watched = False
             self._sent.pop(run, None)
+            self._failed.discard(run)
         for run in wanted:
             await self._safely(self._look(run), run)
         self._rows_behind = False
@@ -194,7 +212,9 @@ class Hub:
     async def _look(self, run: str) -> None:
         feed = self._watched[run] = self.index.feed(run)
         feed.watched = True
+        self._failed.add(run)
         await self._refresh(feed)
+        self._failed.discard(run)
         await self._publish(feed)
 
     async def _turn_runs(self) -> None:
@@ -202,9 +222,8 @@ class Hub:
         unread = await asyncio.to_thread(self.index.unread)
         until = self._clock() + self.poll_seconds
         for run in unread:
-            async with self._reading(run):  # whoever asks for the run meanwhile waits: it would seem not to be there
-                read = await asyncio.to_thread(self.index.read_row, run, self.poll_seconds)
-            if not read or self._clock() >= until:
+            await self._safely(self._read_row(run), run)
+            if self._rows_behind or self._clock() >= until:
                 self._rows_behind = True
                 break
         if self._all_runs:
@@ -214,12 +233,21 @@ class Hub:
                 for client in self._all_runs:
                     _put(client, News("runs", data))
 
+    async def _read_row(self, run: str) -> None:
+        async with self._reading(run):  # whoever asks for the run meanwhile waits: it would seem not to be there
+            read = await self._from_store(lambda: self.index.read_row(run, self.poll_seconds))
+        self._rows_behind = self._rows_behind or not read
+
     async def _list(self) -> None:
         """Look which runs there are, unless that was just done."""
         async with self._listing:
             if self._clock() - self._listed >= _LIST_SECONDS:
-                await asyncio.to_thread(self.index.list_runs)
+                await self._from_store(self.index.list_runs)
                 self._listed = self._clock()
+
+    async def _from_store(self, read: Callable[[], Result]) -> Result:
+        """Read in a thread of its own kind: with a store that hangs, what is in memory is still answered."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, read)
 
     async def _refresh(self, feed: RunFeed) -> None:
         """Read what is new; whoever else wants that meanwhile waits for the same reading."""
@@ -227,7 +255,7 @@ class Hub:
         waited = lock.locked()
         async with lock:
             if not (waited and self._is_fresh(feed)):
-                await asyncio.to_thread(feed.refresh, _FIRST_ANSWER_SECONDS)
+                await self._from_store(lambda: feed.refresh(_FIRST_ANSWER_SECONDS))
 
     def _reading(self, run: str) -> asyncio.Lock:
         return self._refreshing.setdefault(run, asyncio.Lock())
@@ -246,7 +274,7 @@ class Hub:
             data, stamp = await asyncio.to_thread(_news, feed, since)
             _tell(clients, News("update", data))
         elif clients:  # nobody knows what they have: they look themselves
-            _tell(clients, hello(feed))
+            _tell(clients, await asyncio.to_thread(hello, feed))
         self._sent[feed.run] = stamp
 
     def _wanted(self) -> list[str]:

@@ -64,12 +64,19 @@ class StoreIndex:
             if self._feeds.get(feed.run) is feed:
                 del self._feeds[feed.run]
 
+    def _drop(self, feed: RunFeed) -> None:
+        """Forget a run that was deleted since it was listed."""
+        self.forget(feed)
+        with self._lock:
+            self._logs = {run: log for run, log in self._logs.items() if run != feed.run}
+            self._rows.pop(feed.run, None)
+
     def list_runs(self) -> None:
         """Look which runs there are, and which of their logs have grown."""
         logs: dict[str, tuple[int, str]] = {}
         for name in self.store.list(paths.RUNS):
             parts = name.split("/")
-            if len(parts) == 4 and parts[2] == "log":
+            if len(parts) == 4 and parts[2] == "log" and paths.is_id(parts[1]):  # a copy by hand may be called anything
                 count, _ = logs.get(parts[1], (0, ""))
                 logs[parts[1]] = (count + 1, name)
         with self._lock:
@@ -77,10 +84,14 @@ class StoreIndex:
             self._rows = {run: row for run, row in self._rows.items() if run in logs}
 
     def unread(self) -> list[str]:
-        """The runs whose logs were never read, or have grown since, the newest first."""
+        """The runs whose logs were never read, or have grown since, or that may be another way now; newest first."""
         with self._lock:
-            behind = [run for run, log in self._logs.items() if self._read_logs.get(run) != log]
+            behind = [run for run, log in self._logs.items() if self._read_logs.get(run) != log or self._is_due(run)]
         return sorted(behind, reverse=True)
+
+    def _is_due(self, run: str) -> bool:
+        feed = self._feeds.get(run)
+        return feed is not None and self._clock() - feed.read_at >= feed.stale_after
 
     def read_row(self, run: str, seconds: float = 1.0) -> bool:
         """Read what is new in a run, for its row; returns whether it is read to its end."""
@@ -88,14 +99,20 @@ class StoreIndex:
             log = self._logs.get(run)
         feed = self.feed(run)
         feed.refresh(seconds)
+        if feed.gone is not None:  # another one may have been made in its place
+            feed = self.feed(run)
+            feed.refresh(seconds)
+        if not feed.known:
+            self._drop(feed)
+            return True
         with feed.lock:
             row = run_row(feed.index, feed.condition)
-        whole = not feed.reading or feed.gone is not None
+        whole = not feed.reading
         with self._lock:
             self._rows[run] = row
             if whole and log is not None:
                 self._read_logs[run] = log
-        self._make_room(feed)
+        self.make_room(feed)
         return whole
 
     def rows(self) -> dict[str, Any]:
@@ -112,8 +129,8 @@ class StoreIndex:
         found.sort(key=lambda row: (row.get("started_clock") or float("inf"), row["run"]), reverse=True)
         return {"runs": found, "reading": sum(row["state"] == "reading" for row in found)}
 
-    def _make_room(self, kept: RunFeed) -> None:
-        """Forget the runs that nobody has asked for longest, if there is too much in memory."""
+    def make_room(self, kept: RunFeed) -> None:
+        """Forget the runs that nobody has asked for longest, if there is too much in memory; never this one."""
         with self._lock:
             total = sum(feed.index.version for feed in self._feeds.values())
             for run, feed in list(self._feeds.items()):

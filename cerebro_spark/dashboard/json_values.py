@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 _DEEPEST = 20
@@ -18,11 +18,6 @@ def finite(value: float | None) -> float | None:
     (0.5, None, None)
     """
     return value if value is not None and math.isfinite(value) else None
-
-
-def finite_all(values: Iterable[float]) -> list[float | None]:
-    """The same for many numbers."""
-    return [value if math.isfinite(value) else None for value in values]
 
 
 def plain(value: Any, depth: int = 0) -> Any:

@@ -9,6 +9,7 @@ from cerebro_spark.dashboard.feeds import RunFeed
 from cerebro_spark.errors import ConfigurationError
 
 _LONGEST = 1_000
+_LATEST = 1e12
 
 
 class Query:
@@ -39,7 +40,7 @@ class Query:
             value = float(text[:_LONGEST])
         except ValueError:
             value = math.nan
-        if not math.isfinite(value):
+        if not abs(value) <= _LATEST:
             raise ConfigurationError(f"`{name}` is {text[:40]!r}, but must be a number of seconds")
         return value
 

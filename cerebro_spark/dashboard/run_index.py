@@ -60,7 +60,7 @@ class RunIndex:
         changes: By trial, the version of its last change; the latest one last.
         notes: Notable events, in words.
         failures: What went wrong at workers.
-        errors: By trial, its newest failed units.
+        errors: By trial, its newest failed units, and how many there were of them in `failed_units`.
         works: By trial, what was asked of it.
         commands: By id, the commands to the run.
         tallies: By worker, what it did.
@@ -80,6 +80,7 @@ class RunIndex:
         self.notes: list[Note] = []
         self.failures: list[Failure] = []
         self.errors: dict[str, deque[UnitError]] = {}
+        self.failed_units: dict[str, int] = {}
         self.works: dict[str, list[AskedWork]] = {}
         self.commands: dict[str, CommandRow] = {}
         self.tallies: dict[str, WorkerTally] = {}
@@ -158,20 +159,29 @@ class RunIndex:
         words = describe_report(report)
         if words is not None:
             self._note(number, at, "TrialFailed" if words.level == "error" else "TrialEnded", words)
+            if report.failed:
+                self._compare_again()
             return
         self.points.append(self.view.epochs[report.trial, report.epoch])
         self.point_versions.append(number + 1)
         self.metrics.update(report.metrics)
-        self._compare(report)
+        self._compare(self.points[-1], len(self.points))
 
-    def _compare(self, report: Report) -> None:
+    def _compare(self, point: EpochRow, epochs: int) -> None:
         objective = self.view.objective
-        value = report.metrics.get(objective.metric) if objective else None
+        value = point.metrics.get(objective.metric) if objective else None
         if objective is None or value is None:
             return
         best = self.improvements[-1].value if self.improvements else float("nan")
         if objective.better(value, than=best):
-            self.improvements.append(Improvement(report.at, len(self.points), value))
+            self.improvements.append(Improvement(point.at, epochs, value))
+
+    def _compare_again(self) -> None:
+        """A trial failed: what it had reached does not count, as in `RunView.best`."""
+        self.improvements.clear()
+        for epochs, point in enumerate(self.points, 1):
+            if self.view.trials[point.trial].status != "failed":
+                self._compare(point, epochs)
 
     # -- events of which there are few
 
@@ -181,7 +191,8 @@ class RunIndex:
             case WorkAdded():
                 self._ask(number, event, outcome.counted)
             case UnitFailed():
-                self._fail_unit(event)
+                if outcome.counted:
+                    self._fail_unit(event)
             case CommandReceived():
                 self._receive(number, event)
             case CommandAnswered():
@@ -204,6 +215,7 @@ class RunIndex:
 
     def _fail_unit(self, event: UnitFailed) -> None:
         unit = event.unit
+        self.failed_units[unit.trial] = self.failed_units.get(unit.trial, 0) + 1
         self.failures.append(Failure(event.at, "unit", event.worker, unit.trial, first_line(event.error)))
         error = UnitError(event.at, event.worker, unit.epoch, unit.partition, event.blame, event.error[:_LONGEST_ERROR])
         self.errors.setdefault(unit.trial, deque(maxlen=_ERRORS_A_TRIAL)).append(error)

@@ -14,6 +14,7 @@ import hashlib
 import hmac
 import ipaddress
 import secrets
+import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -59,6 +60,11 @@ class Access:
         object.__setattr__(self, "allowed_hosts", tuple(_bare_host(host) for host in self.allowed_hosts))
 
     @property
+    def known_as(self) -> str:
+        """The name or address in its link: that of this machine, if it listens on all of its addresses."""
+        return socket.gethostname() if self.host in ("0.0.0.0", "::", "") else self.host
+
+    @property
     def cookie(self) -> str:
         """The name of the cookie. Servers on other ports of the same host have others."""
         return f"cerebro-spark-{self._derive('name')[:12]}"
@@ -86,7 +92,7 @@ class Access:
         host = _bare_host(header)
         if not host:
             return False
-        if host in LOOPBACK or host in self.allowed_hosts or host == _bare_host(self.host):
+        if host in LOOPBACK or host in self.allowed_hosts or host == _bare_host(self.known_as):
             return True
         # No name resolves to an address that is written out, so it cannot be a name of another site.
         return self.host not in LOOPBACK and _is_address(host)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import getpass
 import socket
 from collections.abc import Awaitable, Callable
@@ -30,12 +31,12 @@ class Served:
     """A server that listens."""
 
     server: uvicorn.Server
-    listening: socket.socket
+    listening: tuple[socket.socket, ...]
     access: Access
 
     @property
     def port(self) -> int:
-        return int(self.listening.getsockname()[1])
+        return int(self.listening[0].getsockname()[1])
 
     def link(self, run: str = "") -> str:
         """The address with the token, for the browser; of one run, if it is named."""
@@ -43,7 +44,7 @@ class Served:
 
     def run(self) -> None:
         """Serve until the process is told to stop."""
-        self.server.run(sockets=[self.listening])
+        self.server.run(sockets=[*self.listening])
 
     def stop(self) -> None:
         """Have `run`, in whatever thread, return soon."""
@@ -112,8 +113,7 @@ def link_of(access: Access, port: int, run: str = "") -> str:
     >>> link_of(Access(token="x" * 16), 8787, "r1")
     'http://127.0.0.1:8787/?token=xxxxxxxxxxxxxxxx&run=r1'
     """
-    host = socket.gethostname() if access.host in ("0.0.0.0", "::", "") else access.host
-    host = f"[{host}]" if ":" in host else host
+    host = f"[{access.known_as}]" if ":" in access.known_as else access.known_as
     about = f"&run={quote(run)}" if run else ""
     return f"http://{host}:{port}{access.base_path}/?token={quote(access.token)}{about}"
 
@@ -123,17 +123,32 @@ def is_open_to_others(access: Access) -> bool:
     return access.host not in LOOPBACK
 
 
-def _bound(host: str, port: int | None) -> socket.socket:
-    ports = range(PORT, PORT + _PORTS) if port is None else [port]
+def _bound(host: str, port: int | None) -> tuple[socket.socket, ...]:
+    ports = range(PORT, PORT + _PORTS) if port is None else [port] if port else [0] * _PORTS
     for number in ports:
         try:
-            return socket.create_server((host, number), family=_family(host), backlog=128)
+            return _bound_at(host, number)
         except (OSError, OverflowError) as error:
             trouble = error
     raise ConfigurationError(
         f"the dashboard cannot listen on {host}, port {port or f'{PORT} to {PORT + _PORTS - 1}'} ({trouble}): give"
         " another --port, 0 for any that is free"
     )
+
+
+def _bound_at(host: str, port: int) -> tuple[socket.socket, ...]:
+    """Listen; on the loopback, under both addresses that `localhost` may mean, so that nobody else gets the token."""
+    first = socket.create_server((host, port), family=_family(host), backlog=128)
+    if host not in LOOPBACK:
+        return (first,)
+    other = "::1" if first.family == socket.AF_INET else "127.0.0.1"
+    try:
+        return (first, socket.create_server((other, first.getsockname()[1]), family=_family(other), backlog=128))
+    except OSError as error:
+        if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):  # the machine has no such address
+            return (first,)
+        first.close()
+        raise
 
 
 def _family(host: str) -> socket.AddressFamily:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager
 
 from starlette.requests import Request
@@ -35,27 +35,32 @@ class Streams:
         """What changes in one run."""
         name = request.path_params["run"]
         feed = await self._hub.open(name)
-        return self._respond(self._hub.subscribe(name), [hello(feed)])
+        return self._respond(self._hub.subscribe(name), lambda: asyncio.to_thread(hello, feed))
 
     async def runs(self, request: Request) -> Response:
         """The list of runs, whenever it changes."""
-        first = News("runs", await self._hub.runs())
-        return self._respond(self._hub.subscribe_runs(), [first])
+        await self._hub.runs()  # an error is an answer of its own
 
-    def _respond(self, subscribing: AbstractContextManager[Subscription], first: list[News]) -> Response:
+        async def first() -> News:
+            return News("runs", await self._hub.runs())
+
+        return self._respond(self._hub.subscribe_runs(), first)
+
+    def _respond(
+        self, subscribing: AbstractContextManager[Subscription], first: Callable[[], Awaitable[News]]
+    ) -> Response:
         if self._open >= MOST_STREAMS:
             return Response(dump({"error": f"{MOST_STREAMS} pages watch already"}), 503, _HEADERS, "application/json")
         return StreamingResponse(self._stream(subscribing, first), 200, _HEADERS, "text/event-stream")
 
     async def _stream(
-        self, subscribing: AbstractContextManager[Subscription], first: list[News]
+        self, subscribing: AbstractContextManager[Subscription], first: Callable[[], Awaitable[News]]
     ) -> AsyncIterator[bytes]:
         self._open += 1
         try:
             with subscribing as client:
                 yield b"retry: 2000\n\n"
-                for news in first:
-                    yield as_event(news)
+                yield as_event(await first())  # as things are now: what comes later is in the subscription
                 while True:
                     try:
                         got = await asyncio.wait_for(client.get(), self._keep_alive)

@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple
 from cerebro_spark.commands import Command
 from cerebro_spark.dashboard.json_values import first_line
 from cerebro_spark.events import (
-    CommandAnswered,
     CommandReceived,
     Event,
     GatheringBegan,
@@ -64,8 +63,6 @@ def describe(event: Event, counted: bool = True) -> Words | None:
         case CommandReceived():
             by = f"{event.command.by}: " if event.command.by else ""
             return Words(f"{by}{command_words(event.command)}", trial=event.command.trial, worker=event.command.worker)
-        case CommandAnswered():
-            return Words("done") if event.done else Words(f"refused: {event.reason}", "warning")
         case _:
             return _of_worker(event)
 

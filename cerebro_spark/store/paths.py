@@ -33,6 +33,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _CHECKPOINT = re.compile(r"e\d{4,}-s\d{5,}-a\d+\.safetensors")
 _SEGMENT = re.compile(r"(\d{12,})(?:-(\d{12,}))?(?:\.([1-9]\d*))?\.jsonl")
 _LETTER = re.compile(rf"{RUNS}/([^/]+)/mailbox/(\d{{20}})-({_ID.pattern})\.json")
+_QUESTION = re.compile(rf"{RUNS}/([^/]+)/questions/(\d{{20}})-({_ID.pattern})\.json")
 
 
 class Segment(NamedTuple):
@@ -46,7 +47,7 @@ class Segment(NamedTuple):
 
 
 class Letter(NamedTuple):
-    """A file of a run's mailbox: when it was sent, in nanoseconds since 1970, and the id of the command in it."""
+    """A file with a command: when it was sent, in nanoseconds since 1970, and the id of the command in it."""
 
     name: str
     run: str
@@ -60,12 +61,21 @@ def check_id(identifier: str, what: str = "run id") -> str:
     >>> check_id("2026-11-15-churn")
     '2026-11-15-churn'
     """
-    if not isinstance(identifier, str) or not _ID.fullmatch(identifier) or len(identifier) > _LONGEST_ID:
+    if not isinstance(identifier, str) or not is_id(identifier):
         raise ConfigurationError(
             f"the {what} is {identifier!r}, but must be letters, digits, '.', '_' and '-', with a letter or digit"
             f" first, and at most {_LONGEST_ID} of them"
         )
     return identifier
+
+
+def is_id(name: str) -> bool:
+    """Whether `check_id` accepts a name.
+
+    >>> is_id("r1"), is_id("r1 copy"), is_id("_old")
+    (True, False, False)
+    """
+    return _ID.fullmatch(name) is not None and len(name) <= _LONGEST_ID
 
 
 def run_folder(run: str) -> str:
@@ -238,6 +248,16 @@ def question(run: str, asked_at: int, command: str) -> str:
     'runs/r1/questions/01800000000000000000-c0ffee.json'
     """
     return f"{questions(run)}/{asked_at:020d}-{check_id(command, 'command id')}.json"
+
+
+def read_question(name: str) -> Letter | None:
+    """The parts of the name of a question, or None if it is none.
+
+    >>> read_question("runs/r1/questions/01800000000000000000-c0ffee.json")[1:]
+    ('r1', 1800000000000000000, 'c0ffee')
+    """
+    found = _QUESTION.fullmatch(name)
+    return None if found is None else Letter(name, found[1], int(found[2]), found[3])
 
 
 def checkpoint_folder(run: str, trial: str | None = None) -> str:

@@ -106,7 +106,6 @@ def _units(index: RunIndex, found: NDArray[np.intp]) -> dict[str, Any]:
     lane_of = np.array([lanes.get(name, -1) for name in table.workers.names], int)
     return {
         "detail": "units",
-        "first": int(found[0]) if len(found) else len(table),
         "trial": [table.trials.names[number] for number in trials],
         "partition": list(table.partitions.names),
         "units": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from cerebro_spark.dashboard.json_values import finite, first_line, metrics, plain
@@ -62,6 +63,7 @@ def trial_page(index: RunIndex, trial: str) -> dict[str, Any]:
         "curves": _curves(index, trial),
         "units": _units(index, trial),
         "failures": [error._asdict() for error in index.errors.get(trial, ())],
+        "failed": index.failed_units.get(trial, 0),
     }
 
 
@@ -81,24 +83,27 @@ def _works(index: RunIndex, trial: str) -> list[dict[str, Any]]:
 def _ancestors(index: RunIndex, trial: str) -> list[dict[str, Any]]:
     """From whom it went on, from whom that one went on, and so on; a circle, as PBT makes them, ends it."""
     found: list[dict[str, Any]] = []
-    seen = {trial}
-    while (step := _origin(index, trial)) is not None and step["trial"] not in seen:
-        trial = step["trial"]
+    seen, until = {trial}, math.inf
+    while (step := _origin(index, trial, until)) is not None and step[0] not in seen:
+        trial, epoch, until = step
         seen.add(trial)
-        found.append(step)
+        found.append({"trial": trial, "epoch": epoch, "at": finite(until)})
     return found
 
 
-def _origin(index: RunIndex, trial: str) -> dict[str, Any] | None:
-    """The trial it was cloned from, or whose weights it took over last; without an epoch if it took no weights."""
-    parent = index.view.trials[trial].parent
-    if parent is None:
+def _origin(index: RunIndex, trial: str, until: float) -> tuple[str, int | None, float] | None:
+    """The trial it was cloned from, or whose weights it took over last before that time, the epoch, and when.
+
+    What it takes over later is not in what others have from it. There is no epoch if it took no weights.
+    """
+    works = [work for work in index.works.get(trial, ()) if work.counted and work.at < until]
+    for work in reversed(works):
+        if work.start is not None and work.start.trial != trial:
+            return work.start.trial, work.start.epoch, work.at
+    asked = index.commands.get(works[0].command) if works else None
+    if asked is None or asked.command.verb != "clone":
         return None
-    works = index.works.get(trial, [])
-    taken = [work for work in works if work.start is not None and work.start.trial == parent]
-    at = taken[-1].at if taken else works[0].at
-    epoch = taken[-1].start.epoch if taken and taken[-1].start else None
-    return {"trial": parent, "epoch": epoch, "at": finite(at)}
+    return asked.command.trial, None, works[0].at
 
 
 def _children(index: RunIndex, trial: str) -> list[dict[str, Any]]:

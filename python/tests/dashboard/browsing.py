@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 SCREENSHOTS = Path(__file__).resolve().parents[3] / "build" / "screenshots"
-PATIENCE_MS = 15_000
+PATIENCE_MS = 60_000
 # Tells the page's tests of everything that the policy refused.
 _LISTEN = """
 window.refused = [];
@@ -89,6 +89,22 @@ def _is_known(refused: str) -> bool:
 def wait_for_charts(page: Page) -> None:
     """Wait until the charts that can be seen are drawn."""
     page.locator(".plot .main-svg").first.wait_for()
+
+
+def wait_for_frames(page: Page) -> None:
+    """Wait until all that was to be drawn is drawn: for checks that something did not change."""
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def set_hidden(page: Page, hidden: bool) -> None:
+    """Make a page believe that its tab is hidden, or is shown again: a headless browser counts every page as shown."""
+    page.evaluate(
+        """(hidden) => {
+          Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
+          document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        hidden,
+    )
 
 
 def overflow(page: Page) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from made_up_run import CLOCK, TRACEBACK, MadeUpRun
+from made_up_run import CLOCK, ORIGINS, TRACEBACK, MadeUpRun
 from made_up_units import MadeUnit
 
 Json = dict[str, Any]
@@ -90,7 +90,6 @@ def _units(found: list[tuple[int, MadeUnit]]) -> Json:
     units = [unit for _, unit in found]
     return {
         "detail": "units",
-        "first": found[0][0] if found else 0,
         "trial": [f"t{name}" for name in names],
         "partition": [f"p{n}" for n in range(1 + max((unit.partition for unit in units), default=0))],
         "units": {
@@ -198,14 +197,14 @@ def trial(run: MadeUpRun, number: int) -> Json:
     failure = {"at": 4.0, "worker": "w1", "epoch": 2, "partition": "p1", "blame": "worker", "text": "disk is full"}
     names = ("auc", "loss", "val_auc", "val_loss")
     params = run.params[number]
-    source = {"trial": "t1", "epoch": 2} if number == 2 else None
+    source = {"trial": f"t{ORIGINS[number]}", "epoch": 2} if number in ORIGINS else None
     return {
         **head(run),
         "trial": run.trial(number),
         "error": TRACEBACK if failed else None,
         "works": [{"at": 0.0, "until": run.epochs, "params": params, "from": source, "counted": True}],
-        "ancestors": [{**source, "at": 3.0}] if source else [],
-        "children": [{"trial": "t2", "epoch": 2, "at": 3.0}] if number == 1 else [],
+        "ancestors": _ancestors(number),
+        "children": [{"trial": f"t{child}", "epoch": 2, "at": 3.0} for child, one in ORIGINS.items() if one == number],
         "curves": {
             "epoch": [epoch for epoch, _ in own],
             "at": [at for _, at in own],
@@ -227,9 +226,19 @@ def trial(run: MadeUpRun, number: int) -> Json:
             "steps": ["eager" for _ in units],
         },
         "failures": [{**failure, "text": TRACEBACK, "blame": "trial"}, failure] if failed else [],
+        "failed": 2 if failed else 0,
         "events": [event for event in run.events if event["trial"] == f"t{number}"],
         "commands": [one for one in run.commands.values() if one["trial"] == f"t{number}"],
     }
+
+
+def _ancestors(number: int) -> list[Json]:
+    """From whom a trial was cloned, the nearest first."""
+    found: list[Json] = []
+    while number in ORIGINS:
+        number = ORIGINS[number]
+        found.append({"trial": f"t{number}", "epoch": 2, "at": 3.0})
+    return found
 
 
 def compared(run: MadeUpRun) -> Json:

@@ -13,6 +13,8 @@ from made_up_units import MadeUnit, rotation, schedule
 RUN = "20261116-101500-ab12cd"
 OLDER = "20261115-090000-77aa01"
 CLOCK = 1_794_822_900.0
+# Whose clone a trial is.
+ORIGINS = {2: 1, 4: 2}
 TRACEBACK = """Traceback (most recent call last):
   File "model.py", line 12, in model_fn
     return build(params["hidden"])
@@ -141,6 +143,10 @@ class MadeUpRun:
                 "worker": None if worker is None else f"w{worker}",
             }
         )
+
+    def happen(self, text: str) -> None:
+        """Log an event that changes nothing."""
+        self._note("Note", text)
 
     def take(self, command: Json) -> Json:
         """Write a command down as the server does."""
@@ -277,7 +283,7 @@ class MadeUpRun:
             "best_value": None if best is None else self.value(number, best, "val_auc"),
             "metrics": self.metrics(number, last) if own else {},
             "best_metrics": {} if best is None else self.metrics(number, best),
-            "parent": "t1" if number == 2 else None,
+            "parent": f"t{ORIGINS[number]}" if number in ORIGINS else None,
             "by_command": number == 2,
             "error": TRACEBACK.splitlines()[-1] if number == self.failing else None,
         }

@@ -80,6 +80,10 @@ class MadeUpServer(ThreadingHTTPServer):
                 if wanted == name:
                     mailbox.put((kind, data))
 
+    def list_runs(self) -> None:
+        """Send the list of runs to who listens to all of them."""
+        self.tell("", "runs", {"runs": [run.row() for run in self.runs.values()], "reading": 0})
+
     def drop_listeners(self) -> None:
         """End all streams, as a server that stops does."""
         with self.lock:
@@ -138,10 +142,17 @@ class Handler(BaseHTTPRequestHandler):
         if steps == ["runs"]:
             return self._json({"runs": [run.row() for run in runs.values()], "reading": 0})
         if steps == ["compare"]:
-            return self._json({"runs": [answers.compared(runs[name]) for name in lists["run"]]})
+            return self._compare(lists["run"])
         if steps[1] not in runs:
             return self._json({"error": f"there is no run {steps[1]!r} in this store"}, 404)
         return self._of_run(runs[steps[1]], steps[2:], query)
+
+    def _compare(self, names: list[str]) -> None:
+        runs = self.server.runs
+        missing = [name for name in names if name not in runs]
+        if missing:
+            return self._json({"error": f"there is no run {missing[0]!r} in this store"}, 404)
+        return self._json({"runs": [answers.compared(runs[name]) for name in names]})
 
     def _of_run(self, run: MadeUpRun, steps: list[str], query: dict[str, str]) -> None:
         since = int(query.get("since", 0))

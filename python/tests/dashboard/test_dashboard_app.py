@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from dashboard_clients import client_of, until
 from dashboard_runs import HOSTILE, commanded, small_turns, write
 
 from cerebro_spark.commands import Command
+from cerebro_spark.dashboard.security import RateLimit
 from cerebro_spark.dashboard.sending import mailbox_asker, mailbox_sender, parse_command
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.store import paths
@@ -140,6 +143,22 @@ def test_the_forecast_is_the_newest_one_and_never_more_than_json(store: LocalSto
         assert client.get("api/runs/r2/forecast").json()["forecast"] is None
 
 
+def test_what_an_earlier_driver_foresaw_is_not_shown_of_the_next_one(store: LocalStore) -> None:
+    write(store, small_turns()[:7], "r2")
+    first = "runs/r2/forecasts/000000000001.json"
+    store.write(first, b'{"done_at": 1.0}')
+
+    def shown(right: Callable[[Any], bool]) -> Any:
+        return until(lambda: client.get("api/runs/r2/forecast").json()["forecast"], right)
+
+    with client_of(store) as client:
+        assert shown(bool) == {"done_at": 1.0}
+        store.delete(first)
+        assert shown(lambda forecast: forecast is None) is None
+        store.write(first, b'{"done_at": 3.0}')
+        assert shown(bool) == {"done_at": 3.0}
+
+
 def test_nothing_but_a_pages_own_files_is_served(store: LocalStore, tmp_path: Path) -> None:
     with client_of(store) as client:
         for name in ("../app.py", "..%2fapp.py", "%2e%2e/app.py", "/etc/passwd", "....//app.py", "app.py", "%00"):
@@ -226,7 +245,8 @@ def test_a_run_that_is_over_takes_no_commands(store: LocalStore) -> None:
     assert sent == []
 
 
-def test_commands_have_limits(store: LocalStore) -> None:
+def test_commands_have_limits(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cerebro_spark.dashboard.app.RateLimit", partial(RateLimit, clock=lambda: 0.0))
     write(store, small_turns()[:7], "r2")
     sent: list[tuple[str, Command]] = []
     with client_of(store, sent) as client:

@@ -6,81 +6,18 @@ import asyncio
 import itertools
 import json
 import threading
-from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from dashboard_runs import small_turns, write
-from stepping import Memory
+from hubs import Clock, Hesitant, Moody, drained, run, turn
 
-from cerebro_spark.dashboard.hub import Hub, News, Subscription
-from cerebro_spark.dashboard.index import StoreIndex
-from cerebro_spark.errors import NotFoundInStore, StoreError
+from cerebro_spark.dashboard.hub import Hub
+from cerebro_spark.dashboard.streaming import Streams
+from cerebro_spark.errors import NotFoundInStore, StoreUnavailable
 
 TURNS = small_turns()
-
-
-class Moody(Memory):
-    """A store that fails when it is told to, and counts listings."""
-
-    failing = False
-    listed = 0
-
-    def list(self, folder: str = "") -> list[str]:
-        self.listed += 1
-        if self.failing:
-            raise StoreError("no route to host")
-        return super().list(folder)
-
-
-class Hesitant(Moody):
-    """A store that does not answer its first reader until it is told to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked, self.go = threading.Event(), threading.Event()
-
-    def read(self, name: str) -> bytes:
-        if not self.asked.is_set():
-            self.asked.set()
-            assert self.go.wait(20)
-        return super().read(name)
-
-
-class Clock:
-    """Stands still until it is moved on."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def run(
-    test: Callable[[Hub, Any, Clock], Awaitable[None]], make_store: Callable[[], Moody] = Moody, **settings: Any
-) -> None:
-    async def main() -> None:
-        store, clock = make_store(), Clock()
-        hub = Hub(StoreIndex(store, clock=clock, **settings), poll_seconds=0.01, clock=clock)
-        await asyncio.wait_for(_as_coroutine(test(hub, store, clock)), 30)
-
-    asyncio.run(main())
-
-
-async def _as_coroutine(work: Awaitable[None]) -> None:
-    await work
-
-
-async def turn(hub: Hub, clock: Clock) -> None:
-    clock.now += 1.0
-    await hub._turn()
-
-
-def drained(client: Subscription) -> list[News | None]:
-    found = []
-    while not client.empty():
-        found.append(client.get_nowait())
-    return found
 
 
 def test_news_come_once_to_everybody() -> None:
@@ -260,8 +197,10 @@ def test_memory_stays_bounded_and_forgotten_runs_are_still_listed() -> None:
         assert last is not None
         assert [row["state"] for row in json.loads(last.data)["runs"]] == ["finished"] * 5
         assert len(hub.index._feeds) < 5
-        again = await hub.open("r0")
-        assert again.index.view.finished
+        for number in range(5):
+            clock.now += 1.0
+            assert (await hub.open(f"r{number}")).index.view.finished
+        assert len(hub.index._feeds) < 5, "also when nobody looks at the list"
 
     events = sum(len(turn.events) for turn in TURNS)
     run(test, most_events=2 * events)
@@ -279,6 +218,7 @@ def test_a_failure_at_one_run_stops_no_other(caplog: pytest.LogCaptureFixture) -
         with hub.subscribe("r1"), hub.subscribe("r2") as other:
             await turn(hub, clock)
             assert drained(other)
+            assert not hub._is_behind(), "it is not tried again without a rest"
 
     run(test)
     assert "a bug" in caplog.text
@@ -302,3 +242,52 @@ def test_a_long_log_is_read_without_a_rest_and_a_deleted_run_does_not_keep_it_aw
             assert not hub._is_behind()
 
     run(test)
+
+
+def test_what_comes_before_a_stream_begins_is_in_its_first_words() -> None:
+    async def test(hub: Hub, store: Moody, clock: Clock) -> None:
+        log = write(store, TURNS[:7])
+        asked: Any = SimpleNamespace(path_params={"run": "r1"})
+        answer: Any = await Streams(hub).run(asked)
+        log.append(*TURNS[7:])
+        await turn(hub, clock)
+        chunks = answer.body_iterator
+        first = [await anext(chunks), await anext(chunks)][1]
+        assert json.loads(first.partition(b"data: ")[2])["version"] == sum(len(one.events) for one in TURNS)
+        await chunks.aclose()
+
+    run(test)
+
+
+class Stuck(Moody):
+    """A store whose listings of runs wait until they are let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = threading.Event()
+        self.go.set()
+
+    def list(self, folder: str = "") -> list[str]:
+        assert self.go.wait(60)
+        return super().list(folder)
+
+
+def test_a_store_that_hangs_holds_no_answer_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cerebro_spark.dashboard.hub._STORE_SECONDS", 0.05)
+
+    async def test(hub: Hub, store: Stuck, clock: Clock) -> None:
+        write(store, TURNS)
+        store.go.clear()
+        with pytest.raises(StoreUnavailable, match="does not answer"):
+            await hub.runs()
+        store.go.set()
+        await hub._turn_runs()
+        store.go.clear()
+        clock.now += 60.0
+        try:
+            assert [row["run"] for row in json.loads(await hub.runs())["runs"]] == ["r1"], "as it was last"
+            assert (await hub.open("r1")).known
+        finally:
+            store.go.set()
+
+    run(test, Stuck)

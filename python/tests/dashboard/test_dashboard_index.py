@@ -16,6 +16,7 @@ from wild_runs import Trouble
 from cerebro_spark.commands import Command
 from cerebro_spark.dashboard.json_values import dump, first_line, plain
 from cerebro_spark.dashboard.judging import OutcomesMissing
+from cerebro_spark.dashboard.records import AskedWork
 from cerebro_spark.dashboard.run_index import RunIndex
 from cerebro_spark.dashboard.views.compare import compared
 from cerebro_spark.dashboard.views.curves import curves
@@ -29,6 +30,7 @@ from cerebro_spark.errors import EventLogError
 from cerebro_spark.events import WorkerLost
 from cerebro_spark.outcomes import view_of
 from cerebro_spark.turns import Turn
+from cerebro_spark.types import Checkpoint
 
 ALIVE = Condition("alive")
 
@@ -234,6 +236,34 @@ def test_lineage_goes_both_ways() -> None:
     assert found
 
 
+def test_what_a_trial_took_over_later_is_not_in_what_others_have_from_it() -> None:
+    """As PBT does it: t2 takes the weights of t1, and t1 those of t0 after that."""
+    index = indexed(small_turns())
+    index.works = {
+        trial: [AskedWork(0.0, 3, {}, None, True, ""), *taken]
+        for trial, taken in {
+            "t0": [],
+            "t1": [AskedWork(9.0, 9, {}, Checkpoint("t0", 6, 1, 1), True, "")],
+            "t2": [AskedWork(5.0, 6, {}, Checkpoint("t1", 2, 1, 1), True, "")],
+        }.items()
+    }
+
+    def ancestors(trial: str) -> list[tuple[str, int]]:
+        return [(one["trial"], one["epoch"]) for one in trial_page(index, trial)["ancestors"]]
+
+    assert [ancestors(trial) for trial in ("t0", "t1", "t2")] == [[], [("t0", 6)], [("t1", 2)]]
+    index.works["t1"][1] = index.works["t1"][1]._replace(at=4.0)
+    assert ancestors("t2") == [("t1", 2), ("t0", 6)]
+
+
+def test_a_clone_that_began_anew_has_its_origin() -> None:
+    command = Command("clone", trial="t0", params={"lr": 1.0}, warm_start=False, epochs=1)
+    index = indexed(commanded_turns((3.0, command)))
+    (clone,) = [trial for trial, works in index.works.items() if works[0].command]
+    assert [(one["trial"], one["epoch"]) for one in trial_page(index, clone)["ancestors"]] == [("t0", None)]
+    assert clone in [child["trial"] for child in trial_page(index, "t0")["children"]]
+
+
 def test_a_window_of_the_chart_has_the_units_that_run_in_it() -> None:
     index = indexed(small_turns(trials=4))
     rows = index.units.rows
@@ -290,6 +320,37 @@ def test_the_cluster_says_who_is_there_and_holds_what() -> None:
     assert sum(worker["units"] for worker in found["workers"]) == len(index.units)
     assert 0 < first["utilisation"] <= 1
     assert all(partition["holders"] for partition in found["partitions"])
+
+
+def test_a_worker_that_was_let_go_is_no_longer_there() -> None:
+    index, left = RunIndex("r1"), []
+    for turn in commanded_turns((3.0, Command("remove_worker", worker="w1"))):
+        index.apply(turn)
+        left += [row["utilisation"] for row in workers(index)["workers"] if row["id"] == "w1" and not row["up"]]
+    assert len(left) > 3
+    assert len(set(left)) == 1, "it is not idle: it is not there"
+    assert [absence.worker for absence in index.view.timeline.absences] == ["w1"]
+
+
+def test_what_a_failed_trial_had_reached_is_not_the_best() -> None:
+    index = RunIndex("r1")
+    for turn in small_turns():
+        index.apply(turn)
+    index.points.append(index.points[0]._replace(trial="t2", metrics={"loss": -9.0}))
+    index._compare(index.points[-1], len(index.points))
+    assert compared(index, ALIVE)["progress"]["best"][-1] == -9.0
+    index._compare_again()
+    best = index.view.best()
+    assert best is not None
+    assert compared(index, ALIVE)["progress"]["best"][-1] == best.metrics["loss"]
+
+
+def test_a_trial_says_how_many_of_its_units_failed() -> None:
+    index = indexed(small_turns())
+    page = trial_page(index, "t2")
+    assert page["failed"] == len(page["failures"]) > 0
+    index.failed_units["t2"] = 99
+    assert trial_page(index, "t2")["failed"] == 99
 
 
 def test_first_lines() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import made_up_answers as answers
@@ -12,10 +13,15 @@ from made_up_run import OLDER, RUN, TRACEBACK, MadeUpRun
 from made_up_server import MadeUpServer, Serve
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
 pytestmark = pytest.mark.slow
 LOOKS = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
+# Of each event, where its time ends and where its words begin. A text may be longer than its box.
+TIMES_AND_WORDS = """() => [...document.querySelectorAll("#part-events li")].map((row) => {
+  const time = document.createRange();
+  time.selectNodeContents(row.querySelector("time"));
+  return [time.getBoundingClientRect().right, row.querySelector("p").getBoundingClientRect().left]; })"""
 
 
 @pytest.mark.parametrize(("width", "theme"), LOOKS)
@@ -47,6 +53,57 @@ def test_a_clone_shows_where_it_came_from(page: Page, server: MadeUpServer) -> N
     page.get_by_role("region", name="Lineage").get_by_role("link", name="t1").click()
     page.get_by_role("heading", name="t1", level=1).wait_for()
     page.get_by_role("region", name="Lineage").get_by_role("link", name="t2").wait_for()
+
+
+def test_the_oldest_of_a_line_of_clones_is_on_top(page: Page, server: MadeUpServer) -> None:
+    page_checks.open_trial(page, server.url, RUN, "t4")
+    expect(page.get_by_role("region", name="Lineage").get_by_role("link")).to_have_text(["t1", "t2"])
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_times_of_another_day_do_not_cover_words(
+    browser: Browser, server: MadeUpServer, run: MadeUpRun, width: int
+) -> None:
+    for event in run.events[::2]:
+        event["clock"] -= 400 * 86_400
+    with opened_page(browser, width) as page:
+        page_checks.open_run(page, server.url, RUN)
+        expect(page.locator("#part-events li")).to_have_count(len(run.events))
+        found = page.evaluate(TIMES_AND_WORDS)
+        assert all(time <= words for time, words in found)
+        assert len({words for _, words in found}) == 1
+
+
+def test_an_epoch_without_a_number_is_a_gap_in_its_curve(page: Page, serve: Serve) -> None:
+    run = MadeUpRun("over", share=1.0)
+    server = serve(run, charts=True)
+    assert run.best is not None
+    best = f"t{run.best[1]}"
+
+    def leave_out(route: Route) -> None:
+        answer = route.fetch().json()
+        names = [answer["trial"][place] for place in answer["index"]]
+        points = zip(names, answer["epoch"], answer["value"], strict=True)
+        answer["value"] = [None if (name, epoch) == (best, 4) else value for name, epoch, value in points]
+        route.fulfill(json=answer)
+
+    page.route(re.compile(r"/curves\?"), leave_out)
+    page_checks.open_run(page, server.url, "over")
+    # The best one is drawn last, over all others.
+    lines = page.locator("#part-curves .scatterlayer .trace").last.locator(".js-line")
+    expect(lines).to_have_count(2)
+
+
+def test_a_filter_means_nothing_that_every_object_has(page: Page, server: MadeUpServer) -> None:
+    page_checks.open_run(page, server.url, RUN)
+    page.get_by_label("Filter trials").fill("constructor=1")
+    page.get_by_text("No trial matches").wait_for()
+
+
+def test_large_whole_numbers_have_all_digits(page: Page, serve: Serve) -> None:
+    server = serve(MadeUpRun("seeds", params={"seed": 12_345_678}))
+    page_checks.open_run(page, server.url, "seeds")
+    expect(page.get_by_role("cell", name="12,345,678")).to_have_count(16)
 
 
 def test_trials_are_sorted_filtered_and_selected(page: Page, server: MadeUpServer, run: MadeUpRun) -> None:
@@ -123,6 +180,7 @@ def test_a_run_that_has_just_begun_has_no_broken_part(page: Page, serve: Serve) 
 
 
 def test_a_store_that_fails_can_be_asked_again(page: Page, server: MadeUpServer) -> None:
+    page.route("**/api/stream", lambda route: route.abort())  # which would find the store again by itself
     server.refusing = True
     page.goto(server.url)
     page.get_by_text("The store cannot be read: the name node does not answer.").wait_for()
@@ -154,3 +212,49 @@ def test_the_theme_can_be_chosen_and_is_kept(page: Page, server: MadeUpServer) -
     page.reload()
     page.locator(".runs tbody tr").first.wait_for()
     assert page.evaluate(ground) != light
+
+
+def test_colours_of_trials_follow_the_theme(page: Page, serve: Serve) -> None:
+    server = serve(MadeUpRun("over", share=1.0), MadeUpRun("other", share=1.0, seed=3))
+    light, dark = "rgb(77, 124, 15)", "rgb(163, 209, 92)"
+    page_checks.open_run(page, server.url, "over")
+    page.get_by_label("Select t8", exact=True).check()
+    row = page.locator("#part-trials tr", has=page.get_by_role("link", name="t8", exact=True))
+    chips = page.get_by_role("group", name="Selected trials")
+    swatches = [one.locator(".swatch") for one in (row, chips, page.locator("#part-curves .legend-list"))]
+    for swatch in swatches:
+        expect(swatch).to_have_css("background-color", light)
+    button = page.get_by_role("button", name="Colours:")
+    button.click()
+    button.click()
+    for swatch in swatches:
+        expect(swatch).to_have_css("background-color", dark)
+    page_checks.open_comparison(page, server.url, ["over", "other"])
+    first = page.get_by_role("list", name="Colours of the runs").locator(".swatch").first
+    expect(first).to_have_css("background-color", "rgb(134, 168, 255)")
+    button.click()
+    expect(first).to_have_css("background-color", "rgb(47, 88, 214)")
+
+
+def test_more_runs_than_can_be_compared_are_said(page: Page, serve: Serve) -> None:
+    names = [f"r{number}" for number in range(25)]
+    server = serve(*(MadeUpRun(name, trials=2, epochs=1, failing=None) for name in names))
+    page_checks.open_comparison(page, server.url, names)
+    page.get_by_text("These are the first 20 of 25 runs").wait_for()
+    expect(page.get_by_role("columnheader")).to_have_count(20)
+
+
+def test_a_run_that_is_deleted_meanwhile_is_left_out(page: Page, server: MadeUpServer) -> None:
+    server.runs["third"] = MadeUpRun("third", seed=5)
+    page_checks.open_comparison(page, server.url, [RUN, OLDER, "third"])
+    expect(page.locator("#link")).to_have_text("Live")
+    del server.runs["third"]
+    server.list_runs()
+    page.get_by_text("third was deleted, and left out.").wait_for()
+    expect(page.get_by_role("columnheader")).to_have_text([RUN, OLDER])
+    server.refusing = True
+    server.list_runs()
+    page.get_by_text("What is shown may be old: The store cannot be read").wait_for()
+    server.refusing = False
+    server.list_runs()
+    expect(page.get_by_text("What is shown may be old")).to_be_hidden()

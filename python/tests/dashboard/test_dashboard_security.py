@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from dashboard_clients import TOKEN, client_of
@@ -14,6 +15,7 @@ from starlette.testclient import TestClient
 from cerebro_spark.commands import Command
 from cerebro_spark.dashboard.login import entered_page
 from cerebro_spark.dashboard.security import Access, RateLimit, cookie_values
+from cerebro_spark.dashboard.serving import link_of
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.store.local import LocalStore
 
@@ -176,6 +178,13 @@ def test_other_hosts_are_refused_even_with_the_token(client: TestClient, host: s
     assert answer.status_code == 403
     assert "--allow-host" in answer.json()["error"]
     assert client.get(f"/?token={TOKEN}", headers={"host": host}).status_code == 403
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "127.0.0.1", "localhost", "::1", "node7"])
+def test_a_server_is_known_by_the_link_that_it_prints(host: str) -> None:
+    access = Access(token=TOKEN, host=host)
+    assert access.knows_host(urlsplit(link_of(access, 8787)).netloc)
+    assert not access.knows_host("evil.example:8787")
 
 
 def test_a_server_for_other_machines_is_known_by_its_addresses() -> None:

@@ -186,9 +186,32 @@ def test_a_port_that_is_taken_is_said(store: LocalStore) -> None:
         with pytest.raises(ConfigurationError, match="--port"):
             listen(store, Access(), first.port)
     finally:
-        first.listening.close()
+        for listening in first.listening:
+            listening.close()
     with pytest.raises(ConfigurationError, match=r"256\.256"):
         listen(store, Access(host="256.256.256.256"), 0)
+
+
+def test_nobody_else_can_listen_as_localhost(store: LocalStore) -> None:
+    """A link may say `localhost`, which may mean either address: who else listens there would be sent the token."""
+    first = listen(store, Access(), 0)
+    try:
+        taken = {listening.getsockname()[0] for listening in first.listening}
+        assert taken == ({"127.0.0.1", "::1"} if _has_ipv6() else {"127.0.0.1"})
+        for listening in first.listening:
+            with pytest.raises(OSError, match="in use"):
+                socket.create_server(listening.getsockname()[:2], family=listening.family)
+    finally:
+        for listening in first.listening:
+            listening.close()
+
+
+def _has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
 
 
 def test_the_command_line_serves_until_it_is_stopped(store: LocalStore) -> None:

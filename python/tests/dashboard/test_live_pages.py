@@ -31,16 +31,16 @@ RUN = "live"
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The store of all runs. Their drivers look into their mailboxes more often than others do."""
+    """The store of all runs. Their drivers look into their mailboxes more often than others do, and foresee nothing."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mailbox, "EVERY", 0.1)
+        patch.setenv("CEREBRO_SPARK_FORECASTS", "off")
         yield tmp_path_factory.mktemp("pages") / "store"
 
 
 @pytest.fixture(scope="module")
 def served(store: Path) -> Iterator[Served]:
     """The server of that store."""
-    pytest.importorskip("cerebro_spark.dashboard.serving", reason="the dashboard's server is not there")
     plotly_file()
     from dashboard_clients import serving
 
@@ -72,8 +72,8 @@ def live(begin: Callable[..., PacedRun]) -> PacedRun:
 
 
 @pytest.fixture
-def url(served: Served, page: Page) -> str:
-    """The address of the pages; the browser has opened the link with the token."""
+def url(served: Served, page: Page, live: PacedRun) -> str:
+    """The address of the pages; the browser has opened the link with the token, and lists the run."""
     return enter(page, served)
 
 
@@ -124,7 +124,7 @@ def test_a_run_is_paused_and_unpaused(page: Page, url: str, live: PacedRun, stor
     page_checks.open_run(page, url, RUN)
     answer = answered(page, of_run(page, "Pause…"), "no new one begins", "Pause")
     expect(answer).to_have_text("running units end, and nothing new begins")
-    assert live.run.status == "paused"
+    live.wait_until(lambda: live.run.status == "paused")
     live.wait_until(lambda: set(live.run.workers.query("up").doing) == {"idle"})
     asked, said = logged(store, RUN, "pause")
     assert asked.command.by.endswith(", dashboard")
@@ -149,7 +149,7 @@ def test_a_trial_is_stopped_and_resumed(page: Page, url: str, live: PacedRun, st
     page_checks.open_run(page, url, RUN)
     answer = answered(page, item_of(page, "t0", "Stop…"), "t0 trains no further", "Stop t0")
     expect(answer).to_contain_text("trial t0 ")
-    assert live.status("t0") == "stopped"
+    live.wait_until(lambda: live.status("t0") == "stopped")
     _, said = logged(store, RUN, "stop_trial")
     assert said.done
     live.wait_until(lambda: not live.is_out("t0"))

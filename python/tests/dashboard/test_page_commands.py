@@ -41,7 +41,7 @@ def test_commands_for_the_run(
 ) -> None:
     page_checks.open_run(page, server.url, RUN)
     page.locator(".head").get_by_role("button", name=opener).click()
-    dialog = page.get_by_role("dialog")
+    dialog = page.get_by_role("dialog", name=RUN)
     dialog.get_by_text(words).wait_for()
     dialog.get_by_role("button", name=button, exact=True).click()
     dialog.get_by_text("Sent. The run's answer comes").wait_for()
@@ -70,6 +70,7 @@ def test_a_trial_is_stopped_and_the_forecast_says_what_follows(
 ) -> None:
     run.forecast_made = answers.made_forecast(run)
     page_checks.open_run(page, server.url, RUN)
+    expect(page.locator("#link")).to_have_text("Live")  # by then all is loaded, the forecast too
     menu(page, "t0", "Stop…")
     dialog = page.get_by_role("dialog")
     dialog.get_by_text("units that wait at a worker are withdrawn").wait_for()
@@ -88,6 +89,7 @@ def test_a_trial_is_stopped_and_the_forecast_says_what_follows(
 def test_what_the_forecast_does_not_say_yet_is_asked(page: Page, server: MadeUpServer, run: MadeUpRun) -> None:
     made = run.forecast_made = answers.made_forecast(run)
     page_checks.open_run(page, server.url, RUN)
+    expect(page.locator("#link")).to_have_text("Live")
     with page.expect_response("**/questions"):
         menu(page, "t1", "Stop…")
     assert server.questions == [{"verb": "stop_trial", "trial": "t1"}]
@@ -158,3 +160,25 @@ def test_a_run_that_is_over_takes_no_commands(page: Page, serve: Serve) -> None:
     page_checks.open_run(page, server.url, "over")
     expect(page.locator(".head").get_by_role("button").filter(visible=True)).to_have_count(0)
     expect(page.get_by_role("button", name="Remove w0")).to_be_hidden()
+    expect(page.get_by_role("button", name="Commands for")).to_have_count(0)
+
+
+def test_a_menu_closes_when_the_run_ends(page: Page, server: MadeUpServer, run: MadeUpRun) -> None:
+    page_checks.open_run(page, server.url, RUN)
+    expect(page.locator("#link")).to_have_text("Live")
+    page.get_by_role("button", name="Commands for t8", exact=True).click()
+    page.get_by_role("menuitem", name="Clone…").wait_for()
+    server.step(run, len(run.units))
+    expect(page.get_by_role("menu")).to_have_count(0)
+    expect(page.get_by_role("button", name="Commands for")).to_have_count(0)
+
+
+def test_a_dialog_ends_with_its_page(page: Page, server: MadeUpServer) -> None:
+    page_checks.open_runs(page, server.url)
+    page.get_by_role("link", name=RUN).click()
+    page.locator(".head").get_by_role("button", name="Kill…").click()
+    expect(page.get_by_role("dialog", name=f"Kill {RUN}?")).to_be_visible()
+    page.go_back()
+    page.locator(".runs tbody tr").first.wait_for()
+    expect(page.locator("dialog")).to_have_count(0)
+    assert server.posted == []

@@ -69,7 +69,10 @@ async function post(path, body) {
 }
 
 /**
- * Listen to a stream of the server.
+ * Listen to a stream of the server, as long as the page can be seen.
+ *
+ * A browser keeps at most six connections to a server over HTTP/1.1, for all of its tabs: hidden ones would leave none for
+ * the tab that is looked at. So each stream must begin with what lets its reader catch up.
  *
  * @param {string} path Its address.
  * @param {Object<string, function>} handlers What to do with each kind of event.
@@ -77,9 +80,15 @@ async function post(path, body) {
  * @returns {function} Ends it.
  */
 export function listen(path, handlers, onState) {
-  let source;
+  let source = null;
   let again;
+  const close = () => {
+    clearTimeout(again);
+    source?.close();
+    source = null;
+  };
   const open = () => {
+    close();
     source = new EventSource(path);
     source.onopen = () => onState("live");
     source.onerror = () => {
@@ -91,9 +100,11 @@ export function listen(path, handlers, onState) {
       source.addEventListener(kind, (event) => handle(JSON.parse(event.data)));
     }
   };
-  open();
+  const turn = () => (document.hidden ? close() : open());
+  document.addEventListener("visibilitychange", turn);
+  turn();
   return () => {
-    clearTimeout(again);
-    source.close();
+    document.removeEventListener("visibilitychange", turn);
+    close();
   };
 }

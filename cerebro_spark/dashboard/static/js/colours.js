@@ -52,6 +52,12 @@ export function trialColour(index) {
   return palette[((index ?? 0) + palette.length) % palette.length];
 }
 
+/** The same for a style: the browser takes the one of the theme, also when that changes. */
+export function trialStyle(index) {
+  const place = ((index ?? 0) + LIGHT.length) % LIGHT.length;
+  return `light-dark(${LIGHT[place]}, ${DARK[place]})`;
+}
+
 /** Colours from worst to best. */
 export function scale() {
   return isDark() ? SCALE_DARK : SCALE_LIGHT;

@@ -1,4 +1,5 @@
-// For each command: its dialog's words, what follows from it, and its inputs. Every sentence says what the run will do.
+// For each command: its dialog's words, what follows from it, and its inputs. Every sentence says what the run will do, and
+// the title of a command for a whole run names that run.
 
 import { clonedParams } from "./clone_form.js";
 import { h } from "./dom.js";
@@ -85,7 +86,7 @@ function addWorkers(_, store) {
   };
   const now = store.summary?.counts?.workers ?? 0;
   return {
-    title: "Add workers?",
+    title: `Add workers to ${store.run}?`,
     says: [`The cluster is asked for more workers; there ${now === 1 ? "is 1" : `are ${now}`} now. Each loads its partitions, then takes its share of the units.`],
     fields: { node: h("label", { class: "field" }, h("span", {}, "How many more"), input), read },
     button: "Add workers",
@@ -94,7 +95,7 @@ function addWorkers(_, store) {
 
 function removeWorker({ worker }, store) {
   return {
-    title: `Remove ${worker.id}?`,
+    title: `Remove ${worker.id} from ${store.run}?`,
     says: [`${worker.id} on ${worker.host || "its host"} takes no new unit. The one that it runs comes to its end, then it leaves; others load what only it held.`],
     consequence: whatIf(store, `remove_worker ${worker.id}`),
     button: `Remove ${worker.id}`,
@@ -103,21 +104,21 @@ function removeWorker({ worker }, store) {
   };
 }
 
-function pause() {
+function pause(_, store) {
   return {
-    title: "Pause the run?",
+    title: `Pause ${store.run}?`,
     says: ["Units that run now come to their end, and no new one begins. Workers stay, and the time budget stands still until you unpause."],
     button: "Pause",
   };
 }
 
 function unpause(_, store) {
-  return { consequence: whatIf(store, "unpause"), title: "Go on with the run?", says: ["Units begin again where they were left, and the time budget runs on."], button: "Unpause" };
+  return { consequence: whatIf(store, "unpause"), title: `Go on with ${store.run}?`, says: ["Units begin again where they were left, and the time budget runs on."], button: "Unpause" };
 }
 
 function end(_, store) {
   return {
-    title: "End the run?",
+    title: `End ${store.run}?`,
     says: ["Units that run now come to their end, then the run is over. Its result holds all epochs that were reported, and can be used as that of any other run."],
     consequence: whatIf(store, "end"),
     button: "End the run",
@@ -125,9 +126,9 @@ function end(_, store) {
   };
 }
 
-function kill() {
+function kill(_, store) {
   return {
-    title: "Kill the run?",
+    title: `Kill ${store.run}?`,
     says: ["The run stops at once. Units that run now are lost. What was logged before stays: `cs.resume` can go on with it."],
     button: "Kill the run",
     danger: true,

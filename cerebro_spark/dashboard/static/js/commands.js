@@ -18,7 +18,6 @@ export class Commands {
     this.store = store;
     this.verbs = new Set(server.verbs);
     this.waiting = new Map();
-    this.answered = new Set();
     this.ends = [store.on(["commands"], () => this.look())];
   }
 

@@ -1,6 +1,7 @@
 // The learning curves of a run: for each metric that was asked for, the points of every trial, in order of epochs.
 
 import { get, runPath } from "./api.js";
+import { fetchMissing } from "./fetch_missing.js";
 
 /** The points of one trial. Points that come again replace. */
 class Curve {
@@ -35,8 +36,6 @@ class MetricCurves {
   take(answer) {
     if (answer.from === 0) this.trials.clear();
     answer.index.forEach((which, i) => this.put(answer.trial[which], answer.epoch[i], answer.at[i], answer.value[i]));
-    this.version = Math.max(this.version, answer.version);
-    this.loaded = true;
   }
 }
 
@@ -65,30 +64,17 @@ export class Curves {
   }
 
   syncOne(curves) {
-    curves.asking ??= this.fetchMissing(curves).finally(() => {
+    curves.asking ??= fetchMissing(this.store, curves, "curves", (query) => this.ask(curves, query)).finally(() => {
       curves.asking = null;
     });
     return curves.asking;
   }
 
-  async fetchMissing(curves) {
-    const { run, generation } = this.store;
-    do {
-      const before = curves.version;
-      try {
-        const query = { metric: curves.metric, since: before || null, generation: before ? generation : null };
-        const answer = await get(runPath(run, "/curves", query));
-        if (generation !== this.store.generation) return;
-        curves.problem = null;
-        // A run that has reported nothing yet has no metric to name; its first answer names one.
-        if (curves.metric === null && answer.metric) this.rename(curves, answer.metric);
-        curves.take(answer);
-      } catch (error) {
-        curves.problem = error;
-      }
-      this.store.touch("curves");
-      if (curves.problem || curves.version === before) return;
-    } while (curves.version < this.store.version);
+  async ask(curves, query) {
+    const answer = await get(runPath(this.store.run, "/curves", { metric: curves.metric, ...query }));
+    // A run that has reported nothing yet has no metric to name; its first answer names one.
+    if (curves.metric === null && answer.metric) this.rename(curves, answer.metric);
+    return answer;
   }
 
   rename(curves, metric) {

@@ -114,7 +114,8 @@ export class CurvesCard {
       line: { color: colourOf(this.store, id), width: chosen ? 2.4 : 1.8 },
       marker: { size: 5 },
       hoverinfo: "none",
-      connectgaps: true,
+      // An epoch without a number is a gap: a line across it would say that there was one.
+      connectgaps: false,
     };
   }
 

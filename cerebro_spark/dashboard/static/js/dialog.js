@@ -55,3 +55,12 @@ export function ask({ title, says, consequence = null, inputs = null, button, da
   (inputs?.querySelector("input, select") ?? (danger ? cancel : confirm)).focus();
   return dialog;
 }
+
+/** Close all dialogs without an answer. */
+export function closeDialogs() {
+  for (const dialog of document.querySelectorAll("dialog")) {
+    dialog.close();
+    // Its event comes later; until then it would count as open.
+    dialog.remove();
+  }
+}

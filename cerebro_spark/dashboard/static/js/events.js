@@ -19,7 +19,6 @@ export class EventsCard {
     this.store = store;
     this.list = h("ol", { reversed: true });
     this.frame = h("div", { class: "events", tabindex: "0", role: "region", "aria-label": "Events, newest first" }, this.list);
-    this.only = false;
     this.box = h("input", { type: "checkbox", onchange: () => this.update() });
     this.more = h("button", { type: "button", class: "button small", onclick: () => this.earlier() }, "Earlier events");
     this.said = h("span");

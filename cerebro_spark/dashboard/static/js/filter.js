@@ -50,7 +50,7 @@ function compare(value, sign, wanted) {
 /** What a name in a filter or a column stands for: a fact of the trial, a param, or a metric at its best epoch. */
 export function valueOf(trial, name) {
   const facts = { trial: trial.id, id: trial.id, status: trial.status, state: trial.status, epoch: trial.last, epochs: trial.epochs, number: trial.number, parent: trial.parent };
-  if (Object.hasOwn(facts, name)) return facts[name];
-  if (Object.hasOwn(trial.params, name)) return trial.params[name];
-  return trial.best_metrics?.[name] ?? trial.metrics?.[name];
+  // Of their own only: every object has a "constructor", which nobody means.
+  const places = [facts, trial.params, trial.best_metrics ?? {}, trial.metrics ?? {}];
+  return places.find((place) => Object.hasOwn(place, name))?.[name];
 }

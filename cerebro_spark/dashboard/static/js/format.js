@@ -5,12 +5,12 @@ const MINUTE = 60;
 const HOUR = 3600;
 const DAY = 86400;
 
-/** 4 significant digits; very large and very small ones as powers. */
+/** 4 significant digits; very large and very small ones as powers. Whole numbers have all their digits. */
 export function number(value, digits = 4) {
   if (typeof value !== "number" || !Number.isFinite(value)) return NONE;
+  if (Number.isSafeInteger(value)) return count(value);
   const size = Math.abs(value);
-  if (size !== 0 && (size >= 1e6 || size < 1e-4)) return value.toExponential(2).replace("e+", "e");
-  if (Number.isInteger(value)) return count(value);
+  if (size >= 1e6 || size < 1e-4) return value.toExponential(2).replace("e+", "e");
   return String(Number(value.toPrecision(digits)));
 }
 

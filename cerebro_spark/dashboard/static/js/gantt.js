@@ -57,6 +57,7 @@ export class GanttCard {
     canvas.addEventListener("pointermove", (event) => this.point(event));
     canvas.addEventListener("pointerdown", (event) => this.grab(event));
     canvas.addEventListener("pointerup", (event) => this.release(event));
+    for (const lost of ["pointercancel", "lostpointercapture"]) canvas.addEventListener(lost, () => this.letGo());
     canvas.addEventListener("pointerleave", hideTip);
     canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
   }
@@ -72,12 +73,18 @@ export class GanttCard {
 
   // -- time
 
+  /** Whether time passes in the run. One whose driver gives no sign of life is not "running". */
   get live() {
     return this.store.summary?.state === "running";
   }
 
   get now() {
-    return this.heard.now + (this.live ? Math.min(5, (performance.now() - this.heard.when) / 1000) : 0);
+    return this.heard.now + (this.live ? (performance.now() - this.heard.when) / 1000 : 0);
+  }
+
+  /** Take the time of the run's last event. News without an event leave it, and the clock goes on from where it was. */
+  hearTime(now) {
+    if (now !== this.heard.now) this.heard = { now, when: performance.now() };
   }
 
   /** What is shown: what was zoomed to, or what is followed. */
@@ -96,13 +103,19 @@ export class GanttCard {
   }
 
   check() {
-    const { generation, summary } = this.store;
-    if (summary && !this.heard.now) this.heard = { now: summary.now, when: performance.now() };
+    const { generation, summary, version } = this.store;
+    if (summary && !this.heard.now) this.hearTime(summary.now);
     if (generation !== this.generation) {
       this.generation = generation;
       this.stale = true;
       if (this.seen) this.load();
-    }
+    } else if (this.data && this.version < version && this.showsNews()) this.loadSoon(REFRESH);
+    this.redraw();
+  }
+
+  /** Whether what is new may lie in what is shown. */
+  showsNews() {
+    return !this.window || this.window.to >= this.data.to;
   }
 
   /** Ask for what is shown, soon; once for many calls. */
@@ -116,9 +129,10 @@ export class GanttCard {
   }
 
   async load() {
-    if (this.loading || !this.store.summary) return;
+    if (this.closed || this.loading || !this.store.summary) return;
     this.loading = true;
     this.stale = false;
+    this.moved = false;
     const whole = !this.window && this.follow === "all";
     const { from, to } = this.span;
     const bins = Math.round(Math.min(2000, Math.max(50, (this.canvas.clientWidth || 800) / 2)));
@@ -126,7 +140,7 @@ export class GanttCard {
       const answer = await get(runPath(this.store.run, "/gantt", { bins, from: whole ? null : from, to: whole || !this.window ? null : to }));
       if (this.closed) return;
       this.data = new GanttData(answer);
-      this.heard = { now: answer.now, when: performance.now() };
+      this.hearTime(answer.now);
       this.version = answer.version;
       this.problem = null;
     } catch (error) {
@@ -134,17 +148,18 @@ export class GanttCard {
     }
     this.loading = false;
     this.redraw();
-    if (this.stale) this.loadSoon(REFRESH);
+    if (this.moved) this.load();
+    else if (this.stale) this.loadSoon(REFRESH);
   }
 
   hear(update) {
-    this.heard = { now: update.run.now, when: performance.now() };
+    this.hearTime(update.run.now);
     const { data } = this;
     if (!data) return;
     const fits = !data.bins && update.units && update.from <= this.version && data.numbers.size + update.units.number.length <= MOST_UNITS;
     data.setRunning(update.running);
     if (fits && data.takeStream(update.units) && !this.hasTrouble(update)) this.version = Math.max(this.version, update.version);
-    else if (!this.window || this.window.to >= data.to) this.loadSoon(REFRESH);
+    else if (this.showsNews()) this.loadSoon(REFRESH);
     this.redraw();
   }
 
@@ -163,6 +178,9 @@ export class GanttCard {
   range(value) {
     this.follow = value;
     this.window = null;
+    this.redraw();
+    // The answer that is on its way is about another span.
+    this.moved = true;
     this.load();
   }
 
@@ -203,14 +221,19 @@ export class GanttCard {
   }
 
   grab(event) {
+    if (event.button !== 0) return;
     this.held = { x: event.offsetX, span: this.span, moved: false };
     this.canvas.setPointerCapture(event.pointerId);
   }
 
   release(event) {
     const { held } = this;
-    this.held = null;
+    this.letGo();
     if (held && !held.moved) this.pick(event);
+  }
+
+  letGo() {
+    this.held = null;
   }
 
   point(event) {
@@ -301,8 +324,9 @@ export class GanttCard {
   inWords() {
     const { data } = this;
     const { from, to } = this.span;
-    const units = data.bins ? data.bins.ended.flat().reduce((sum, ended) => sum + ended, 0) : data.numbers.size;
-    const failures = data.failures.length ? `, ${plural(data.failures.length, "failure")}` : "";
+    const units = data.countUnits(from, to);
+    const failed = data.failuresWithin(from, to).length;
+    const failures = failed ? `, ${plural(failed, "failure")}` : "";
     const coarse = data.bins ? " Too many units to draw each: a bar's colour is the trial that ran in the middle of its time. Zoom in for single units." : "";
     return `${plural(data.lanes.length, "worker")} from ${stopwatch(from)} to ${stopwatch(to)}: ${plural(units, "unit")}${failures}.${coarse}`;
   }
@@ -315,18 +339,12 @@ export class GanttCard {
 
   fillTable() {
     const head = ["Worker", "Units", "Busy", "Failures"].map((text, i) => h("th", { scope: "col", class: i ? "number" : null }, text));
+    const { data } = this;
     const { from, to } = this.span;
-    const rows = this.data.lanes.map((worker, lane) => {
-      const own = this.data.bars.filter((bar) => bar.lane === lane);
-      const units = this.data.bins ? this.data.bins.ended[lane].reduce((sum, n) => sum + n, 0) : own.reduce((sum, bar) => sum + bar.units.length, 0);
-      const busy = this.data.bins ? mean(this.data.bins.busy[lane]) : own.reduce((sum, bar) => sum + bar.end - bar.start, 0) / (to - from);
-      const failures = this.data.failures.filter((failure) => failure.worker === lane).length;
-      return h("tr", {}, h("th", { scope: "row" }, worker.id), [count(units), percent(Math.min(1, busy)), count(failures)].map((text) => h("td", { class: "number" }, text)));
+    const rows = data.lanes.map((worker, lane) => {
+      const figures = [count(data.countUnits(from, to, lane)), percent(data.busyShare(from, to, lane, this.now)), count(data.failuresWithin(from, to, lane).length)];
+      return h("tr", {}, h("th", { scope: "row" }, worker.id), figures.map((text) => h("td", { class: "number" }, text)));
     });
     this.frameTable.replaceChildren(h("table", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows)));
   }
-}
-
-function mean(values) {
-  return values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : 0;
 }

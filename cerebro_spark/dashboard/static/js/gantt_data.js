@@ -83,9 +83,45 @@ export class GanttData {
     return found;
   }
 
+  /** How many units ran between two times, and have ended since: on one lane or, with null, on all. */
+  countUnits(from, to, lane = null) {
+    const isWanted = (one) => lane === null || one === lane;
+    if (!this.bins) return sum(this.bars.filter((bar) => isWanted(bar.lane) && bar.end >= from && bar.start <= to).map((bar) => bar.units.length));
+    const seconds = this.binSeconds(from, to);
+    return sum(this.bins.ended.filter((_, one) => isWanted(one)).map((counts) => sum(counts.filter((_, i) => seconds[i] > 0))));
+  }
+
+  /** Which share of the time between two times a worker was at work; what runs now counts until `now`. */
+  busyShare(from, to, lane, now) {
+    const seconds = this.bins ? this.binSeconds(from, to) : [];
+    const ended = this.bins ? this.bins.busy[lane].map((share, i) => share * seconds[i]) : this.bars.filter((bar) => bar.lane === lane).map((bar) => overlap(bar.start, bar.end, from, to));
+    const running = this.running.filter((bar) => bar.lane === lane).map((bar) => overlap(bar.start, now, from, to));
+    return Math.min(1, (sum(ended) + sum(running)) / (to - from));
+  }
+
+  /** Of each bin, how many of its seconds lie between two times. */
+  binSeconds(from, to) {
+    const { step, ended, from_at: begin } = this.bins;
+    return (ended[0] ?? []).map((_, i) => overlap(begin + i * step, begin + (i + 1) * step, from, to));
+  }
+
+  /** The failures between two times, on one lane or, with null, on all. */
+  failuresWithin(from, to, lane = null) {
+    return this.failures.filter(({ at, worker }) => from <= at && at <= to && (lane === null || worker === lane));
+  }
+
   /** The bar at a time on a lane, or null. */
   at(lane, time) {
     const running = this.running.find((bar) => bar.lane === lane && bar.start <= time);
     return running ?? this.bars.find((bar) => bar.lane === lane && bar.start <= time && time <= bar.end) ?? null;
   }
+}
+
+/** How long two spans of time have in common. */
+function overlap(start, end, from, to) {
+  return Math.max(0, Math.min(end, to) - Math.max(start, from));
+}
+
+function sum(values) {
+  return values.reduce((total, value) => total + value, 0);
 }

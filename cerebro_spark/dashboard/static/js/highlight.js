@@ -1,6 +1,6 @@
 // Which trials stand out in charts: those that are selected or, while none is, the best ones.
 
-import { trialColour } from "./colours.js";
+import { trialColour, trialStyle } from "./colours.js";
 import { h, reconcile, setAttr } from "./dom.js";
 import { metric as metricText, param } from "./format.js";
 import { showTip } from "./tip.js";
@@ -15,9 +15,14 @@ export function standingOut(store, most = MOST) {
   return { chosen: false, trials };
 }
 
-/** The colour of a trial, by its id. */
+/** The colour of a trial, by its id, for what is drawn. */
 export function colourOf(store, id) {
   return trialColour(store.trials.get(id)?.number);
+}
+
+/** The same for a swatch, which follows the theme by itself. */
+export function swatchColour(store, id) {
+  return trialStyle(store.trials.get(id)?.number);
 }
 
 /** Show what is known of a trial beside the pointer. */
@@ -46,7 +51,7 @@ function legendItem(store, id) {
   const button = h("button", { type: "button", class: "chip", onclick: () => store.toggle(id) }, swatch, h("span", {}, id), value);
   const node = h("li", {}, button);
   node.update = (trial) => {
-    swatch.style.setProperty("--swatch", colourOf(store, id));
+    swatch.style.setProperty("--swatch", swatchColour(store, id));
     value.textContent = metricText(trial.best_value);
     setAttr(button, "aria-pressed", store.selection.has(id));
   };

@@ -1,6 +1,7 @@
 // Starts the page: reads the address, shows the page that it asks for, and closes the one before.
 
 import { server } from "./api.js";
+import { closeDialogs } from "./dialog.js";
 import { emptyState, h, setText } from "./dom.js";
 import { ComparePage } from "./page_compare.js";
 import { RunPage } from "./page_run.js";
@@ -11,15 +12,17 @@ import { themeButton } from "./theme.js";
 import { hideTip } from "./tip.js";
 
 const PAGES = { runs: RunsPage, run: RunPage, trial: TrialPage, compare: ComparePage };
+const LINK_WORDS = { live: "Live", over: "Not running", lost: "Connection lost, trying again" };
 const main = document.getElementById("main");
 const linkNode = document.getElementById("link");
 const shell = { link: showLink };
 let shown = null;
 let address = null;
 
-function showLink(state, text) {
+/** Say how the connection is: "live", "over" if nothing more is to come, "lost", or "" while there is none. */
+function showLink(state) {
   linkNode.dataset.state = state;
-  setText(linkNode, text);
+  setText(linkNode, LINK_WORDS[state] ?? "");
 }
 
 /** A page that says that there is none. */
@@ -51,9 +54,11 @@ function show() {
   }
   const first = address === null;
   address = wanted;
+  // A dialog that stayed would command what is no longer shown.
+  closeDialogs();
   shown?.close();
   hideTip();
-  showLink("", "");
+  showLink("");
   shown = new (PAGES[wanted.page] ?? UnknownPage)(wanted, shell);
   document.title = `${shown.title} · Cerebro`;
   showCrumbs(shown.crumbs);

@@ -1,29 +1,46 @@
 // Several runs side by side: how fast each became how good, and how they differ.
 
 import { get, listen } from "./api.js";
-import { role, trialColour } from "./colours.js";
-import { choice, emptyState, h, pill } from "./dom.js";
-import { count, duration, listed, metric as metricText, param, percent, stopwatch, timeUnit } from "./format.js";
+import { role, trialColour, trialStyle } from "./colours.js";
+import { choice, emptyState, h, pill, setText } from "./dom.js";
+import { count, duration, listed, metric as metricText, param, percent, plural, stopwatch, timeUnit } from "./format.js";
 import { axis, Chart, label, layout } from "./plot.js";
 import { links } from "./router.js";
 import { showTip } from "./tip.js";
 
 const REFRESH = 5000;
+// As many as the server compares at once, and as there are colours.
+const MOST = 20;
 
 export class ComparePage {
   constructor({ runs }, shell) {
-    Object.assign(this, { ids: [...new Set(runs)].slice(0, 20), shell, runs: null, across: "at" });
+    const ids = [...new Set(runs)];
+    Object.assign(this, { ids: ids.slice(0, MOST), asked: ids.length, deleted: [], seen: new Set(), runs: null, across: "at" });
+    this.line = h("p", { class: "head-line" });
+    this.notices = h("div", { class: "stack", role: "status" });
+    this.showNames();
     this.title = "Compare runs";
     this.crumbs = [["Runs", links.runs()], ["Compare", null]];
     this.node = h("div", {}, this.head(), h("div", { class: "skeleton tall" }));
     this.charts = [];
     this.load();
     // The stream of runs says when one of them has moved on; their curves come with the route.
-    this.end = listen("api/stream", { runs: () => this.loadSoon() }, (state) => shell.link(state, state === "live" ? "Live" : "Connection lost, trying again"));
+    this.end = listen("api/stream", { runs: (answer) => this.hear(answer) }, (state) => shell.link(state));
   }
 
   head() {
-    return h("div", { class: "head" }, h("div", {}, h("h1", {}, "Compare runs"), h("p", { class: "head-line" }, listed(this.ids))), h("div", { class: "actions" }, h("a", { class: "button", href: links.runs() }, "Choose other runs")));
+    return h("div", { class: "head" }, h("div", {}, h("h1", {}, "Compare runs"), this.line, this.notices), h("div", { class: "actions" }, h("a", { class: "button", href: links.runs() }, "Choose other runs")));
+  }
+
+  /** Name the runs, and say what is not as it was asked for. */
+  showNames(problem = null) {
+    setText(this.line, listed(this.ids));
+    const texts = [
+      this.asked > MOST && `These are the first ${MOST} of ${plural(this.asked, "run")}: more cannot be compared at once.`,
+      this.deleted.length && `${listed(this.deleted)} ${this.deleted.length === 1 ? "was" : "were"} deleted, and left out.`,
+      problem && `What is shown may be old: ${problem.message}`,
+    ];
+    this.notices.replaceChildren(...texts.filter(Boolean).map((text) => h("p", { class: "answer", data: { state: "waiting" } }, text)));
   }
 
   close() {
@@ -31,6 +48,17 @@ export class ComparePage {
     clearTimeout(this.soon);
     this.end();
     this.charts.forEach((chart) => chart.close());
+  }
+
+  /** Take the list of all runs: those that were in it and no longer are were deleted. The newest may not be in it yet. */
+  hear({ runs }) {
+    const names = new Set(runs.map(({ run }) => run));
+    const deleted = this.ids.filter((id) => this.seen.has(id) && !names.has(id));
+    names.forEach((name) => this.seen.add(name));
+    if (!deleted.length) return this.loadSoon();
+    this.deleted.push(...deleted);
+    this.ids = this.ids.filter((id) => names.has(id) || !this.seen.has(id));
+    return this.load();
   }
 
   loadSoon() {
@@ -43,18 +71,25 @@ export class ComparePage {
   }
 
   async load() {
-    if (this.ids.length < 2) {
+    const { ids } = this;
+    if (ids.length < 2) {
+      this.showNames();
       this.node.replaceChildren(this.head(), h("div", { class: "card" }, emptyState("Choose at least two runs", "Tick them in the list of runs, then press Compare.", h("a", { class: "button", href: links.runs() }, "All runs"), false)));
       return;
     }
     try {
-      const { runs } = await get(`api/compare?${new URLSearchParams(this.ids.map((id) => ["run", id]))}`);
-      if (this.closed) return;
+      const { runs } = await get(`api/compare?${new URLSearchParams(ids.map((id) => ["run", id]))}`);
+      if (this.closed || ids !== this.ids) return;
       this.runs = runs;
+      this.showNames();
       if (!this.built) this.build();
       this.update();
     } catch (error) {
-      if (this.built) return;
+      if (this.closed || ids !== this.ids) return;
+      if (this.built) {
+        this.showNames(error);
+        return;
+      }
       const again = h("button", { type: "button", class: "button", onclick: () => this.load() }, "Try again");
       this.node.replaceChildren(this.head(), h("div", { class: "card" }, emptyState("The runs cannot be compared", error.message, again, false)));
     }
@@ -85,7 +120,7 @@ export class ComparePage {
     const goals = new Set(this.runs.map(({ objective }) => (objective ? `${objective.mode} ${objective.metric}` : "none")));
     this.warning.hidden = goals.size < 2;
     this.warning.textContent = `These runs look at different metrics (${listed([...goals])}): their values cannot be compared.`;
-    this.key.replaceChildren(...this.runs.map((run, i) => h("li", {}, h("a", { class: "chip", href: links.run(run.run) }, h("span", { class: "swatch", vars: { "--swatch": trialColour(i) } }), run.run))));
+    this.key.replaceChildren(...this.runs.map((run, i) => h("li", {}, h("a", { class: "chip", href: links.run(run.run) }, h("span", { class: "swatch", vars: { "--swatch": trialStyle(i) } }), run.run))));
     this.charts.forEach((chart) => chart.update());
     const focused = this.body.contains(document.activeElement);
     if (!focused) this.body.replaceChildren(this.table());

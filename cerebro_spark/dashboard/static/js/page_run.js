@@ -10,26 +10,25 @@ import { Figures } from "./figures.js";
 import { ForecastCard } from "./forecast.js";
 import { clock, count, plural } from "./format.js";
 import { GanttCard } from "./gantt.js";
-import { colourOf } from "./highlight.js";
+import { swatchColour } from "./highlight.js";
 import { ParamsCard } from "./params.js";
 import { links } from "./router.js";
 import { RunStore } from "./run_store.js";
 import { TrialsCard } from "./trials_table.js";
 
 const PARTS = [["curves", "Curves"], ["params", "Params"], ["trials", "Trials"], ["gantt", "Workers over time"], ["cluster", "Cluster"], ["events", "Events"], ["forecast", "Forecast"], ["commands", "Commands"]];
-const STATE_WORDS = { interrupted: "interrupted: it is not finished and has no driver", silent: "silent: its driver gave no sign of life for half a minute", unreadable: "its log cannot be read" };
+const STATE_WORDS = { interrupted: "interrupted: it is not finished and has no driver", silent: "silent: its driver gave no sign of life for half a minute" };
 const MOST_CHIPS = 6;
 
 export class RunPage {
   constructor({ run, part }, shell) {
     this.run = run;
-    this.shell = shell;
     this.part = part;
     this.title = run;
     this.crumbs = [["Runs", links.runs()], [run, null]];
     this.node = h("div", {}, h("div", { class: "head" }, h("h1", {}, run)), h("div", { class: "skeleton" }), h("br"), h("div", { class: "skeleton tall" }));
     this.store = new RunStore(run);
-    this.ends = [this.store.on(["run"], () => this.begin()), this.store.on(["link", "run"], () => this.showLink())];
+    this.ends = [this.store.on(["run"], () => this.begin()), this.store.on(["link", "run"], () => shell.link(this.store.linkState))];
     this.store.open();
   }
 
@@ -114,7 +113,7 @@ export class RunPage {
   }
 
   chipOf(id) {
-    const swatch = h("span", { class: "swatch", vars: { "--swatch": colourOf(this.store, id) } });
+    const swatch = h("span", { class: "swatch", vars: { "--swatch": swatchColour(this.store, id) } });
     return h("button", { type: "button", class: "chip", "aria-label": `Take ${id} out of the selection`, onclick: () => this.store.toggle(id) }, swatch, id, h("span", { "aria-hidden": "true" }, "✕"));
   }
 
@@ -137,12 +136,6 @@ export class RunPage {
     const data = settings ? `, ${count(settings.rows)} rows in ${plural(settings.partitions, "partition")}` : "";
     const place = hosts?.length ? `, on ${plural(hosts.length, "host")}` : "";
     return `${goal}${data}${place}${started ? `, started at ${clock(started)}` : ""}`;
-  }
-
-  showLink() {
-    const { link, over } = this.store;
-    if (link === "lost") this.shell.link("lost", "Connection lost, trying again");
-    else if (link === "live") this.shell.link(over ? "over" : "live", over ? "Not running" : "Live");
   }
 
   jump() {

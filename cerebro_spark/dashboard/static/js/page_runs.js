@@ -39,7 +39,7 @@ export class RunsPage {
     this.node = h("div", {}, h("div", { class: "head" }, h("div", {}, h("h1", {}, "Runs"), this.line), h("div", { class: "actions" }, this.search, this.compare)), this.card);
     this.frame.hidden = true;
     this.load();
-    this.end = listen("api/stream", { runs: (answer) => this.take(answer) }, (state) => this.shell.link(state, state === "live" ? "Live" : "Connection lost, trying again"));
+    this.end = listen("api/stream", { runs: (answer) => this.take(answer) }, (state) => this.shell.link(state));
   }
 
   close() {

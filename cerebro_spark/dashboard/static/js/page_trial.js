@@ -16,13 +16,13 @@ const BUTTONS = [["stop_trial", "Stop…", "danger"], ["resume_trial", "Resume�
 
 export class TrialPage {
   constructor({ run, trial }, shell) {
-    Object.assign(this, { run, id: trial, shell, answer: null });
+    Object.assign(this, { run, id: trial, answer: null });
     this.title = `${trial} of ${run}`;
     this.crumbs = [["Runs", links.runs()], [run, links.run(run)], [trial, null]];
     this.node = h("div", {}, h("div", { class: "head" }, h("h1", {}, trial)), h("div", { class: "skeleton tall" }));
     this.store = new RunStore(run);
     this.ends = [
-      this.store.on(["link", "run"], () => this.showLink()),
+      this.store.on(["link", "run"], () => shell.link(this.store.linkState)),
       this.store.on(["trials", "commands", "run"], () => this.follow()),
     ];
     this.store.open();
@@ -37,29 +37,28 @@ export class TrialPage {
     this.store.close();
   }
 
-  showLink() {
-    const { link, over } = this.store;
-    if (link === "lost") this.shell.link("lost", "Connection lost, trying again");
-    else if (link === "live") this.shell.link(over ? "over" : "live", over ? "Not running" : "Live");
-  }
-
-  /** Ask again if the trial has changed; not more often than every two seconds. */
+  /** Ask again if the trial, or what it was told, has changed; not more often than every two seconds. */
   follow() {
     if (this.built) this.showHead();
     const known = this.store.trials.get(this.id);
-    const commands = this.store.commands.size;
+    const commands = [...this.store.commands.values()].filter(({ trial }) => trial === this.id).map(({ id, state }) => [id, state]);
     const key = JSON.stringify([known, commands]);
     if (!known || key === this.known) return;
-    const first = this.known === undefined;
+    // What is known first was asked for when the page began, unless the log was not read that far then.
+    const asked = this.known === undefined && !this.problem;
     this.known = key;
-    if (first || this.soon) return;
-    this.soon = setTimeout(() => {
+    if (!asked) this.loadSoon();
+  }
+
+  loadSoon() {
+    this.soon ??= setTimeout(() => {
       this.soon = null;
       this.load();
     }, REFRESH);
   }
 
   async load() {
+    const { known } = this;
     try {
       const [facts, answer] = await Promise.all([server(), get(runPath(this.run, `/trials/${encodeURIComponent(this.id)}`))]);
       if (this.closed) return;
@@ -67,11 +66,15 @@ export class TrialPage {
       if (!this.built) this.build(facts);
       this.update();
     } catch (error) {
-      if (!this.built) this.showProblem(error);
+      if (this.built || this.closed) return;
+      this.showProblem(error);
+      // The trial came while it was asked for.
+      if (this.known !== known) this.loadSoon();
     }
   }
 
   showProblem(error) {
+    this.problem = error;
     const again = h("button", { type: "button", class: "button", onclick: () => this.load() }, "Try again");
     const title = error.status === 404 ? "There is no such trial" : "This trial cannot be shown";
     this.node.replaceChildren(h("div", { class: "card" }, emptyState(title, error.message, h("div", { class: "actions" }, again, h("a", { class: "button", href: links.run(this.run) }, "The run")), false)));
@@ -122,16 +125,16 @@ export class TrialPage {
     this.showEvents(answer);
   }
 
-  showError({ error, failures }) {
+  showError({ error, failures, failed }) {
     const blamed = failures.filter((failure) => failure.text !== error);
     this.error.hidden = !error && !failures.length;
     if (this.error.hidden) return;
-    const key = JSON.stringify([error, failures]);
+    const key = JSON.stringify([error, failures, failed]);
     if (key === this.errorKey) return;
     this.errorKey = key;
     const whole = error ? [h("h3", {}, "Why it failed"), trace(error, "The error, with its traceback")] : [];
     const rest = blamed.map((failure) => h("details", { class: "chart-data" }, h("summary", {}, `${stopwatch(failure.at)}: epoch ${failure.epoch} on ${failure.partition} failed at ${failure.worker}, ${blame(failure.blame)}`), trace(failure.text, "The error of this unit")));
-    const title = error ? "This trial failed" : `${plural(failures.length, "unit")} of this trial failed and ${failures.length === 1 ? "was" : "were"} done again`;
+    const title = error ? "This trial failed" : `${plural(failed, "unit")} of this trial failed and ${failed === 1 ? "was" : "were"} done again`;
     const body = h("div", { class: "card-body stack" }, whole, blamed.length && error ? h("h3", {}, "Units that failed") : null, rest);
     this.error.replaceChildren(h("section", { class: "card trouble", "aria-label": "Failures" }, h("div", { class: "card-head" }, h("h2", {}, title)), body));
   }
@@ -142,7 +145,8 @@ export class TrialPage {
     const link = ({ trial, epoch }, words) => [h("a", { href: links.trial(this.run, trial) }, trial), h("span", { class: "muted" }, epoch === null ? "cloned, with fresh weights" : `${words} epoch ${epoch}`)];
     const self = h("li", {}, h("span", { class: "lineage-self" }, this.id), h("span", { class: "muted" }, "this trial"));
     const below = children.map((child) => h("li", {}, "↳ ", link(child, "went on from its")));
-    const above = ancestors.map((one) => h("li", {}, link(one, "weights of")));
+    // They come nearest first; the oldest is to be on top.
+    const above = ancestors.toReversed().map((one) => h("li", {}, link(one, "weights of")));
     return h("ul", { class: "lineage" }, above, h("li", { class: "lineage-group" }, h("ul", { class: "lineage" }, self, below)));
   }
 

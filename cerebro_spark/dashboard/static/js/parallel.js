@@ -66,7 +66,7 @@ function lines(members, spaces, valueOf, line, opacity) {
 
 function form(spaces) {
   const last = spaces.length - 1;
-  const annotations = spaces.flatMap((space, i) => space.marks.map(([place, text]) => mark(i, place, text, i === last && last > 0)));
+  const annotations = spaces.flatMap((space, i) => space.marks.map(([place, text]) => mark(i, place, text)));
   const shapes = spaces.map((_, i) => ({ type: "line", x0: i, x1: i, y0: 0, y1: 1, line: { color: role("line-strong"), width: 1 } }));
   const ticktext = spaces.map((space) => label(space.name ?? "", spaces.length > 5 ? 11 : 16));
   return layout({
@@ -80,8 +80,8 @@ function form(spaces) {
   });
 }
 
-function mark(x, y, text, atRight) {
-  return { x, y, text: label(text, 12), showarrow: false, xanchor: atRight ? "left" : "left", xshift: 4, font: { size: 10.5, color: role("muted") }, bgcolor: role("surface"), borderpad: 1, opacity: 0.9 };
+function mark(x, y, text) {
+  return { x, y, text: label(text, 12), showarrow: false, xanchor: "left", xshift: 4, font: { size: 10.5, color: role("muted") }, bgcolor: role("surface"), borderpad: 1, opacity: 0.9 };
 }
 
 /** Tell of the trial whose line is under the pointer. */

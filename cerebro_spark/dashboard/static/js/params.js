@@ -72,8 +72,8 @@ export class ParamsCard {
 
   varyingNames() {
     // Asked after every update: with a thousand trials that is worth remembering.
-    const { trials, summary } = this.store;
-    const key = `${trials.size} ${summary?.params?.length}`;
+    const { trials, summary, paramChanges } = this.store;
+    const key = `${paramChanges} ${summary?.params?.length}`;
     if (this.namesKey !== key) {
       this.namesKey = key;
       this.names = varying([...trials.values()], summary?.params ?? []).map((space) => space.name);

@@ -2,6 +2,7 @@
 
 import { get, listen, runPath } from "./api.js";
 import { Curves } from "./curve_data.js";
+import { fetchMissing } from "./fetch_missing.js";
 
 const MOST_EVENTS = 1000;
 const STREAMED_EVENTS = 50;
@@ -14,29 +15,10 @@ class Part {
 
   /** Ask for what is missing; a second call while one runs waits for the same answer. */
   sync() {
-    this.asking ??= this.fetchMissing().finally(() => {
+    this.asking ??= fetchMissing(this.store, this, this.name, (query) => get(this.path(query))).finally(() => {
       this.asking = null;
     });
     return this.asking;
-  }
-
-  async fetchMissing() {
-    do {
-      const { generation } = this.store;
-      const before = this.version;
-      try {
-        const answer = await get(this.path({ since: before || null, generation: before ? generation : null }));
-        if (this.store.closed || generation !== this.store.generation) return;
-        this.take(answer);
-        this.version = Math.max(this.version, answer.version);
-        this.loaded = true;
-        this.problem = null;
-      } catch (error) {
-        this.problem = error;
-      }
-      this.store.touch(this.name);
-      if (this.problem || this.version === before) return;
-    } while (this.version < this.store.version);
   }
 
   /** Take what the stream brought, or ask for it if the stream left something out. */
@@ -60,6 +42,8 @@ export class RunStore {
     this.closed = false;
     this.link = "";
     this.selection = new Set();
+    // Counts how often a trial got other params than it had.
+    this.paramChanges = 0;
     this.forget();
   }
 
@@ -68,11 +52,12 @@ export class RunStore {
     this.version = 0;
     this.summary = null;
     this.problem = null;
+    this.gone = null;
     this.trials = new Map();
     this.ranking = null;
     this.curves = new Curves(this);
     this.workers = { rows: [], partitions: [], loaded: false, now: 0, problem: null };
-    this.events = { rows: [], more: false };
+    this.events = { rows: [], more: false, asked: false };
     this.commands = new Map();
     this.forecast = null;
     const path = (rest) => (query) => runPath(this.run, rest, query);
@@ -104,11 +89,9 @@ export class RunStore {
     try {
       const summary = await get(runPath(this.run));
       if (this.closed) return;
-      this.summary = summary;
-      this.ranking = null;
-      this.problem = null;
       this.generation = summary.generation;
-      this.version = summary.version;
+      this.problem = null;
+      this.takeSummary(summary);
     } catch (error) {
       this.problem = error;
       this.touch("run");
@@ -122,7 +105,8 @@ export class RunStore {
   async loadWorkers() {
     try {
       const answer = await get(runPath(this.run, "/workers"));
-      this.workers = { rows: answer.workers, partitions: answer.partitions, loaded: true, now: answer.now, problem: null };
+      if (this.isOlder(answer, this.workers)) return;
+      this.workers = { rows: answer.workers, partitions: answer.partitions, loaded: true, now: answer.now, problem: null, generation: answer.generation, version: answer.version };
     } catch (error) {
       this.workers.problem = error;
     }
@@ -132,6 +116,7 @@ export class RunStore {
   async loadForecast() {
     // A run without a forecast is no problem: the page says that there is none.
     const answer = await get(runPath(this.run, "/forecast")).catch(() => null);
+    if (answer?.forecast && answer.forecast.made_at < (this.forecast?.made_at ?? 0)) return;
     this.forecast = answer?.forecast ?? null;
     this.touch("forecast");
   }
@@ -139,20 +124,42 @@ export class RunStore {
   // -- the stream
 
   hear(news) {
-    const { generation, version } = news;
-    if (this.loadAgain(news) || this.changedGeneration(generation)) return;
-    if (version <= this.version) return;
-    this.version = version;
+    if (this.beginsAgain(news)) return;
+    // How the run is may have changed without an event: its driver may have fallen silent.
+    this.loadSummary();
+    if (news.version <= this.version) return;
+    this.version = news.version;
     for (const part of Object.values(this.parts)) part.sync();
     this.curves.sync();
     this.loadWorkers();
     this.loadForecast();
-    this.loadSummary();
+  }
+
+  /** Whether news do not go on from what is known: then all is loaded anew, as soon as there is something. */
+  beginsAgain(news) {
+    // Of a log that was deleted the server knows nothing yet. What was read of it stays on the page.
+    if (this.gone !== null && news.version === 0) return true;
+    this.gone = null;
+    return this.loadAgain(news) || this.changedGeneration(news.generation);
   }
 
   async loadSummary() {
-    this.summary = await get(runPath(this.run)).catch(() => this.summary);
+    // If it fails, what is known stays; the stream says what comes later.
+    const summary = await get(runPath(this.run)).catch(() => null);
+    if (summary && summary.generation === this.generation) this.takeSummary(summary);
     this.touch("run");
+  }
+
+  takeSummary(summary) {
+    this.version = Math.max(this.version, summary.version);
+    if (this.isOlder(summary, this.summary)) return;
+    this.summary = summary;
+    this.ranking = null;
+  }
+
+  /** Whether an answer tells less than is known: the stream may have overtaken it. */
+  isOlder(answer, known) {
+    return known?.generation === answer.generation && answer.version < known.version;
   }
 
   /** Load the run if that failed before: the stream speaks of it, so it can be read now. */
@@ -170,16 +177,17 @@ export class RunStore {
   }
 
   follow(update) {
-    if (this.loadAgain(update) || this.changedGeneration(update.generation)) return;
+    if (this.beginsAgain(update)) return;
     this.version = Math.max(this.version, update.version);
-    this.takeRun(update);
+    if (!this.isOlder(update.run, this.summary)) this.takeRun(update);
     this.parts.trials.follow(update, update.trials && { trials: update.trials });
     // As many as the stream brings at most: there may have been more.
-    this.parts.events.follow(update, update.events.length < STREAMED_EVENTS ? { events: update.events, following: true } : null);
+    this.parts.events.follow(update, update.events.length < STREAMED_EVENTS ? { events: update.events } : null);
     this.parts.commands.follow(update, { commands: update.commands });
     this.curves.follow(update);
-    if (update.workers) {
-      this.workers = { ...this.workers, rows: update.workers, now: update.run.now };
+    if (update.workers && !this.isOlder(update, this.workers)) {
+      const { generation, version } = update;
+      this.workers = { ...this.workers, rows: update.workers, now: update.run.now, generation, version };
       this.touch("workers");
     }
     if (update.forecast) {
@@ -216,29 +224,35 @@ export class RunStore {
     const params = new Set(this.summary?.params ?? []);
     const before = params.size;
     for (const trial of trials) {
+      if (JSON.stringify(this.trials.get(trial.id)?.params) !== JSON.stringify(trial.params)) this.paramChanges += 1;
       this.trials.set(trial.id, trial);
       for (const name of Object.keys(trial.params)) params.add(name);
     }
     if (params.size > before) this.summary = { ...this.summary, params: [...params].sort() };
   }
 
-  takeEvents({ events, more, from, following }) {
-    const known = new Set(from === 0 ? [] : this.events.rows.map((event) => event.n));
-    const rows = [...(from === 0 ? [] : this.events.rows), ...events.filter((event) => !known.has(event.n))];
-    rows.sort((one, other) => one.n - other.n);
-    const cut = rows.length > MOST_EVENTS;
-    this.events = { rows: rows.slice(-MOST_EVENTS), more: cut || (following ? this.events.more : Boolean(more) || this.events.more) };
+  takeEvents({ events, more, from }) {
+    // If the answer left some out, those that were known do not meet it: there would be a hole that nothing fills.
+    const before = from === 0 || more ? { rows: [], more: Boolean(more), asked: false } : this.events;
+    const known = new Set(before.rows.map((event) => event.n));
+    const rows = [...before.rows, ...events.filter((event) => !known.has(event.n))].sort((one, other) => one.n - other.n);
+    const cut = !before.asked && rows.length > MOST_EVENTS;
+    this.events = { rows: cut ? rows.slice(-MOST_EVENTS) : rows, more: cut || before.more, asked: before.asked };
   }
 
   takeCommands({ commands }) {
     for (const command of commands) this.commands.set(command.id, command);
   }
 
-  /** Ask for events before those that are shown. */
+  /** Ask for events before those that are shown. From then on none is cut off: somebody wants to read them. */
   async earlierEvents() {
+    const { generation } = this;
     const before = this.events.rows[0]?.n;
+    this.events.asked = true;
     const answer = await get(runPath(this.run, "/events", { before, limit: 200 }));
-    this.events = { rows: [...answer.events, ...this.events.rows], more: answer.more };
+    // Meanwhile others may have come in their place.
+    if (generation !== this.generation || this.events.rows[0]?.n !== before) return;
+    this.events = { rows: [...answer.events, ...this.events.rows], more: answer.more, asked: true };
     this.touch("events");
   }
 
@@ -266,9 +280,9 @@ export class RunStore {
     return Boolean(this.summary?.finished) || ["finished", "interrupted"].includes(this.summary?.state);
   }
 
-  /** Whether one value of the objective is better than another. */
-  better(one, other) {
-    return this.objective?.mode === "max" ? one > other : one < other;
+  /** How the connection is: "live", "over" if nothing more is to come, "lost", or "" while there is none. */
+  get linkState() {
+    return this.link === "live" && this.over ? "over" : this.link;
   }
 
   /** Trials, best first; then those without a value; last those that failed. A new list for each call. */
@@ -313,6 +327,15 @@ export class RunStore {
     if (this.closed) return;
     const topics = this.touched;
     this.touched = new Set();
-    for (const { topics: wanted, act } of [...this.listeners]) if (wanted.some((topic) => topics.has(topic))) act(topics);
+    for (const { topics: wanted, act } of [...this.listeners]) if (wanted.some((topic) => topics.has(topic))) this.tell(act, topics);
+  }
+
+  /** Tell one part of the page. If it fails, the others still hear, and the console says so. */
+  tell(act, topics) {
+    try {
+      act(topics);
+    } catch (error) {
+      reportError(error);
+    }
   }
 }

@@ -16,18 +16,21 @@ export function trialActions(commands, id) {
   let list = null;
   const button = h("button", { type: "button", class: "icon-button", "aria-label": `Commands for ${id}`, "aria-haspopup": "true", "aria-expanded": "false", onclick: () => (list ? close() : open()) }, "⋯");
   const node = h("div", { class: "menu", onkeydown: (event) => keyed(event), onfocusout: (event) => !node.contains(event.relatedTarget) && close() }, button);
+  const verbs = () => verbsOf(trial).filter((verb) => commands.can(verb));
   const choose = (verb) => {
     close();
     button.focus();
     commands.open(verb, { trial });
   };
   const open = () => {
-    const items = verbsOf(trial).filter((verb) => commands.can(verb)).map((verb) => h("button", { type: "button", role: "menuitem", onclick: () => choose(verb) }, WORDS[verb]));
+    const items = verbs().map((verb) => h("button", { type: "button", role: "menuitem", onclick: () => choose(verb) }, WORDS[verb]));
+    // The run may have ended a moment ago.
+    if (!items.length) return;
     list = h("div", { class: "menu-list", role: "menu", "aria-label": `Commands for ${id}` }, items);
     node.append(list);
     place(button, list);
     button.setAttribute("aria-expanded", "true");
-    items[0]?.focus();
+    items[0].focus();
   };
   const close = () => {
     // Removing what has the focus moves the focus, which closes the menu: by then it is closed.
@@ -50,6 +53,8 @@ export function trialActions(commands, id) {
   };
   node.update = (now) => {
     trial = now;
+    button.hidden = !verbs().length;
+    if (button.hidden) close();
   };
   return node;
 }

@@ -3,7 +3,7 @@
 import { h, meter, pill, reconcile, setAttr, setText, emptyState, choice } from "./dom.js";
 import { filterOf, valueOf } from "./filter.js";
 import { count, metric as metricText, param, plural } from "./format.js";
-import { colourOf } from "./highlight.js";
+import { swatchColour } from "./highlight.js";
 import { links } from "./router.js";
 import { compareValues, sortHeader } from "./sorting.js";
 import { trialActions } from "./trial_actions.js";
@@ -194,7 +194,7 @@ export class TrialsCard {
       const chosen = this.store.selection.has(id);
       box.checked = chosen;
       node.classList.toggle("chosen", chosen);
-      swatch.style.setProperty("--swatch", colourOf(this.store, id));
+      swatch.style.setProperty("--swatch", swatchColour(this.store, id));
       mark.hidden = this.store.summary?.best?.trial !== id;
       state.update(trial.status);
       state.title = trial.error ?? "";
