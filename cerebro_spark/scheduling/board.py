@@ -184,10 +184,17 @@ class Board:
         self.layout += 1
 
     def begin_epoch(self, trial: int, later: int) -> None:
-        """Open all units of the trial's next epoch, which `later` epochs follow."""
+        """Open all units of the trial's next epoch, which `later` epochs follow.
+
+        Those of a bundle end an epoch one after another. Until the last one has, it may seem that none follows.
+        """
+        foreseen = self._later[trial] == later + 1
         self._open_epoch(trial)
         self._set_later(trial, later)
         self._turn[trial] += 1
+        if not foreseen:
+            self.layout += 1
+            self._weigh(trial)
 
     def _open_epoch(self, trial: int) -> None:
         self._todo[trial] = True

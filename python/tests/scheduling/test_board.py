@@ -103,6 +103,21 @@ def test_an_epoch_goes_by() -> None:
     assert made.remaining(3.0)[0] == 0.0
 
 
+@pytest.mark.parametrize("foreseen", [True, False])
+def test_an_epoch_that_was_not_foreseen_makes_plans_void_and_counts_as_any_other(foreseen: bool) -> None:
+    made = board()
+    if not foreseen:
+        made.activate(0, later=0)
+    for column in (0, 1):
+        made.start(column, 0, column, now=0.0)
+        made.finish(0)
+        made.set_idle(column, now=3.0)
+    before = made.layout
+    made.begin_epoch(0, later=0)
+    assert (made.layout == before) == foreseen
+    assert made.remaining(3.0)[0] == made.remaining(3.0)[1] / 2 == 6.0
+
+
 def test_a_worker_that_left_is_neither_there_nor_idle() -> None:
     made = board()
     made.leave(0)

@@ -99,6 +99,18 @@ def test_who_lost_a_worker_together_travels_alone_until_the_epoch_ends_and_is_no
     assert max(len(order.members) for order in later if order.unit.epoch == 2) > 1
 
 
+def test_a_bundle_whose_last_epochs_differ_goes_on_with_those_that_have_one_left() -> None:
+    """Its members end an epoch one after another, and another worker has nothing to do meanwhile."""
+    play = Play(0, workers=2)
+    for number, until in enumerate([1, 2, 1, 1, 2]):
+        play.work(f"t{number}", until, lr=0.1 * number)
+    for first in ("t1", "t2", "t4", "t0", "t0", "t1"):
+        play.finish_all(next(order for order in reversed(play.told) if order.unit.trial == first))
+    assert play.trial("t1").epoch == 2
+    play.play_on()
+    assert play.trial("t1").epoch == 3
+
+
 def test_who_loses_a_worker_by_itself_is_blamed_as_ever() -> None:
     play = Play(3, max_kills=1)
     play.lose("w0")
