@@ -10,7 +10,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cerebro_spark import recipe as recipes
 from cerebro_spark.backend.base import Backend
@@ -111,6 +111,7 @@ def resume(
     take_over: bool = False,
     led_by: Search | None = None,
     way_on: str | None = None,
+    on_claim: Callable[[Sequence[Turn]], None] | None = None,
 ) -> Recipe:
     """Continue a run whose driver died or was stopped. No finished unit is trained again; a finished run is left alone.
 
@@ -132,6 +133,8 @@ def resume(
             to False.
         led_by: A search to ask instead of the recipe's, which says first what the log has. Defaults to None: none.
         way_on: How to go on with the run if it ends early, for people. Defaults to None: with `cs.resume`.
+        on_claim: Called with all turns of the log and their outcomes, once no other driver can write it and before the
+            search is asked. Defaults to None: nothing is.
 
     Returns:
         The recipe of the run.
@@ -147,6 +150,8 @@ def resume(
         wait_until_free(RetryingStore(place, seconds=store_patience), run)
     with Hold(place, run, log.writer):
         turns = with_outcomes(log.claim())
+        if on_claim is not None:
+            on_claim(turns)
         copy = recipes.unpack(*recipes.pack(recipe))
         copy = with_threads(copy, threads or recipe.trainer.resources.threads or _threads(events_of(turns)))
         if led_by is not None:

@@ -26,7 +26,8 @@ from cerebro_spark.store.opening import open_store
 from cerebro_spark.tune.arguments import check_backend, concurrent_trials, fused_trials
 from cerebro_spark.tune.options import ModelFn, TrainingOptions, copy_options
 from cerebro_spark.tune.plugins.hyperopt_search import NO_MODEL, FminSearch, Limits, checked_point, hyperopt, is_bare
-from cerebro_spark.tune.plugins.led import Absent, LedTraining
+from cerebro_spark.tune.plugins.led import Absent
+from cerebro_spark.tune.plugins.led_training import LedTraining
 from cerebro_spark.tune.saving import NOT_SAVED, address_of, saved_arguments
 from cerebro_spark.tune.signatures import explained
 from cerebro_spark.tune.spaces.bare import Bare
@@ -74,7 +75,8 @@ class CerebroTrials(TrainingOptions, hyperopt.Trials):  # type: ignore[misc]
     same data. A run that was interrupted goes on if `run_id` is its id, with the same trials or with new ones: no
     finished unit is trained again. Its data and functions are those that it began with.
 
-    While `fmin` trains, other threads and processes can look at the run and command it, with `cs.attach`.
+    While `fmin` trains, other threads and processes can look at the run and command it, with `cs.attach`. A trial that
+    a person stops counts by the best of its epochs; if a person ends the run, so do those that are being trained.
 
     A space may be a dict, or whatever else Hyperopt accepts: of `hp.uniform("lr", 0, 1)` alone, or of a list,
     `model_fn` and the other functions get the value itself, as with plain trials. Tables and logs call it "value"; a

@@ -23,7 +23,8 @@ from cerebro_spark.tune.arguments import concurrent_trials
 from cerebro_spark.tune.libraries import needed_by
 from cerebro_spark.tune.objective import inferred_mode, objective_for
 from cerebro_spark.tune.options import ModelFn, TrainingOptions
-from cerebro_spark.tune.plugins.led import Absent, LedSearch, LedTraining, TrialProgress
+from cerebro_spark.tune.plugins.led import Absent, LedSearch, TrialProgress
+from cerebro_spark.tune.plugins.led_training import LedTraining
 from cerebro_spark.tune.signatures import completed_from, refusing_unknown
 from cerebro_spark.tune.trackers.base import Tracker
 from cerebro_spark.types import Objective, Report, TrialId
@@ -100,7 +101,7 @@ def optimize(
     study's as it is now.
 
     While it trains, other threads and processes can look at the run and command it, with `cs.attach`. A trial that a
-    person stops is pruned.
+    person stops is pruned; if a person ends the run, so are those in training that have reported an epoch.
 
     Args:
         study: The study; storage, sampler and pruner are its own. It must have one objective.
@@ -177,6 +178,8 @@ def optimize(
 
 class StudySearch(LedSearch):
     """Asks a study for trials, and tells it their outcome."""
+
+    prunes = True
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Runs that another library leads, Hyperopt or Optuna. It trains what they propose, and proposes nothing itself.
+"""The search of a run that another library leads, Hyperopt or Optuna. It proposes nothing itself.
 
 The leader is asked in the engine's thread, one trial at a time. So it decides with all that is known by then, and an
 interrupt or a dead backend ends its run like any other.
@@ -11,25 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cerebro_spark import runs
 from cerebro_spark.checks import check_at_least
-from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.engine import Observer
 from cerebro_spark.errors import ConfigurationError, EventLogError
-from cerebro_spark.eventlog import EventLog
-from cerebro_spark.outcomes import with_outcomes
-from cerebro_spark.recipe import Recipe, check_functions
-from cerebro_spark.result import Result
 from cerebro_spark.search import Done, Search, Wait
-from cerebro_spark.store import paths
-from cerebro_spark.store.opening import open_store
-from cerebro_spark.store.retrying import RetryingStore
 from cerebro_spark.tune.objective import value_of
-from cerebro_spark.tune.options import ModelFn, TrainingOptions
 from cerebro_spark.tune.plugins.recall import Proposals, Recollection
-from cerebro_spark.tune.trackers.base import Tracking
-from cerebro_spark.tune.training import Training, default_backend, open_result
-from cerebro_spark.turns import Turn
 from cerebro_spark.types import Objective, Report, TrialId, Work
 
 
@@ -59,6 +45,9 @@ class LedSearch(Search):
     """
 
     unforeseeable = "another library leads this run, and what it will propose is not known"
+    prunes = False
+    """Whether `epoch` may end a trial early. Such a search never has `enough` while trials are being trained: so in the
+    log of an interrupted run, a trial that was not asked for again after an epoch was pruned."""
 
     def __init__(
         self, objective: Objective, epochs: int, at_once: int, sliced: bool, timeout: float | None = None
@@ -77,6 +66,7 @@ class LedSearch(Search):
         self._past: Recollection | None = None
         self._settled: set[TrialId] = set()
         """Trials of which the leader knows the outcome from before the run was interrupted."""
+        self._said_done = False
         self.proposals: Proposals | None = None
         self.run_id = ""
         self.under_way: dict[TrialId, TrialProgress] = {}
@@ -138,8 +128,22 @@ class LedSearch(Search):
         """Take note of a trial that a person ended: by default it counts by what it reached, if that is anything."""
         if progress.best == progress.best:
             self.finished(progress)
+        elif progress.reported:
+            self.failed(progress, self._nothing_finite())
         else:
             self.failed(progress, "it was ended by a person before an epoch of it was measured")
+
+    def run_ended(self) -> None:
+        """Take note that the run came to its end. If this search did not say so, a person did, as of all its trials.
+
+        A trial of which no epoch is known stays under way: nothing came of it.
+        """
+        if self._said_done:
+            return
+        for progress in list(self.under_way.values()):
+            if progress.reported and progress.trial not in self._settled:
+                del self.under_way[progress.trial]
+                self.ended(progress)
 
     def timed_out(self) -> bool:
         """Return whether the timeout has passed by the last report, counted from when the leader was first asked."""
@@ -149,6 +153,11 @@ class LedSearch(Search):
     # -- the protocol
 
     def ask(self) -> Work | Wait | Done:
+        answer = self._answer()
+        self._said_done = isinstance(answer, Done)
+        return answer
+
+    def _answer(self) -> Work | Wait | Done:
         if self._past is not None:
             said = self._past.ask()
             if said is not None:
@@ -192,11 +201,14 @@ class LedSearch(Search):
         if not goes_on or progress.trial in self._settled:
             return
         if progress.best != progress.best:
-            self.failed(progress, f"{self.objective.metric} was no finite number in any of its epochs")
+            self.failed(progress, self._nothing_finite())
         else:
             self.finished(progress)
 
     # -- its parts
+
+    def _nothing_finite(self) -> str:
+        return f"{self.objective.metric} was no finite number in any of its epochs"
 
     def _keep(self, progress: TrialProgress) -> None:
         if self.proposals is not None:
@@ -214,10 +226,10 @@ class LedSearch(Search):
 
     def _goes_on(self, progress: TrialProgress, report: Report, value: float) -> tuple[bool, bool]:
         """Return whether a trial goes on after an epoch, and whether that was decided in the past."""
-        went_on = None if self._past is None else self._past.went_on(report)
-        if went_on is None:
+        asked_again = None if self._past is None else self._past.asked_again(report)
+        if asked_again is None:
             return progress.trial in self._settled or self.epoch(progress, report, value), False
-        goes_on = went_on or not self._sliced or progress.reported >= self.epochs
+        goes_on = asked_again or not (self.prunes and self._sliced) or progress.reported >= self.epochs
         if progress.trial not in self._settled:
             self.remember_epoch(progress, report, value, goes_on)
         return goes_on, True
@@ -261,115 +273,3 @@ class Absent(Search):
 
     def tell(self, report: Report) -> None:
         """Do nothing: there is no leader to tell."""
-
-
-class LedTraining:
-    """Trains what a leader asks for, with the data and options of the user.
-
-    Args:
-        model_fn: Called as `model_fn(params)`; returns a compiled Keras model or a `cs.TorchModel`.
-        options: The other arguments.
-        absent: What stands for the leader in the recipe of the run.
-
-    Raises:
-        ConfigurationError: An argument can never be right, whatever the data.
-    """
-
-    def __init__(self, model_fn: ModelFn, options: TrainingOptions, absent: Absent) -> None:
-        self._training = Training(model_fn, options)
-        self._trackers = options.trackers
-        self._absent = absent
-        self.objective = self._training.objective
-        self.backend = options.backend or default_backend()
-        self.store = open_store(options.store)
-
-    def dataset(self, data: Any) -> Dataset:
-        """Return the data set to train on: `data` itself, or what is prepared from it."""
-        self.check_data(data)
-        check_functions(self._training.hooks)
-        return self._training.dataset(data, self.store, self.backend)
-
-    def check_data(self, data: Any) -> None:
-        """Raise ConfigurationError if the options do not fit this data. None of it is read."""
-        if data is None:
-            raise ConfigurationError(
-                "`data` is None, but must be a DataFrame, a dict of arrays, or what cs.prepare returned"
-            )
-        self._training.check_data(data)
-
-    def has(self, run_id: str | None) -> bool:
-        """Return whether the store has this run already, so that it can only be continued."""
-        return run_id is not None and bool(self.store.list(paths.log_folder(run_id)))
-
-    def lead(
-        self, search: LedSearch, dataset: Dataset, progress: bool | None = None, run_id: str | None = None
-    ) -> Result:
-        """Train what `search` asks for, until it has no more.
-
-        Args:
-            search: Asks the leader.
-            dataset: The data of a new run.
-            progress: Whether to show a progress bar. Defaults to None: only where it can be seen.
-            run_id: The id of the run. Defaults to None: one is made.
-
-        Returns:
-            The result of the run.
-        """
-        run, begun = run_id or runs.new_id(), False
-
-        def note(turn: Turn) -> None:
-            nonlocal begun
-            begun = True
-
-        recipe = self._training.recipe(self._absent, dataset, self.store, self.backend)
-        self._prepare(search, run)
-        try:
-            with Tracking(self._trackers, self.objective) as tracking:
-                way_on = self._absent.way_on(run)
-                observers: list[Observer] = [note, tracking]
-                runs.execute(recipe, self.store, self.backend, run, observers, progress, led_by=search, way_on=way_on)
-                result = open_result(self.store, run)
-                tracking.finish(result)
-        finally:
-            search.run_id = run if begun else ""
-        return result
-
-    def go_on(self, search: LedSearch, run_id: str, progress: bool | None = None) -> Result:
-        """Continue a run that was interrupted: no finished unit is trained again.
-
-        Args:
-            search: Asks the leader, once it is where the run was.
-            run_id: The id of the run.
-            progress: Whether to show a progress bar. Defaults to None: only where it can be seen.
-
-        Returns:
-            The result of the run.
-
-        Raises:
-            ConfigurationError: The run has another leader, objective or number of epochs.
-        """
-        recipe, _ = runs.read(self.store, run_id)
-        self._check_same(recipe, run_id)
-        self._prepare(search, run_id)
-        search.recall(Recollection(with_outcomes(EventLog(self.store, run_id).turns())))
-        with Tracking(self._trackers, self.objective) as tracking:
-            way_on = self._absent.way_on(run_id)
-            runs.resume(self.store, run_id, self.backend, [tracking], progress, led_by=search, way_on=way_on)
-            result = open_result(self.store, run_id)
-            tracking.finish(result)
-        return result
-
-    def _prepare(self, search: LedSearch, run: str) -> None:
-        search.run_id = run
-        search.proposals = Proposals(RetryingStore(self.store, seconds=runs.PATIENCE), run)
-
-    def _check_same(self, recipe: Recipe, run: str) -> None:
-        if not self._absent.leads_like(recipe.search):
-            raise ConfigurationError(
-                f"run {run} was not begun by this: continue it with cs.resume, or choose another id for a new run"
-            )
-        if recipe.objective != self.objective:
-            raise ConfigurationError(
-                f"`metric` is {self.objective.metric!r} ({self.objective.mode}), but run {run} is about"
-                f" {recipe.objective.metric!r} ({recipe.objective.mode}): give the same, or another id for a new run"
-            )

@@ -77,12 +77,12 @@ class Recollection:
             self._told, self._now = [], deque(found)
         return self._now.popleft() if self._now else Wait()
 
-    def went_on(self, report: Report) -> bool | None:
-        """Return whether a trial went on after a report; None if the log does not have the report."""
+    def asked_again(self, report: Report) -> bool | None:
+        """Return whether a trial was asked for again after a report; None if the log does not have the report."""
         found = self._rounds.get(_key(report))
         if found is None:
             return None
-        return any(isinstance(answer, Done) or answer.trial == report.trial for answer in found)
+        return any(isinstance(answer, Work) and answer.trial == report.trial for answer in found)
 
 
 class Proposals:

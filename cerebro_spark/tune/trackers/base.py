@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from types import TracebackType
 from typing import Any, Self
 
 from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.eventlog import taken_from_log
 from cerebro_spark.events import RunStarted
 from cerebro_spark.result import Result
 from cerebro_spark.run_view import RunView
@@ -34,7 +35,7 @@ class Tracker:
     """
 
     def start(self, run_id: str, objective: Objective) -> None:
-        """A run begins.
+        """A run begins, or goes on: of a run that goes on, only what is new is told.
 
         Args:
             run_id: The name of the run in its store.
@@ -100,6 +101,19 @@ class Tracking:
     ) -> None:
         self._tell(lambda tracker: tracker.close())
 
+    def recall(self, earlier: Iterable[Turn]) -> None:
+        """Go on with a run: trackers hear that it starts, and nothing of what it has behind it.
+
+        Args:
+            earlier: All turns of its log, with their outcomes.
+        """
+        if not self._trackers:
+            return
+        for turn in earlier:
+            with taken_from_log(turn.events[0]):
+                self._view.apply(turn)
+        self._start(self._view.run)
+
     def __call__(self, turn: Turn) -> None:
         if not self._trackers:
             return
@@ -107,12 +121,12 @@ class Tracking:
             self._view.apply(step)
             for event in step.events:
                 if isinstance(event, RunStarted):
-                    self._started(event)
+                    self._start(event.run)
             for report in step.reports:
                 self._report(report)
 
-    def _started(self, event: RunStarted) -> None:
-        self._tell(lambda tracker: tracker.start(event.run, self._objective))
+    def _start(self, run: str) -> None:
+        self._tell(lambda tracker: tracker.start(run, self._objective))
 
     def finish(self, result: Result) -> None:
         """The run came to its end."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World
+from cerebro_spark.commands import Command
 from cerebro_spark.errors import BackendError
 from cerebro_spark.events import Event, RunUnit, UnitFailed, UnitFinished
 from cerebro_spark.types import Metrics
@@ -18,12 +19,18 @@ class LossyBackend(SimulatedBackend):
     """`loss_of(params, epoch)` is what a unit measures; if it raises, the unit fails. It counts trials under way.
 
     After `lives` units it does what a backend does whose workers are all gone; `at_unit` is called with the number of
-    each unit that ends.
+    each unit that ends. `commands` are what a person tells the run, and after how many seconds.
     """
 
-    def __init__(self, loss_of: LossOf, workers: int = 2, lives: int | None = None) -> None:
+    def __init__(
+        self,
+        loss_of: LossOf,
+        workers: int = 2,
+        lives: int | None = None,
+        commands: Sequence[tuple[float, Command]] = (),
+    ) -> None:
         world = World(cost=lambda params: 1.0, gain={8: 4.3})
-        super().__init__([SimulatedWorker(f"w{number}") for number in range(workers)], world)
+        super().__init__([SimulatedWorker(f"w{number}") for number in range(workers)], world, commands=commands)
         self.loss_of, self.lives = loss_of, lives
         self.at_unit: Callable[[int], None] = lambda number: None
         self.ended = 0

@@ -23,7 +23,8 @@ from cerebro_spark.errors import EventLogError, PreflightFailed
 from cerebro_spark.events import Event, Settings
 from cerebro_spark.search import Done
 from cerebro_spark.tune.options import TrainingOptions
-from cerebro_spark.tune.plugins.led import Absent, LedSearch, LedTraining, TrialProgress
+from cerebro_spark.tune.plugins.led import Absent, LedSearch, TrialProgress
+from cerebro_spark.tune.plugins.led_training import LedTraining
 from cerebro_spark.tune.searches import GridSearch
 from cerebro_spark.types import Objective, Partition, Report, TrialId, Work
 
@@ -31,11 +32,15 @@ OBJECTIVE = Objective("val_loss", "min")
 
 
 class Leader(LedSearch):
-    """Begins `trials` trials; ends a trial after the epochs in `pruned`; stops after so many `ends`."""
+    """Begins `trials` trials; ends a trial after the epochs in `pruned`; stops after so many `ends`.
+
+    One that ends trials itself, as Optuna does, takes those that a person ended for the same.
+    """
 
     def __init__(self, epochs: int, at_once: int, sliced: bool, trials: int, pruned: set[int], ends: int = 99) -> None:
         super().__init__(OBJECTIVE, epochs, at_once, sliced)
         self.left, self.pruned, self.ends = trials, pruned, ends
+        self.prunes = bool(pruned)
         self.fates: dict[TrialId, str] = {}
 
     def propose(self) -> tuple[TrialId, Mapping[str, Any]] | None:
@@ -66,6 +71,9 @@ class Leader(LedSearch):
 
     def finished(self, progress: TrialProgress) -> None:
         self._fate(progress, "finished")
+
+    def ended(self, progress: TrialProgress) -> None:
+        self._fate(progress, "pruned" if self.prunes else "finished")
 
     def failed(self, progress: TrialProgress, error: str) -> None:
         self._fate(progress, "failed")

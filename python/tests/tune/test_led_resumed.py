@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,16 @@ from test_led import Leader
 import cerebro_spark as cs
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.errors import BackendError, ConfigurationError, EventLogError
-from cerebro_spark.events import UnitFinished, WorkAdded
+from cerebro_spark.events import SearchEnded, UnitFinished, WorkAdded
+from cerebro_spark.hold import wait_until_free
 from cerebro_spark.search import Done
 from cerebro_spark.store import paths
 from cerebro_spark.store.opening import open_store
 from cerebro_spark.tune.hyperopt import CerebroTrials
 from cerebro_spark.tune.optuna import optimize
 from cerebro_spark.tune.plugins.led import LedSearch
-from cerebro_spark.tune.plugins.recall import Proposals, Recollection
+from cerebro_spark.tune.plugins.recall import Answer, Proposals, Recollection
+from cerebro_spark.tune.trackers import Tracker
 from cerebro_spark.turns import Outcome, Turn
 from cerebro_spark.types import Report, Unit, Work
 
@@ -75,58 +77,72 @@ def interrupted(lives: int | None, way_on: str) -> Iterator[None]:
 # -- the search itself
 
 
-def play(search: LedSearch, answers: list[tuple[str, bool]], turns: list[Turn]) -> bool:
-    """Let a search be asked and told, as an engine does; returns whether it has said that it is done."""
+class Asking:
+    """Asks and tells a search, and notes turns, as an engine does.
 
-    def ask() -> tuple[list[Work], bool]:
-        works: list[Work] = []
-        while isinstance(answer := search.ask(), Work):
-            works.append(answer)
-        return works, isinstance(answer, Done)
+    Args:
+        search: The search.
+        halt: After so many reports a person ends the run, so that the search is asked no more.
+    """
 
-    epochs: dict[str, int] = {}
-    works, over = ask()
-    note(turns, None, works)
-    for trial, fails in answers:
-        epochs[trial] = epochs.get(trial, 0) + 1
-        report = reported(trial, epochs[trial], fails)
-        search.tell(report)
-        works, over = ask() if not over else ([], over)
-        note(turns, report, works)
-    return over
+    def __init__(self, search: LedSearch, halt: int) -> None:
+        self.turns: list[Turn] = []
+        self._search, self._left = search, halt
+        self._over = False
+        self._epochs: dict[str, int] = {}
+        note(self.turns, None, self._ask())
+
+    def tell(self, trial: str, fails: bool) -> list[Answer]:
+        """Let a trial end one more epoch, or fail; returns what the search says then."""
+        self._epochs[trial] = self._epochs.get(trial, 0) + 1
+        report = reported(trial, self._epochs[trial], fails)
+        self._left -= 1
+        self._search.tell(report)
+        said = self._ask()
+        note(self.turns, report, said)
+        return said
+
+    def _ask(self) -> list[Answer]:
+        said: list[Answer] = []
+        while not self._over and self._left > 0 and isinstance(answer := self._search.ask(), (Work, Done)):
+            said.append(answer)
+            self._over = isinstance(answer, Done)
+        return said
 
 
 def reported(trial: str, epoch: int, fails: bool) -> Report:
     return Report(trial, epoch, error="it broke") if fails else Report(trial, epoch, {"val_loss": 1 / epoch})
 
 
-def note(turns: list[Turn], report: Report | None, works: list[Work]) -> None:
+def note(turns: list[Turn], report: Report | None, said: list[Answer]) -> None:
     cause = (
         []
         if report is None
         else [(UnitFinished(0.0, "w0", Unit(report.trial, report.epoch, "p0"), 1, 1.0), Outcome(reports=(report,)))]
     )
-    pairs = [*cause, *((WorkAdded(0.0, work), Outcome()) for work in works)]
+    answers = [WorkAdded(0.0, answer) if isinstance(answer, Work) else SearchEnded(0.0) for answer in said]
+    pairs = [*cause, *((answer, Outcome()) for answer in answers)]
     turns.append(Turn([event for event, _ in pairs], [outcome for _, outcome in pairs]))
 
 
 @given(data=st.data(), epochs=st.integers(1, 4), at_once=st.integers(1, 3), trials=st.integers(1, 5))
-@settings(max_examples=100)
+@settings(max_examples=200)
 def test_a_search_that_recalls_its_past_goes_on_as_if_it_had_never_stopped(
     data: st.DataObject, epochs: int, at_once: int, trials: int
 ) -> None:
     sliced = data.draw(st.booleans(), "sliced")
     early = st.sets(st.integers(1, epochs - 1), max_size=1) if sliced and epochs > 1 else st.just(set())
     pruned = data.draw(early, "pruned")
-    whole = Leader(epochs, at_once, sliced, trials, pruned)
+    ends = data.draw(st.integers(1, 6), "ends") if sliced and not pruned else 99
+    halt = data.draw(st.just(99) | st.integers(1, 8), "halt")
+    whole = Leader(epochs, at_once, sliced, trials, pruned, ends)
     store = open_store("memory://recalled")
     store.delete("runs")
     whole.proposals = Proposals(store, "r1")
     told: list[tuple[str, bool]] = []
-    turns: list[Turn] = []
-    over = play(whole, told, turns)
+    asking = Asking(whole, halt)
     reached: dict[str, int] = {}
-    until = {work.trial: work.until_epoch for work in works_of(turns)}
+    until = {work.trial: work.until_epoch for work in works_of(asking.turns)}
     while running := [trial for trial in until if reached.get(trial, 0) < until[trial]]:
         trial = data.draw(st.sampled_from(running))
         reached[trial] = reached.get(trial, 0) + 1
@@ -134,24 +150,48 @@ def test_a_search_that_recalls_its_past_goes_on_as_if_it_had_never_stopped(
         if fails:
             until[trial] = reached[trial]
         told.append((trial, fails))
-        report = reported(trial, reached[trial], fails)
-        whole.tell(report)
-        works: list[Work] = []
-        while not over and isinstance(answer := whole.ask(), (Work, Done)):
-            over = isinstance(answer, Done)
-            if isinstance(answer, Work):
-                works.append(answer)
-                until[answer.trial] = answer.until_epoch
-        note(turns, report, works)
-    cut = data.draw(st.integers(1, len(turns)), "cut")
-    again = Leader(epochs, at_once, sliced, trials, pruned)
+        said = asking.tell(trial, fails)
+        until |= {answer.trial: answer.until_epoch for answer in said if isinstance(answer, Work)}
+    whole.run_ended()
+    cut = data.draw(st.integers(1, len(asking.turns)), "cut")
+    again = Leader(epochs, at_once, sliced, trials, pruned, ends)
     again.proposals, again.run_id = Proposals(store, "r1"), "r1"
-    again.recall(Recollection(turns[:cut]))
-    repeated: list[Turn] = []
-    play(again, told, repeated)
-    assert [list(works_of([turn])) for turn in repeated] == [list(works_of([turn])) for turn in turns]
+    again.recall(Recollection(asking.turns[:cut]))
+    repeating = Asking(again, halt)
+    for trial, fails in told:
+        repeating.tell(trial, fails)
+    again.run_ended()
+    assert repeating.turns == asking.turns
     assert again.fates == whole.fates
     assert set(again.under_way) == set(whole.under_way)
+
+
+@pytest.mark.parametrize(
+    ("made", "told", "halt", "fates", "left"),
+    [
+        ((3, 1, True, 1, {1}), ["t0"], 99, {"t0": "pruned"}, set()),
+        ((2, 2, True, 2, set(), 1), ["t1", "t1", "t0"], 99, {"t1": "finished"}, {"t0"}),
+        ((2, 2, True, 2, set()), ["t1", "t0"], 1, {"t1": "finished", "t0": "finished"}, set()),
+        ((2, 2, True, 2, set()), ["t1"], 1, {"t1": "finished"}, {"t0"}),
+    ],
+    ids=["prunes its last trial", "has enough", "is ended by a person", "is ended before an epoch is known"],
+)
+def test_a_search_that_recalls_a_run_that_is_done_knows_what_became_of_its_trials(
+    made: Any, told: list[str], halt: int, fates: dict[str, str], left: set[str]
+) -> None:
+    store = open_store("memory://done")
+    store.delete("runs")
+    turns: list[Turn] = []
+    for search in (Leader(*made), Leader(*made)):
+        search.proposals, search.run_id = Proposals(store, "r1"), "r1"
+        if turns:
+            search.recall(Recollection(turns))
+        asking = Asking(search, halt)
+        for trial in told:
+            asking.tell(trial, fails=False)
+        search.run_ended()
+        assert (search.fates, set(search.under_way)) == (fates, left)
+        turns = asking.turns
 
 
 def works_of(turns: list[Turn]) -> Iterator[Work]:
@@ -166,7 +206,12 @@ Fmin = Callable[..., CerebroTrials]
 
 @pytest.fixture
 def fmin(dataset: Dataset, tmp_path: Path) -> Fmin:
-    def went(trials: CerebroTrials | None = None, lives: int | None = None, **options: Any) -> CerebroTrials:
+    def went(
+        trials: CerebroTrials | None = None,
+        lives: int | None = None,
+        trackers: Sequence[Tracker] = (),
+        **options: Any,
+    ) -> CerebroTrials:
         made = (
             trials
             if trials is not None
@@ -179,7 +224,7 @@ def fmin(dataset: Dataset, tmp_path: Path) -> Fmin:
                 run_id="mine",
             )
         )
-        made.backend = LossyBackend(parabola, lives=lives)
+        made.backend, made.trackers = LossyBackend(parabola, lives=lives), trackers
         given = {"max_evals": 8, "max_queue_len": 3, "show_progressbar": False, **options}
         given.setdefault("rstate", np.random.default_rng(5))
         with interrupted(lives, "call fmin again, with CerebroTrials(..., run_id='mine')"):
@@ -376,6 +421,115 @@ def test_optimize_may_be_interrupted_again_and_again(go: Optimize, tmp_path: Pat
     after = units(tmp_path, "mine")
     assert len(set(after)) == len(after)
     assert len(asked(tmp_path, "mine")) == 10
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["the same study", "a new study"])
+def test_a_study_learns_of_a_run_that_is_done_whose_last_trial_was_pruned(
+    same: bool, go: Optimize, tmp_path: Path
+) -> None:
+    def told(study: optuna.Study) -> list[Any]:
+        return [(trial.params, trial.state, trial.value, trial.intermediate_values) for trial in study.trials]
+
+    pruner = optuna.pruners.ThresholdPruner(upper=0.0)  # gives up every trial
+    study = new_study(pruner=pruner)
+    go(study, n_trials=4)
+    assert [trial.state for trial in study.trials] == [optuna.trial.TrialState.PRUNED] * 4
+    known, before = told(study), logged(open_store(str(tmp_path)), "mine")
+    again = study if same else new_study(pruner=pruner)
+    go(again, n_trials=4)
+    assert told(again) == known
+    assert logged(open_store(str(tmp_path)), "mine") == before
+
+
+# -- both
+
+
+class Recording(Tracker):
+    """Keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.epochs: list[tuple[str, int, float]] = []
+
+    def start(self, run_id: str, objective: Any) -> None:
+        self.told.append(f"start {run_id}")
+
+    def epoch(self, trial: str, params: Mapping[str, Any], epoch: int, metrics: Mapping[str, float]) -> None:
+        assert metrics["val_loss"] == pytest.approx(parabola(params, epoch))
+        self.told.append("epoch")
+        self.epochs.append((trial, epoch, metrics["val_loss"]))
+
+    def finish(self, result: Any) -> None:
+        self.told.append("finish")
+
+    def close(self) -> None:
+        self.told.append("close")
+
+
+Drive = Callable[..., Any]
+
+
+@pytest.fixture(params=["fmin", "optimize"])
+def drive(request: pytest.FixtureRequest, fmin: Fmin, go: Optimize) -> Drive:
+    """Begins a run, or goes on with it; returns its result, or None if it was interrupted."""
+
+    def led_by_hyperopt(lives: int | None = None, seed: int = 5, **options: Any) -> Any:
+        trials = fmin(lives=lives, rstate=np.random.default_rng(seed), **options)
+        return None if lives else trials.result
+
+    def led_by_optuna(lives: int | None = None, seed: int = 5, **options: Any) -> Any:
+        study = new_study(pruner=optuna.pruners.NopPruner())
+        study.sampler = optuna.samplers.RandomSampler(seed=seed)
+        return go(study, lives=lives, n_trials=8, epochs=2, **options)
+
+    return led_by_hyperopt if request.param == "fmin" else led_by_optuna
+
+
+def measured(result: Any) -> list[tuple[str, int, float]]:
+    return [(row.trial, row.epoch, row.val_loss) for row in result.history.itertuples()]
+
+
+def test_trackers_hear_that_a_run_goes_on_and_then_what_is_new(drive: Drive) -> None:
+    first, second, third = Recording(), Recording(), Recording()
+    drive(lives=22, trackers=[first])
+    drive(lives=9, trackers=[second])
+    result = drive(trackers=[third])
+    assert [tracker.told[0] for tracker in (first, second, third)] == ["start mine"] * 3
+    assert [tracker.told.count("start mine") for tracker in (first, second, third)] == [1] * 3
+    assert [tracker.told[-2:] for tracker in (first, second, third)] == [["epoch", "close"]] * 2 + [["finish", "close"]]
+    epochs = [*first.epochs, *second.epochs, *third.epochs]
+    assert sorted(epochs) == sorted(measured(result))
+    begun = {trial for trial, _, _ in first.epochs}
+    assert begun & {trial for trial, _, _ in second.epochs + third.epochs}, "of trials that had begun, too"
+
+
+def test_trackers_hear_no_epoch_of_a_run_that_is_done(drive: Drive) -> None:
+    drive()
+    tracker = Recording()
+    drive(trackers=[tracker])
+    assert tracker.told == ["start mine", "finish", "close"]
+
+
+@pytest.mark.parametrize("lives", [20, None], ids=["goes on", "comes to its end"])
+def test_what_another_driver_does_until_the_run_is_free_is_known(
+    lives: int | None, drive: Drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drive(lives=8)
+    others, mine = Recording(), Recording()
+
+    def wait(store: Any, run: str) -> None:
+        """The other one is alive, but does not hold the run for long. What it draws nobody else would."""
+        monkeypatch.setattr("cerebro_spark.runs.wait_until_free", wait_until_free)
+        drive(lives=lives, seed=6, trackers=[others])
+
+    monkeypatch.setattr("cerebro_spark.runs.wait_until_free", wait)
+    result = drive(trackers=[mine])
+    after = units(tmp_path, "mine")
+    assert len(set(after)) == len(after) == 8 * 2 * 4, "no unit is trained twice"
+    assert others.epochs
+    assert not set(others.epochs) & set(mine.epochs)
+    assert set(others.epochs) | set(mine.epochs) <= set(measured(result))
+    assert mine.told[-2:] == ["finish", "close"]
 
 
 def test_a_proposal_is_found_by_the_params_that_the_log_has() -> None:
