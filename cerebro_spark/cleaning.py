@@ -100,8 +100,8 @@ def _clean_store(store: Store, older_than: float | None, dry_run: bool) -> Itera
     for folder, names in find_abandoned(store, prepared).items():
         yield Leftover(f"{url}/{folder}", sum(store.size(name) for name in names), "a preparation that never ended")
     unheard = _find_unheard(store, staged)
-    for name in unheard:
-        yield Leftover(f"{url}/{name}", store.size(name), "a command to a run that is done")
+    for name, what in unheard.items():
+        yield Leftover(f"{url}/{name}", store.size(name), what)
     if not dry_run:
         store.sweep(staged)
         delete_abandoned(store, prepared)
@@ -109,15 +109,25 @@ def _clean_store(store: Store, older_than: float | None, dry_run: bool) -> Itera
             store.delete(name)
 
 
-def _find_unheard(store: Store, seconds: float) -> list[str]:
-    """Return old commands to runs that are done: nobody will ever take them. A run that is not may be resumed."""
+def _find_unheard(store: Store, seconds: float) -> dict[str, str]:
+    """Return what nobody will ever take or answer, and in words what it is.
+
+    These are old commands to runs that are done: a run that is not may be resumed, and then hears them. And old
+    questions to any run: who asked does not wait that long.
+    """
     before = time.time_ns() - int(seconds * 1e9)
-    old: dict[str, list[str]] = {}
-    for name in store.list(paths.RUNS):
+    names = store.list(paths.RUNS)
+    questions = [asked.name for name in names if (asked := paths.read_question(name)) and asked.sent < before]
+    letters: dict[str, list[str]] = {}
+    for name in names:
         letter = paths.read_letter(name)
         if letter is not None and letter.sent < before:
-            old.setdefault(letter.run, []).append(name)
-    return [name for run, names in old.items() if _is_done(store, run) for name in names]
+            letters.setdefault(letter.run, []).append(name)
+    done = [name for run, sent in letters.items() if _is_done(store, run) for name in sent]
+    return {
+        **dict.fromkeys(done, "a command to a run that is done"),
+        **dict.fromkeys(questions, "a question that nobody waits for an answer to"),
+    }
 
 
 def _is_done(store: Store, run: str) -> bool:

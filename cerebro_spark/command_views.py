@@ -48,10 +48,25 @@ def with_event(
     return commands
 
 
+def describe_command(command: Command) -> str:
+    """A command in a few words.
+
+    >>> describe_command(Command("stop_trial", trial="t3")), describe_command(Command("add_workers", workers=2))
+    ('stop_trial t3', 'add_workers 2')
+    """
+    about = command.trial or command.worker or (command.workers or "")
+    return f"{command.verb} {about}".rstrip()
+
+
 def is_paused(commands: Mapping[str, CommandView]) -> bool:
     """Whether the last of these commands that had to do with it paused the run."""
     verbs = [one.command.verb for one in commands.values() if one.done]
     return next((verb == "pause" for verb in reversed(verbs) if verb in ("pause", "unpause", "end")), False)
+
+
+def is_kill(commands: Mapping[str, CommandView], answer: CommandAnswered) -> bool:
+    """Whether this answer says that the driver of the run ends at once."""
+    return answer.done and answer.command in commands and commands[answer.command].command.verb == "kill"
 
 
 def has_ended(commands: Mapping[str, CommandView]) -> bool:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import closing
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.backend.driver.deletions import CheckpointSweep, MetricStateFiles
@@ -30,6 +31,28 @@ from cerebro_spark.turns import Turn, events_of
 _log = logging.getLogger("cerebro_spark")
 _PATIENCE_TO_SWEEP = 10.0
 """Seconds for which a failing store is tried again where only superfluous files are deleted."""
+_this_thread = threading.local()
+
+
+def drives_here(store: Store, run: str) -> bool:
+    """Return whether this very thread drives a run: then it must not wait for what only the driver can do.
+
+    Args:
+        store: The store of the run.
+        run: The id of the run.
+    """
+    return (store.url, run) in getattr(_this_thread, "runs", ())
+
+
+@contextmanager
+def _driving_here(store: Store, run: str) -> Iterator[None]:
+    """Let `drives_here` know of a run for the length of a block; a tracker of it may drive another one meanwhile."""
+    before: tuple[tuple[str, str], ...] = getattr(_this_thread, "runs", ())
+    _this_thread.runs = (*before, (store.url, run))
+    try:
+        yield
+    finally:
+        _this_thread.runs = before
 
 
 class Driver:
@@ -102,7 +125,10 @@ class Driver:
                 all_observers: list[Observer] = [self._note, watching, mailbox.note, forecasts, *checking, *observers]
                 self._engine = Engine(search, settings, self._backend, log, self._run, all_observers, recipe=recipe)
                 go = self._engine.resume if self._earlier else self._engine.run
-                with forecasts, self._relay.connected(self._engine.post, self._known_commands()), mailbox:
+                self._clear_away(mailbox, forecasts)
+                # Commands that wait in the mailbox are handed to the engine before it begins.
+                connected = self._relay.connected(self._engine.post, self._known_commands())
+                with _driving_here(self._plain_store, self._run), forecasts, connected, mailbox:
                     go()
                 self._sweep()
                 self._carried.clear(inherited=bool(self._earlier))
@@ -111,6 +137,13 @@ class Driver:
             raise
         if checker is not None:
             checker.finish()
+
+    def _clear_away(self, mailbox: MailboxPoller, forecasts: LiveForecasts) -> None:
+        """Have deleted what earlier drivers left: files of commands that the log has, and what they foresaw."""
+        for turn in self._earlier:
+            mailbox.note(turn)
+        if self._earlier:
+            forecasts.forget_earlier()
 
     def _known_commands(self) -> list[str]:
         events = events_of(self._earlier)

@@ -1,4 +1,4 @@
-"""Where commands wait until the engine takes them. It decides nothing, and never blocks."""
+"""Where commands wait until the engine takes them, and their JSON form. It decides nothing, and never blocks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,30 @@ from cerebro_spark.codec import from_json, to_json
 from cerebro_spark.commands import Command
 
 Wake = Callable[[], None]
+_TAG, _KINDS = "command", {"Command": Command}
+
+
+def write_command(command: Command) -> str:
+    """Return a command as JSON.
+
+    Raises:
+        ConfigurationError: If its params hold what JSON cannot, and so no log can keep.
+    """
+    return to_json(command, _TAG)
+
+
+def read_command(text: str | bytes) -> Command:
+    """Return the command that `write_command` made this text from.
+
+    Raises:
+        CodecError: If the text is anything else.
+        ConfigurationError: If it is a command that makes no sense.
+
+    >>> read_command(write_command(Command("pause", id="c1"))) == Command("pause", id="c1")
+    True
+    """
+    command: Command = from_json(text, _TAG, _KINDS)
+    return command
 
 
 class Inbox:
@@ -37,7 +61,7 @@ class Inbox:
             CodecError: If a field of it has a value of another type than it should.
         """
         # As it will be read from the log: what cannot be read again must not get there.
-        self._waiting.put(from_json(to_json(command, "command"), "command", {"Command": Command}))
+        self._waiting.put(read_command(write_command(command)))
         wake = self._wake
         if wake is not None:
             wake()

@@ -1,8 +1,8 @@
 """Commands to a run that travel through its store: whoever may write the store may command the run.
 
-A sender writes a command under a name of its own, once. The driver of the run lists the folder about every second, in a
-thread of its own, and deletes a command when the log has it. Nothing in the folder, and no failure of the store, ever
-stops the run.
+A sender writes a command under a name of its own, once. The driver of the run lists the folder before it begins, then
+about every second, in a thread of its own, and deletes a command when the log has it. Nothing in the folder, and no
+failure of the store, ever stops the run.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from cerebro_spark.codec import CodecError, from_json, to_json
+from cerebro_spark.codec import CodecError
 from cerebro_spark.commands import Command
 from cerebro_spark.errors import ConfigurationError, NotFoundInStore
 from cerebro_spark.events import CommandReceived
+from cerebro_spark.inbox import read_command, write_command
 from cerebro_spark.relay import Post
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
@@ -29,8 +30,8 @@ EVERY = 1.0
 """Seconds from one look into the mailbox to the next."""
 MOST_BYTES = 1 << 20
 """A larger file is no command: it is not read."""
-_STOP_SECONDS = 5.0
-_TAG, _KINDS = "command", {"Command": Command}
+_MOST_SECONDS = 5.0
+"""How long anybody waits for the thread that looks: a store may hang."""
 
 
 def send(store: Store, run: str, command: Command, clock: Callable[[], int] = time.time_ns) -> str:
@@ -54,10 +55,7 @@ def send(store: Store, run: str, command: Command, clock: Callable[[], int] = ti
     >>> send(LocalStore(tempfile.mkdtemp()), "r1", Command("pause", id="c1"), clock=lambda: 18 * 10**17)
     'runs/r1/mailbox/01800000000000000000-c1.json'
     """
-    data = to_json(command, _TAG).encode()
-    name = paths.letter(run, clock(), command.id)
-    store.write(name, data)
-    return name
+    return _write(store, paths.letter(run, clock(), command.id), command)
 
 
 def ask(store: Store, run: str, command: Command, clock: Callable[[], int] = time.time_ns) -> str:
@@ -72,14 +70,18 @@ def ask(store: Store, run: str, command: Command, clock: Callable[[], int] = tim
     Returns:
         The name of the question in the store. Delete it to ask no longer.
     """
-    data = to_json(command, _TAG).encode()
-    name = paths.question(run, clock(), command.id)
-    store.write(name, data)
+    return _write(store, paths.question(run, clock(), command.id), command)
+
+
+def _write(store: Store, name: str, command: Command) -> str:
+    store.write(name, write_command(command).encode())
     return name
 
 
 class MailboxPoller:
     """Looks into the mailbox of a run for the length of a block, and posts what is new in the order of the names.
+
+    What is there before the block is posted when it begins, unless the store takes too long to say so.
 
     Args:
         store: The store of the run. It is not retried: the next look is the next try.
@@ -97,18 +99,20 @@ class MailboxPoller:
         """The names that need no second look: they were posted, or refused."""
         self._logged: set[str] = set()
         self._failing = False
+        self._looked = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="mailbox", daemon=True)
 
     def __enter__(self) -> MailboxPoller:
         self._thread.start()
+        self._looked.wait(_MOST_SECONDS)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._thread.join(_STOP_SECONDS)  # do not wait for a store that hangs: the thread finishes by itself
+        self._thread.join(_MOST_SECONDS)  # do not wait for a store that hangs: the thread finishes by itself
 
     def note(self, turn: Turn) -> None:
         """Take note of commands that are in the log now: their files are not needed any more."""
@@ -134,6 +138,7 @@ class MailboxPoller:
     def _keep(self) -> None:
         while not self._stop.is_set():
             self.look()
+            self._looked.set()
             self._stop.wait(self._every)
         if self._logged:
             self.look()  # from now on it only deletes what the log has
@@ -158,7 +163,7 @@ class MailboxPoller:
         size = self._store.size(name)
         if size > MOST_BYTES:
             raise CodecError(f"it has {size} bytes, and a command at most {MOST_BYTES}")
-        command: Command = from_json(self._store.read(name), _TAG, _KINDS)
+        command = read_command(self._store.read(name))
         if command.id != letter.command:
             raise CodecError(f"its name says {letter.command}, but it holds command {command.id!r:.80}")
         return command

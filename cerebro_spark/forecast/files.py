@@ -1,7 +1,7 @@
 """Forecasts and questions about them in a store. No pickle is ever opened here.
 
 A question is a command that is not given: "what if I stopped t7?". Its answer is in every forecast that is made while
-the question lies there.
+the question lies there. Forecasts are those of one driver: the next one deletes them.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from cerebro_spark import codec
 from cerebro_spark.commands import Command
 from cerebro_spark.errors import AlreadyInStore, CerebroError, NotFoundInStore
 from cerebro_spark.forecast.values import Forecast, from_json, to_json
+from cerebro_spark.inbox import read_command
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
 
@@ -42,7 +42,7 @@ def read_latest(store: Store, run: str) -> Forecast | None:
 
 
 class ForecastFolder:
-    """The forecasts of one run, as the process sees them that makes them.
+    """The forecasts of one run, as its driver and the process see them that makes them.
 
     Args:
         store: The store of the run.
@@ -57,6 +57,11 @@ class ForecastFolder:
         self._clock = clock
         self._lasts = lasts
         self._number: int | None = None
+
+    def clear(self) -> None:
+        """Delete what an earlier driver foresaw, and old questions: nobody may be there to answer them."""
+        self._store.delete(paths.forecasts(self._run))
+        self.questions()
 
     def write(self, forecast: Forecast) -> None:
         """Make a forecast the newest one, and delete those before it."""
@@ -86,14 +91,13 @@ class ForecastFolder:
 
     def _read(self, name: str) -> Command | None:
         try:
-            command: Command = codec.from_json(self._store.read(name), "command", {"Command": Command})
+            return read_command(self._store.read(name))
         except CerebroError:
             return None
-        return command
 
     def _is_old(self, name: str) -> bool:
-        asked_at = name.rpartition("/")[2].partition("-")[0]
-        return not asked_at.isdecimal() or self._clock() - int(asked_at) > self._lasts * 1e9
+        question = paths.read_question(name)
+        return question is None or self._clock() - question.sent > self._lasts * 1e9
 
 
 def _newest(commands: Sequence[Command]) -> list[Command]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from cerebro_spark.command_views import CommandView, is_paused, with_event
 from cerebro_spark.events import (
     Action,
     CommandAnswered,
@@ -82,7 +83,7 @@ class Measurements:
         returning: By worker that was dismissed, when another takes its place.
         expected: How many workers the run counts on.
         starting: The seconds from the beginning, or from when workers were gathered, to the first worker.
-        paused: Whether people have paused the run.
+        paused: Whether people have paused the run, and not ended it since.
         now: When the last event happened.
     """
 
@@ -134,7 +135,7 @@ class Watch:
         self._handle = scheduler.handle
         self._check = check
         self._gathering = 0.0
-        self._commands: dict[str, str] = {}
+        self._commands: Mapping[str, CommandView] = {}
         self._known: set[WorkerId] = set()
         """The workers that have done a unit in their present life."""
         self._open: dict[int, _Progress] = {}
@@ -180,10 +181,9 @@ class Watch:
                 self._note_loss(event)
             case GatheringBegan():
                 seen.expected, self._gathering = event.workers, event.at
-            case CommandReceived(command=command):
-                self._commands[command.id] = command.verb
-            case CommandAnswered(done=True) if self._commands.get(event.command) in ("pause", "unpause"):
-                seen.paused = self._commands[event.command] == "pause"
+            case CommandReceived() | CommandAnswered():
+                self._commands = with_event(self._commands, event, None)
+                seen.paused = is_paused(self._commands)
             case PartitionLoaded():
                 ordered = seen.loading.pop((event.worker, event.partition), None)
                 if ordered is not None:

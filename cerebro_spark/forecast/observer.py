@@ -113,6 +113,13 @@ class LiveForecasts:
         with contextlib.suppress(subprocess.TimeoutExpired):  # a run does not wait for what it does not need
             self._process.wait(_SECONDS_TO_END)
 
+    def forget_earlier(self) -> None:
+        """Delete what an earlier driver of the run foresaw: it is wrong by now."""
+        try:
+            ForecastFolder(self._store, self._run).clear()
+        except OSError as error:
+            _log.warning("forecasts of an earlier driver of run %s stay until there is a new one: %s", self._run, error)
+
     def _start(self) -> None:
         self._starting = threading.Thread(target=self._begin, name="forecasts", daemon=True)
         self._starting.start()

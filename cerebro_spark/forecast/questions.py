@@ -23,8 +23,9 @@ def wait_for_answer(
     timeout: float,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
+    why_none: Callable[[], str] = lambda: "",
 ) -> Forecast:
-    """Ask, and return the first answer to come; the question is withdrawn then, or when time is up.
+    """Ask, and return the first answer to come; the question is withdrawn then, or when no answer will come in time.
 
     Args:
         store: The store of the run.
@@ -33,26 +34,37 @@ def wait_for_answer(
         timeout: The seconds to wait at most.
         clock: Seconds that never go back.
         sleep: Waits for some seconds.
+        why_none: Says why no answer will come as things stand; "" if one may. By default one may.
 
     Raises:
-        NoAnswerYet: No answer came in time.
+        NoAnswerYet: No answer came in time, or none will come.
     """
+    label = label_of(command)
     before = read_latest(store, run)
+    _check_hope(label, before, why_none())
     question = ask(store, run, command)
     began = clock()
     try:
         while True:
             newest = read_latest(store, run)
-            if newest is not None and newest != before and label_of(command) in newest.what_if:
-                return newest.what_if[label_of(command)]
+            if newest is not None and newest != before and label in newest.what_if:
+                return newest.what_if[label]
+            _check_hope(label, newest, why_none())
             if clock() - began >= timeout:
                 raise NoAnswerYet(
-                    f"{label_of(command)!r} has no forecast after {timeout:g} s: {_why(newest)}. Forecasts are made by"
-                    " the driver of a run that has gone on for some seconds"
+                    f"{label!r} has no forecast after {timeout:g} s: {_why(newest)}. Forecasts are made by the driver"
+                    " of a run that has gone on for some seconds"
                 )
             sleep(EVERY)
     finally:
         store.delete(question)
+
+
+def _check_hope(label: str, newest: Forecast | None, why_none: str) -> None:
+    """Raise NoAnswerYet if it is known that no answer will come."""
+    reason = why_none or (newest.reason if newest is not None and newest.hopeless else "")
+    if reason:
+        raise NoAnswerYet(f"{label!r} has no forecast: {reason}")
 
 
 def _why(newest: Forecast | None) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cerebro_spark.command_views import describe_command
 from cerebro_spark.commands import Command
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.forecast.words import describe
@@ -52,6 +53,11 @@ class Forecast:
         """Whether it says when the run will be done."""
         return self.done_at is not None
 
+    @property
+    def hopeless(self) -> bool:
+        """Whether nothing will ever be known of this run: that was found out without a look at its events."""
+        return not self.known and self.events == 0
+
     def shifted(self, seconds: float) -> Forecast:
         """Return the same forecast by another clock, its answers included.
 
@@ -74,11 +80,10 @@ def label_of(command: Command) -> str:
     >>> label_of(Command("clone", trial="t7", params={"lr": 0.1}, warm_start=False, epochs=2))
     'clone t7, 2 epochs, lr=0.1, with new weights'
     """
-    about = command.trial or command.worker or (str(command.workers) if command.workers else "")
     more = [] if command.epochs is None else [f"{command.epochs} epochs"]
     more += [f"{name}={value}" for name, value in command.params.items()]
     more += [] if command.warm_start else ["with new weights"]
-    return ", ".join([f"{command.verb} {about}".rstrip(), *more])
+    return ", ".join([describe_command(command), *more])
 
 
 def to_json(forecast: Forecast) -> str:

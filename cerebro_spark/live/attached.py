@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from cerebro_spark import mailbox
 from cerebro_spark.commands import Command
-from cerebro_spark.errors import CerebroError, CommandRefused, NoAnswerYet, NotFoundInStore
+from cerebro_spark.driver import drives_here
+from cerebro_spark.errors import CerebroError, CommandRefused, ConfigurationError, NoAnswerYet, NotFoundInStore
 from cerebro_spark.eventlog import EventLog
 from cerebro_spark.following import LogFollower
 from cerebro_spark.hold import Pulse
@@ -67,6 +68,8 @@ class AttachedRun(RunHandle):
         self._reading = threading.Lock()
         self._result: Result | None = None
         self._driven = False
+        self._read = 0
+        """How many events the follower has returned."""
         self.refresh()
         if self._live.phase == "starting" and not self._driven:
             known = paths.run_ids(store.list(paths.RUNS))
@@ -126,6 +129,7 @@ class AttachedRun(RunHandle):
             NoAnswerYet: The run was not done in time. It goes on.
             CerebroError: Nobody drives the run any more, and it is not done.
         """
+        self._check_thread("wait")
         began = self._clock()
         while (result := self.result) is None:
             if self._status() == "stopped":
@@ -138,12 +142,15 @@ class AttachedRun(RunHandle):
     # -- its parts
 
     def _take(self, turns: list[Turn]) -> None:
-        if all(turn.recorded for turn in turns):
-            for turn in turns:
+        for turn in turns:
+            self._read += len(turn.events)
+            if self._read <= self._live.events:
+                continue  # the view was made of the whole log, as it is below, and has this turn
+            if turn.recorded:
                 self._live(turn)
-        else:
-            # A log of before there were outcomes: a scheduler must hear all of it again.
-            self._live.replace(view_of(EventLog(self._store, self._run).turns()))
+            else:
+                # A log of before there were outcomes: a scheduler must hear all of it again.
+                self._live.replace(view_of(EventLog(self._store, self._run).turns()))
 
     def snapshot(self) -> RunView:
         self.refresh()
@@ -152,7 +159,16 @@ class AttachedRun(RunHandle):
     def _nobody(self) -> str:
         return f"nobody drives it now: continue it with cs.resume({self._store.url!r}, {self._run!r}, backend=...)"
 
+    def _check_thread(self, what: str) -> None:
+        """Refuse to wait for the driver in the driver's own thread: it could not go on."""
+        if drives_here(self._store, self._run):
+            raise ConfigurationError(
+                f"{what} was called in the thread that drives run {self._run}, by a tracker or a callback, and would"
+                " wait for itself: call it in another thread"
+            )
+
     def _send(self, command: Command, timeout: float) -> Answer:
+        self._check_thread(command.verb)
         words, status = describe_command(command), self.status
         if status == "done":
             raise CommandRefused(f"{words} was not sent: run {self._run} is done")
@@ -161,9 +177,10 @@ class AttachedRun(RunHandle):
                 f"{words} was not sent: {self._nobody()}; or attach with leave=True, and the next driver finds it"
             )
         letter = mailbox.send(self._store, self._run, command)
-        if status == "stopped":
-            return Answer(command, done=False, said="for the next driver of the run")
-        return self._answer(command, words, letter, timeout)
+        return self._left(command) if status == "stopped" else self._answer(command, words, letter, timeout)
+
+    def _left(self, command: Command) -> Answer:
+        return Answer(command, done=False, said="for the next driver of the run")
 
     def _answer(self, command: Command, words: str, letter: str, timeout: float) -> Answer:
         began = self._clock()
@@ -171,6 +188,8 @@ class AttachedRun(RunHandle):
             status = self._status()
             if status == "done":
                 raise CommandRefused(f"{words} was not heard: run {self._run} is done")
+            if status == "stopped" and self._leave:  # its driver was killed, and seemed alive for a while
+                return self._left(command)
             if status == "stopped":
                 self._store.delete(letter)  # who is told that it was not heard does not expect it to be obeyed later
                 raise CommandRefused(f"{words} was not answered, and is withdrawn: {self._nobody()}")

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import pandas as pd
 
 from cerebro_spark.checks import check_at_least, check_seconds
-from cerebro_spark.codec import to_json
 from cerebro_spark.commands import Command, Verb
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.forecast.files import read_latest
 from cerebro_spark.forecast.questions import wait_for_answer
 from cerebro_spark.forecast.values import Forecast
+from cerebro_spark.inbox import write_command
 from cerebro_spark.live.live_view import Answer, LiveView
 from cerebro_spark.progress import describe
 from cerebro_spark.result import Result, display, tables
@@ -135,9 +135,9 @@ class RunHandle(ABC):
         """When the run will be done, as it seems; None if there is no forecast yet. It prints as a sentence.
 
         The driver has forecasts made some seconds after the first units, and writes them to the store, from where this
-        reads the newest.
+        reads the newest. While nobody drives the run there is none.
         """
-        return read_latest(self._store, self._run)
+        return None if self.status in OVER else read_latest(self._store, self._run)
 
     def what_if(
         self,
@@ -167,7 +167,8 @@ class RunHandle(ABC):
             The forecast of the run after that command.
 
         Raises:
-            NoAnswerYet: There is no answer yet; while a run is short, or not driven, there is none.
+            NoAnswerYet: There is no answer yet, or there will be none: nobody drives the run, it is paused, or nothing
+                can be foreseen of it. The message says which.
 
         Examples:
             >>> run.what_if("stop_trial", trial="t7")  # doctest: +SKIP
@@ -177,8 +178,16 @@ class RunHandle(ABC):
         trial = self._known_trial(trial) if trial else ""
         about: dict[str, Any] = {"trial": trial, "worker": worker, "workers": workers, "epochs": epochs}
         command = Command(verb, params=dict(params or {}), warm_start=warm_start, **about)
-        to_json(command, "command")  # what cannot be logged is refused before it is sent
-        return wait_for_answer(self._store, self._run, command, timeout)
+        write_command(command)  # what cannot be logged is refused before it is sent
+        why_none = lambda: self._why_nothing_is_foreseen(verb)  # noqa: E731 (a name helps to read the next line)
+        return wait_for_answer(self._store, self._run, command, timeout, why_none=why_none)
+
+    def _why_nothing_is_foreseen(self, verb: Verb) -> str:
+        """Return why no forecast will say what a command would change; "" if one may."""
+        status = self.status
+        if status in OVER:
+            return f"run {self._run} is {status}, and nobody makes forecasts of it"
+        return "the run is paused, so ask again when it goes on" if status == "paused" and verb != "unpause" else ""
 
     def dashboard(self, *, read_only: bool = False) -> Dashboard:
         """Start a dashboard of the store in a process of its own, or find the one that was started, and open this run.
@@ -348,7 +357,7 @@ class RunHandle(ABC):
         if about.get("epochs") is not None:
             check_at_least("epochs", about["epochs"], 1)
         command = Command(verb, by=author(), **about)
-        to_json(command, "command")  # what cannot be logged is refused before it is sent
+        write_command(command)  # what cannot be logged is refused before it is sent
         return self._send(command, timeout)
 
     def _known_trial(self, trial: TrialId) -> TrialId:

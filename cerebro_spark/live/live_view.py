@@ -8,12 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from cerebro_spark.commands import Command, Verb
+from cerebro_spark.command_views import describe_command, has_ended
+from cerebro_spark.commands import Command
 from cerebro_spark.errors import CommandRefused
 from cerebro_spark.run_view import RunView
 from cerebro_spark.timeline import Timeline
 from cerebro_spark.turns import Turn
 from cerebro_spark.types import TrialId
+
+__all__ = ["Answer", "LiveView", "Phase", "describe_command"]
 
 Phase = Literal["starting", "running", "paused", "ending", "done"]
 
@@ -44,16 +47,6 @@ class Answer:
         return f"{describe_command(self.command)}: {'done' if self.done else 'waits'}{new}{said}"
 
 
-def describe_command(command: Command) -> str:
-    """A command in a few words.
-
-    >>> describe_command(Command("stop_trial", trial="t3")), describe_command(Command("add_workers", workers=2))
-    ('stop_trial t3', 'add_workers 2')
-    """
-    about = command.trial or command.worker or (command.workers or "")
-    return f"{command.verb} {about}".rstrip()
-
-
 class LiveView:
     """An observer of a run, of which any thread can ask how the run stands.
 
@@ -79,6 +72,12 @@ class LiveView:
             self._changed.notify_all()
         if self.interrupted:
             raise KeyboardInterrupt
+
+    @property
+    def events(self) -> int:
+        """How many events of the run it has taken in."""
+        with self._changed:
+            return self._view.events
 
     def replace(self, view: RunView) -> None:
         """Show another view from now on, of the same run."""
@@ -108,7 +107,7 @@ class LiveView:
                 return "done"
             if self._view.settings is None:
                 return "starting"
-            if self._obeyed("end", "kill"):
+            if self._view.killed or has_ended(self._view.commands):
                 return "ending"
             return "paused" if self._view.paused else "running"
 
@@ -116,10 +115,7 @@ class LiveView:
     def killed(self) -> bool:
         """Whether somebody told the run to end at once, or interrupted it."""
         with self._changed:
-            return self.interrupted or self._obeyed("kill")
-
-    def _obeyed(self, *verbs: Verb) -> bool:
-        return any(told.done and told.command.verb in verbs for told in self._view.commands.values())
+            return self.interrupted or self._view.killed
 
     def answer(self, command: Command) -> Answer | None:
         """Return the answer to a command; None if there is none yet.

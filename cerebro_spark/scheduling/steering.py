@@ -99,6 +99,10 @@ class Steering:
             raise Refused(f"trial {trial.id} has failed, so it cannot go on: clone it, with other params")
         if trial.status == "training" and command.epochs is None:
             raise Refused(f"trial {trial.id} goes on until epoch {trial.until}: say how many `epochs` it shall do more")
+        if command.epochs is None and self._lacks_evaluation_alone(trial):
+            self._state.halted.discard(trial.id)
+            trial.status = "paused"  # as any trial that has trained all its epochs
+            return f"trial {trial.id} has trained all its {done} epochs, and is evaluated now"
         if (done or trial.trained) and trial.latest is None:
             raise Refused(
                 f"the last checkpoint of trial {trial.id} is gone, because this run was begun by an earlier version:"
@@ -106,6 +110,10 @@ class Steering:
             )
         until = self._until(trial, command)
         return f"trial {trial.id} goes on until epoch {until}", Work(trial.id, trial.params, until)
+
+    def _lacks_evaluation_alone(self, trial: TrialRecord) -> bool:
+        """Whether the trial was stopped when all its epochs were trained, and not all of them evaluated."""
+        return trial.id in self._state.halted and trial.until < trial.epoch and bool(trial.evaluations)
 
     def _until(self, trial: TrialRecord, command: Command) -> int:
         """Return the last epoch of a trial that goes on: of one that trains, counted from where it was to end."""
@@ -140,7 +148,7 @@ class Steering:
                 f"`params` has {', '.join(map(repr, unknown))}, but trials have {', '.join(sorted(trial.params))}: a"
                 " clone can change these"
             )
-        return {**trial.params, **params}
+        return {**trial.params, **{name: _alike(trial.params.get(name), value) for name, value in params.items()}}
 
     def _source(self, trial: TrialRecord) -> Checkpoint:
         """Return the checkpoint from which a clone begins: of the last epoch that was reported."""
@@ -217,3 +225,16 @@ class Steering:
                 wanted = trial is None or state.assignments[attempt].unit.trial == trial
                 if wanted and order is not orders[0]:
                     state.actions.append(WithdrawUnit(worker.id, attempt))
+
+
+def _alike(known: Any, given: Any) -> Any:
+    """Return a value that a person gave as the type that the trial has: JSON has no tuples, and 2 may mean 2.0.
+
+    >>> _alike((1, 2), [3, 4]), _alike(0.5, 2), _alike("a", "b")
+    ((3, 4), 2.0, 'b')
+    """
+    if isinstance(known, tuple) and isinstance(given, list):
+        return tuple(given)
+    if isinstance(known, float) and isinstance(given, int) and not isinstance(given, bool):
+        return float(given)
+    return given

@@ -97,6 +97,8 @@ class Auditor:
             if isinstance(action, AnswerCommand) and action.done:
                 assert isinstance(event, CommandReceived)
                 self._obeyed(event.command)
+                if event.command.verb == "resume_trial" and action.work is None:
+                    self.halted.discard(event.command.trial)
         for action in actions:
             if isinstance(action, RunUnit):
                 self._together(action)

@@ -38,6 +38,7 @@ class Books(Protocol):
     finished: dict[Unit, int]
     until: dict[str, int]
     failed: set[str]
+    told: set[tuple[str, int]]
     halted: set[str]
     taken_over: set[str]
     idle: bool
@@ -138,6 +139,8 @@ class CommandAuditor:
             self.promised[command.id] = work
         if done and command.verb == "stop_trial" and command.trial not in self.books.taken_over:
             self.to_tell = command.trial
+        if done and command.verb == "resume_trial" and work is None:
+            self.stopped.discard(command.trial)
 
     def _must_be_done(self, command: Command) -> bool | None:
         """Whether a command must be done, or must be refused; None if that depends on more than is known here."""
@@ -158,6 +161,8 @@ class CommandAuditor:
             return False
         if verb == "stop_trial":
             return True if self._trains(trial) else None
+        if self._is_to_be_evaluated(command):
+            return True
         return True if command.epochs is not None and books.settings.keep_last else None
 
     def _waiting(self, command: Command) -> set[int]:
@@ -173,15 +178,27 @@ class CommandAuditor:
     def _work(self, command: Command) -> Work | None:
         """The work that a command makes if it is done."""
         trial, until = command.trial, self.books.until.get(command.trial, 0)
+        if self._is_to_be_evaluated(command):
+            return None
         if command.verb == "resume_trial":
             reached = until if self._trains(trial) else self._epochs(trial)
             return Work(trial, self.params[trial], until if command.epochs is None else reached + command.epochs)
         if command.verb == "clone":
             source = self.reported[trial] if command.warm_start else None
             left = until - (source.epoch if source else 0)
-            params = {**self.params[trial], **command.params}
+            own = self.params[trial]
+            changed = {k: tuple(v) if isinstance(own.get(k), tuple) else v for k, v in command.params.items()}
+            params = {**own, **changed}
             return Work(self._free_name(trial), params, command.epochs or left, source)
         return None
+
+    def _is_to_be_evaluated(self, command: Command) -> bool:
+        """Whether a person lets a trial go on that has nothing left to train, and was stopped before it was told."""
+        trial, books = command.trial, self.books
+        if command.verb != "resume_trial" or command.epochs is not None or trial not in books.halted:
+            return False
+        epochs = self._epochs(trial)
+        return epochs >= books.until[trial] and any((trial, epoch) not in books.told for epoch in range(1, epochs + 1))
 
     def _free_name(self, trial: str) -> str:
         root = re.sub(r"-c\d+$", "", trial)

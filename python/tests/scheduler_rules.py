@@ -84,6 +84,15 @@ class PeopleRules(SchedulerStage):
         if verb != "clone" or len(self.works) < 12:
             self.tell(Command(verb, f"c{self.said}", trial=trial, epochs=epochs, warm_start=warm))
 
+    @precondition(lambda self: self.to_be_evaluated())
+    @rule(data=st.data(), steps=st.integers(0, 3))
+    def stop_what_is_to_be_evaluated_for_a_while(self, data: st.DataObject, steps: int) -> None:
+        """A trial is stopped that has trained all its epochs, and then goes on."""
+        trial = data.draw(st.sampled_from(self.to_be_evaluated()))
+        self.tell(Command("stop_trial", f"c{self.said}", trial=trial))
+        self.go_well(steps)
+        self.tell(Command("resume_trial", f"c{self.said}", trial=trial))
+
     @rule()
     def pause(self) -> None:
         able = not (self.scheduler.finished or self.auditor.idle or self.auditor.over)

@@ -161,6 +161,8 @@ class SchedulerStage(SchedulerBooks):
             self.works[answer.work.trial] = answer.work.until_epoch
             self.stopped.discard(answer.work.trial)
             self.feed(WorkCommanded(self.now, answer.work, command=command.id))
+        elif answer.done and command.verb == "resume_trial":
+            self.stopped.discard(command.trial)
         self.feed(CommandAnswered(self.now, command.id, answer.done, answer.reason))
         return answer.done
 
@@ -225,6 +227,11 @@ class SchedulerStage(SchedulerBooks):
         """The attempts that are evaluations of several trials in one order."""
         leading = self.auditor.leading
         return [a for a, o in self.orders.items() if o.unit.kind == "eval" and self.widths[leading[a]] > 1]
+
+    def to_be_evaluated(self) -> list[str]:
+        """The trials that have trained all that was asked for, and are not evaluated yet."""
+        trials = self.scheduler.state.trials.values()
+        return sorted(trial.id for trial in trials if trial.status == "paused" and trial.evaluations)
 
     def draw_running(self, data: st.DataObject) -> int:
         return int(data.draw(st.sampled_from(self.running())))

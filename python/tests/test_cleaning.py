@@ -13,6 +13,7 @@ from small_search import small_dataset
 
 from cerebro_spark.cleaning import DAY, clean
 from cerebro_spark.cli import main
+from cerebro_spark.commands import Command
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.loading.cache import Cache
 from cerebro_spark.data.loading.cache_root import DISK_VARIABLE, MEMORY_VARIABLE, CacheRoot
@@ -20,6 +21,7 @@ from cerebro_spark.data.partitioning.dataset_writer import new_token
 from cerebro_spark.doctor.machine import check_caches
 from cerebro_spark.errors import ConfigurationError, UntrustedCache
 from cerebro_spark.eventlog import EventLog
+from cerebro_spark.mailbox import ask
 from cerebro_spark.store.fsspec import FsspecStore
 from cerebro_spark.store.local import LocalStore
 from cerebro_spark.store.spooling import spool
@@ -189,3 +191,18 @@ def test_old_commands_to_a_run_that_is_done_go_and_others_stay(tmp_path: Path) -
     clean(store)
     after = [name for name in store.list() if "/mailbox/" in name]
     assert set(before) - set(after) == {found[0].place.removeprefix(f"{store.url.rstrip('/')}/")}
+
+
+def test_old_questions_go_whatever_became_of_their_run(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    EventLog(store, "done").append(beginning(), ending())
+    EventLog(store, "waiting").append(beginning())
+    day = int(DAY * 1e9)
+    old = [ask(store, run, Command("pause"), lambda: time.time_ns() - 2 * day) for run in ("done", "waiting")]
+    young = ask(store, "waiting", Command("pause"))
+    store.write("runs/waiting/questions/notes.txt", b"mine")
+    found = clean(store)
+    what = "a question that nobody waits for an answer to"
+    assert [(left.place, left.what) for left in found] == [(f"{store.url.rstrip('/')}/{name}", what) for name in old]
+    left = [name for name in store.list() if "/questions/" in name]
+    assert sorted(left) == sorted([young, "runs/waiting/questions/notes.txt"])

@@ -233,8 +233,29 @@ def test_a_poller_looks_in_a_thread_of_its_own_until_its_block_ends(tmp_path: Pa
     assert "mailbox" not in {thread.name for thread in threading.enumerate()}
 
 
+def test_what_waits_is_posted_before_the_block_begins(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    send(store, "r1", pause("c1"))
+    heard: list[str] = []
+    with MailboxPoller(store, "r1", lambda command: heard.append(command.id), every=600):
+        assert heard == ["c1"]
+
+
+class Listed(LocalStore):
+    """A store that says when it was listed."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.listed = threading.Event()
+
+    def list(self, folder: str = "") -> list[str]:
+        found = super().list(folder)
+        self.listed.set()
+        return found
+
+
 def test_what_the_log_has_is_gone_when_the_block_ends_and_what_came_too_late_is_not(tmp_path: Path) -> None:
-    store, came = LocalStore(tmp_path), threading.Event()
+    store, came = Listed(tmp_path), threading.Event()
     heard: list[str] = []
 
     def post(command: Command) -> None:
@@ -242,6 +263,7 @@ def test_what_the_log_has_is_gone_when_the_block_ends_and_what_came_too_late_is_
         came.set()
 
     with MailboxPoller(store, "r1", post, every=60) as looking:
+        assert store.listed.wait(60)  # its thread has looked, and rests
         send(store, "r1", pause("c1"))
         looking.look()
         assert came.wait(60)
@@ -251,7 +273,7 @@ def test_what_the_log_has_is_gone_when_the_block_ends_and_what_came_too_late_is_
 
 
 def test_a_store_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cerebro_spark.mailbox._STOP_SECONDS", 0.01)
+    monkeypatch.setattr("cerebro_spark.mailbox._MOST_SECONDS", 0.01)
     hung, free = threading.Event(), threading.Event()
 
     class Hanging(LocalStore):

@@ -19,7 +19,7 @@ from cerebro_spark import codec
 from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World
 from cerebro_spark.commands import Command
 from cerebro_spark.engine import Engine
-from cerebro_spark.errors import EventLogError
+from cerebro_spark.errors import EventLogError, StoreError
 from cerebro_spark.eventlog import EventLog
 from cerebro_spark.forecast.continuation import Continuation, Simulation
 from cerebro_spark.forecast.copies import in_copies
@@ -245,6 +245,28 @@ def test_old_questions_and_what_is_none_are_dropped(tmp_path: Path) -> None:
     assert len(store.list(paths.questions("r1"))) == 1
 
 
+def test_the_next_driver_begins_without_forecasts_and_old_questions(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    ForecastFolder(store, "r1").write(Forecast(1.0, 1, 300.0, 200.0, 400.0))
+    ask(store, "r1", Command("end"), lambda: 1)
+    young = ask(store, "r1", Command("end"))
+    forecasts = LiveForecasts(store, search(), "r1")
+    forecasts.forget_earlier()
+    assert read_latest(store, "r1") is None
+    assert store.list(paths.questions("r1")) == [young], "somebody may wait for its answer"
+
+
+def test_a_store_that_fails_does_not_keep_the_next_driver_from_beginning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(LocalStore):
+        def delete(self, name: str) -> None:
+            raise StoreError("connection refused")
+
+    LiveForecasts(Failing(tmp_path), search(), "r1").forget_earlier()
+    assert "stay until there is a new one: connection refused" in caplog.text
+
+
 # -- when
 
 
@@ -306,9 +328,10 @@ def test_a_real_process_writes_forecasts_and_goes_with_its_driver(tmp_path: Path
 
 
 def _wait_for_one(store: LocalStore) -> None:
+    """Wait for a forecast that is no first guess: where simulations take long there is one of these before."""
     nothing = threading.Event()
     for _ in range(2400):
-        if store.list(paths.forecasts("r1")):
+        if (found := read_latest(store, "r1")) is not None and found.exact:
             return
         nothing.wait(0.05)
     raise AssertionError("there was no forecast after two minutes")

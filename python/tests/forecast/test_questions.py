@@ -60,6 +60,25 @@ def test_questions_about_the_same_trial_are_told_apart(folder: ForecastFolder) -
     assert asked(folder, story, Command("resume_trial", trial="t7", epochs=2)) == LATER
 
 
+def test_what_will_never_be_known_is_not_waited_for(folder: ForecastFolder) -> None:
+    story = Story(lambda: folder.write(Forecast(1.0, 0, reason="another library leads this run")))
+    for seconds in (0.5, 0.0):  # once it is found out while somebody waits, and then it is known before
+        began = story.now
+        with pytest.raises(NoAnswerYet, match="'stop_trial t7' has no forecast: another library leads this run"):
+            asked(folder, story)
+        assert story.now - began == seconds
+    assert folder._store.list(paths.questions("r1")) == []
+
+
+def test_who_knows_why_no_answer_will_come_says_so(folder: ForecastFolder) -> None:
+    why: list[str] = [""]
+    story = Story(lambda: None, lambda: why.append("the run is paused"))
+    with pytest.raises(NoAnswerYet, match="'end' has no forecast: the run is paused"):
+        wait_for_answer(folder._store, "r1", Command("end"), 10.0, lambda: story.now, story.sleep, lambda: why[-1])
+    assert story.now == 1.0
+    assert folder._store.list(paths.questions("r1")) == []
+
+
 @pytest.mark.parametrize(
     ("before", "why"),
     [

@@ -213,6 +213,20 @@ def test_a_paused_run_ends_when_it_is_let_go_on_and_not_before() -> None:
     assert found.what_if["unpause"].done_at == pytest.approx(run.end)
 
 
+def test_a_run_that_was_paused_and_then_ended_is_about_to_end() -> None:
+    run = simulated_run(fixed([1.0, 1.5]), settings_of(3, 1, 1), workers([1.0]))
+    events = run.until_units(0.4)
+    at = events[-1].at
+    said = {"pause": "running units end, and nothing new begins", "end": "running units end, then the run is over"}
+    for verb, words in said.items():
+        command = Command(verb)  # type: ignore[arg-type]
+        events += [CommandReceived(at, command), CommandAnswered(at, command.id, True, words)]
+    found = forecast(events, run.search)
+    assert found.reason == ""
+    assert found.done_at is not None
+    assert at <= found.done_at <= at + 1.5, "one unit is under way"
+
+
 @pytest.mark.parametrize(
     ("command", "reason"),
     [

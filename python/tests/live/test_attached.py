@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_driver import beginning, ending, epoch_of_t0
+from fake_driver import answered, beginning, ending, epoch_of_t0
 from run_elsewhere import Elsewhere
 
 from cerebro_spark.commands import Command
 from cerebro_spark.errors import CerebroError, CommandRefused, ConfigurationError, NoAnswerYet, NotFoundInStore
+from cerebro_spark.eventlog import EventLog
+from cerebro_spark.following import LogFollower
+from cerebro_spark.forecast.files import ForecastFolder
+from cerebro_spark.forecast.values import Forecast
 from cerebro_spark.live.attached import AttachedRun
 from cerebro_spark.mailbox import MailboxPoller
+from cerebro_spark.outcomes import view_of
 from cerebro_spark.store import paths
 from cerebro_spark.turns import Turn, events_of
 
@@ -88,6 +94,50 @@ def test_a_log_of_before_there_were_outcomes_is_seen_too(tmp_path: Path) -> None
     assert run.status == "stopped"
 
 
+def test_no_turn_of_a_mixed_log_is_taken_in_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its beginning has no outcomes, its tail has, and it comes in parts."""
+    monkeypatch.setattr(LogFollower.read, "__defaults__", (1,))
+    driver = Elsewhere(tmp_path)
+    driver.says(Turn(events_of([beginning(epochs=1)])))
+    driver.says(answered(Command("pause", id="c1")), answered(Command("unpause", id="c2")))
+    run = driver.attach()
+    log = EventLog(driver.store, "r1")
+    assert run.snapshot().events == len(list(log.read()))
+    driver.says(answered(Command("pause", id="c3")))
+    assert list(run.snapshot().commands) == ["c1", "c2", "c3"]
+    assert run.snapshot() == replace(view_of(log.turns()), timeline=run.snapshot().timeline)
+
+
+# -- forecasts
+
+
+def test_there_is_a_forecast_while_somebody_drives_the_run(driver: Elsewhere) -> None:
+    forecast = Forecast(1.0, 3, 300.0, 200.0, 400.0)
+    run = driver.attach()
+    assert run.forecast is None
+    ForecastFolder(driver.store, "r1").write(forecast)
+    assert run.forecast == forecast
+    driver.now = 31.0
+    assert (run.status, run.forecast) == ("stopped", None), "what a dead driver foresaw does not come true"
+    driver.beat()
+    assert run.forecast == forecast
+    driver.says(ending())
+    assert (run.status, run.forecast) == ("done", None)
+
+
+def test_what_nobody_can_foresee_is_said_at_once_and_not_asked(driver: Elsewhere) -> None:
+    run = driver.attach()
+    driver.says(answered(Command("pause")))
+    with pytest.raises(NoAnswerYet, match="'stop_trial t0' has no forecast: the run is paused, so ask again"):
+        run.what_if("stop_trial", trial="t0")
+    with pytest.raises(NoAnswerYet, match="'unpause' has no forecast after 1 s"):
+        run.what_if("unpause", timeout=1)
+    driver.sign_off()
+    with pytest.raises(NoAnswerYet, match="'unpause' has no forecast: run r1 is stopped, and nobody"):
+        run.what_if("unpause")
+    assert driver.store.list(paths.questions("r1")) == []
+
+
 # -- waiting
 
 
@@ -154,6 +204,14 @@ def test_they_are_left_for_the_next_driver_if_that_is_wanted(driver: Elsewhere) 
     heard: list[Command] = []
     MailboxPoller(driver.store, "r1", heard.append).look()
     assert heard == [answer.command]
+
+
+def test_they_are_left_too_if_the_driver_was_killed_and_seemed_alive_for_a_while(driver: Elsewhere) -> None:
+    answer = driver.attach(leave=True).pause()
+    assert (answer.done, str(answer)) == (False, "pause: waits (for the next driver of the run)")
+    assert driver.now >= 30.0
+    (letter,) = letters(driver)
+    assert answer.command.id in letter
 
 
 def test_a_command_that_its_driver_did_not_live_to_hear_is_withdrawn(driver: Elsewhere) -> None:

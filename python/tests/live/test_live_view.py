@@ -9,7 +9,7 @@ from fake_driver import answered, beginning, ending, epoch_of_t0, turn
 
 from cerebro_spark.commands import Command, Verb
 from cerebro_spark.errors import CommandRefused
-from cerebro_spark.events import CommandReceived, WorkAdded, WorkCommanded
+from cerebro_spark.events import CommandReceived, GatheringBegan, WorkAdded, WorkCommanded
 from cerebro_spark.live.live_view import Answer, LiveView
 from cerebro_spark.types import Work
 
@@ -45,6 +45,27 @@ def test_the_phase_follows_what_was_answered() -> None:
         *("starting", "running", "running", "paused", "paused", "running", "running"),
         *("ending", "done"),
     ]
+
+
+def test_a_run_that_was_killed_runs_again_when_another_driver_goes_on_with_it() -> None:
+    live = LiveView()
+    live(beginning())
+    told(live, "kill", done=False)
+    assert (live.phase, live.killed) == ("running", False)
+    told(live, "kill")
+    assert (live.phase, live.killed) == ("ending", True)
+    live(turn(GatheringBegan(3.0, 1)))
+    assert (live.phase, live.killed) == ("running", False)
+    told(live, "kill")
+    assert live.phase == "ending", "the next driver can be killed, too"
+
+
+def test_a_run_that_was_ended_stays_so_when_another_driver_goes_on_with_it() -> None:
+    live = LiveView()
+    live(beginning())
+    told(live, "end")
+    live(turn(GatheringBegan(3.0, 1)))
+    assert live.phase == "ending"
 
 
 def test_a_command_that_is_not_answered_yet_has_no_answer() -> None:

@@ -20,9 +20,10 @@ from cerebro_spark.events import (
     UnitFailed,
     UnitWithdrawn,
     WithdrawUnit,
+    WorkAdded,
     WorkCommanded,
 )
-from cerebro_spark.types import ENDED_BY_A_PERSON, Objective, Partition
+from cerebro_spark.types import ENDED_BY_A_PERSON, Objective, Partition, Work
 
 EVALUATED = (*TWO, Partition("v0", "validation"))
 
@@ -125,6 +126,42 @@ def test_evaluations_of_a_stopped_trial_go_on_with_it() -> None:
     record = play.scheduler.state.trials[first]
     assert not record.evaluations
     assert record.reported is not None
+
+
+def test_a_trial_that_lacks_only_its_evaluation_gets_it_without_further_epochs() -> None:
+    play = Steered(1, partitions=EVALUATED, epochs=1)
+    play.finish(play.orders[min(play.orders)])
+    play.say("stop_trial", "t0")
+    play.go()
+    assert play.visits("t0") == whole(1)
+    answer = play.say("resume_trial", "t0")
+    assert (answer.done, answer.work) == (True, None)
+    assert answer.reason == "trial t0 has trained all its 1 epochs, and is evaluated now"
+    play.go()
+    assert [order.unit.kind for order in play.told] == ["train", "train", "eval"]
+    record = play.trial("t0")
+    assert (record.status, record.evaluations, record.reported) == ("paused", {}, record.latest)
+    assert play.heard() == [("t0", 0, ENDED_BY_A_PERSON)], "it is a person's"
+    assert "say how many `epochs` more" in play.refuses("resume_trial", "t0")
+    assert "has finished, so there is nothing to stop" in play.refuses("stop_trial", "t0")
+    play.feed(SearchEnded(play.now))
+    assert play.scheduler.finished
+
+
+def test_a_trial_that_lacks_its_evaluation_can_be_stopped_once_more() -> None:
+    play = Steered(2, partitions=EVALUATED, epochs=1, workers=1)
+    while play.visits("t0") != whole(1):
+        play.finish(play.orders[min(play.orders)])
+    assert play.trial("t0").evaluations
+    assert play.say("stop_trial", "t0").done
+    assert play.say("resume_trial", "t0").done
+    assert play.say("stop_trial", "t0").done
+    play.go()
+    assert play.status("t0") == "stopped"
+    assert play.say("resume_trial", "t0", epochs=1).work is not None, "more epochs are more work"
+    play.go()
+    assert play.visits("t0") == whole(2)
+    assert play.trial("t0").evaluations == {}
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -262,6 +299,16 @@ def test_a_clone_from_the_beginning_goes_as_far_as_the_trial_was_to_go() -> None
     assert play.scheduler.state.trials["t0-c1"].latest is None
     play.go()
     assert play.visits("t0-c1") == whole(2)
+
+
+def test_params_that_a_person_changes_keep_their_types() -> None:
+    """A page sends JSON, which has no tuples, and a person writes 2 for 2.0; trials of other types are no kin."""
+    play = Steered(1, epochs=1)
+    play.feed(WorkAdded(play.now, Work("t1", {"lr": 0.1, "sizes": (64, 32), "batch": 8}, 1)))
+    play.say("clone", "t1", params={"lr": 2, "sizes": [16, 8], "batch": 4}, warm_start=False)
+    params = play.trial("t1-c1").params
+    assert params == {"lr": 2.0, "sizes": (16, 8), "batch": 4}
+    assert [type(value) for value in params.values()] == [float, tuple, int]
 
 
 def test_clones_of_clones_have_short_names_of_their_own() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,18 @@ import cerebro_spark as cs
 from cerebro_spark import hp, mailbox
 from cerebro_spark.commands import Command
 from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.errors import CerebroError, CommandRefused
-from cerebro_spark.events import CommandAnswered, CommandReceived, UnitFinished
+from cerebro_spark.errors import CerebroError, CommandRefused, ConfigurationError
+from cerebro_spark.events import CommandAnswered, CommandReceived, GatheringBegan, UnitFinished
+from cerebro_spark.forecast.files import ForecastFolder
+from cerebro_spark.forecast.values import Forecast
 from cerebro_spark.live.run import Run
+from cerebro_spark.mailbox import MailboxPoller
 from cerebro_spark.relay import Relay
 from cerebro_spark.store import paths
 from cerebro_spark.store.opening import open_store
 from cerebro_spark.tune.hyperopt import CerebroTrials
 from cerebro_spark.tune.optuna import optimize
+from cerebro_spark.types import Partition
 
 
 @pytest.fixture(autouse=True)
@@ -91,11 +95,14 @@ class Told:
     def __call__(self, tell: Callable[[], Any]) -> None:
         """To be called in the driver's thread."""
 
+        place = len(self.answers)
+        self.answers.append(None)
+
         def say() -> None:
             try:
-                self.answers.append(tell())
+                self.answers[place] = tell()
             except CerebroError as error:
-                self.answers.append(error)
+                self.answers[place] = error
 
         self._posted.clear()
         person = threading.Thread(target=say)
@@ -151,26 +158,104 @@ def test_a_command_in_the_mailbox_is_heard_answered_and_deleted(
     assert last_epochs(tmp_path)["t1"] == 40
 
 
-def test_a_command_that_waits_for_a_driver_is_obeyed_when_the_run_is_resumed(dataset: Dataset, tmp_path: Path) -> None:
+class Starting(LossyBackend):
+    """Calls something when it is started, in the driver's thread."""
+
+    def __init__(self, act: Callable[[], None], lives: int | None = None) -> None:
+        super().__init__(parabola, lives=lives)
+        self._act = act
+
+    def start(self, partitions: Sequence[Partition], at: float = 0.0) -> None:
+        self._act()
+        super().start(partitions, at)
+
+
+def broken_off(folder: Path, dataset: Dataset) -> None:
     with pytest.raises(CerebroError, match="all workers are gone"):
-        grid(tmp_path, LossyBackend(parabola, lives=7)).fit(dataset, run_id="mine")
+        grid(folder, LossyBackend(parabola, lives=7)).fit(dataset, run_id="mine")
+
+
+def test_a_command_that_waits_for_a_driver_is_obeyed_first_when_the_run_is_resumed(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken_off(tmp_path, dataset)
     left = cs.attach(str(tmp_path), "mine", leave=True).stop_trial("t2")
     assert not left.done
-    held = threading.Event()
-    heard = Relay.post
+    post, look, started = Relay.post, MailboxPoller.look, threading.Event()
+    heard: list[str] = []
+    before: list[str] = []
 
-    def post(relay: Relay, command: Command) -> None:
-        heard(relay, command)
-        held.set()
+    def note(relay: Relay, command: Command) -> None:
+        post(relay, command)
+        heard.append(command.id)
 
-    backend = Acting({1: lambda: wait_for(held)})
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Relay, "post", post)
-        result = cs.resume(str(tmp_path), "mine", backend=backend)
-    assert result.finished
-    assert last_epochs(tmp_path)["t2"] < 6
+    def look_late(mailbox: MailboxPoller) -> None:
+        started.wait(0.5)  # the run has every chance to begin first
+        look(mailbox)
+
+    def start() -> None:
+        before.extend(heard)
+        started.set()
+
+    monkeypatch.setattr(Relay, "post", note)
+    monkeypatch.setattr(MailboxPoller, "look", look_late)
+    monkeypatch.setattr("cerebro_spark.mailbox._MOST_SECONDS", 60.0)
+    assert cs.resume(str(tmp_path), "mine", backend=Starting(start)).finished
+    assert before == [left.command.id]
     events = logged(open_store(str(tmp_path)), "mine")
-    assert [event.command.id for event in events if isinstance(event, CommandReceived)] == [left.command.id]
+    again = next(number for number, event in enumerate(events) if isinstance(event, GatheringBegan))
+    news = [event for event in events[again:] if isinstance(event, (CommandReceived, UnitFinished))]
+    assert isinstance(news[0], CommandReceived)
+    assert sum(isinstance(event, CommandReceived) for event in events) == 1
+    assert last_epochs(tmp_path)["t2"] < 6
+
+
+def test_the_file_of_a_command_that_an_earlier_driver_logged_is_deleted(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That driver was killed after it had logged the command, and before it deleted its file."""
+    monkeypatch.setattr("cerebro_spark.mailbox._MOST_SECONDS", 60.0)
+    broken_off(tmp_path, dataset)
+    left = cs.attach(str(tmp_path), "mine", leave=True).stop_trial("t2")
+    store = open_store(str(tmp_path))
+    with pytest.raises(CerebroError, match="all workers are gone"):
+        cs.resume(str(tmp_path), "mine", backend=LossyBackend(parabola, lives=3))
+    assert len(answers(tmp_path)) == 1
+    assert store.list(paths.mailbox("mine")) == []
+    mailbox.send(store, "mine", left.command)
+    assert cs.resume(str(tmp_path), "mine", backend=LossyBackend(parabola)).finished
+    assert len(answers(tmp_path)) == 1
+    assert store.list(paths.mailbox("mine")) == []
+
+
+def test_what_an_earlier_driver_foresaw_is_gone_when_the_next_one_begins(dataset: Dataset, tmp_path: Path) -> None:
+    broken_off(tmp_path, dataset)
+    store = open_store(str(tmp_path))
+    ForecastFolder(store, "mine").write(Forecast(1.0, 1, 300.0, 200.0, 400.0))
+    seen: list[list[str]] = []
+    cs.resume(str(tmp_path), "mine", backend=Starting(lambda: seen.append(store.list(paths.forecasts("mine")))))
+    assert seen == [[]]
+
+
+def test_nobody_waits_for_a_run_in_the_thread_that_drives_it_through_the_store_either(
+    dataset: Dataset, tmp_path: Path
+) -> None:
+    said: list[str] = []
+
+    def tell() -> None:
+        afar = cs.attach(str(tmp_path), "mine")
+        assert afar.status == "running"
+        for call in (afar.pause, afar.wait):
+            with pytest.raises(ConfigurationError) as caught:
+                call()
+            said.append(str(caught.value))
+
+    grid(tmp_path, Acting({6: tell})).fit(dataset, run_id="mine")
+    assert len(said) == 2
+    assert all("would wait for itself: call it in another thread" in each for each in said)
+    assert answers(tmp_path) == []
+    with pytest.raises(CommandRefused, match="run mine is done"):
+        cs.attach(str(tmp_path), "mine").pause()
 
 
 def test_a_killed_run_goes_on_and_is_not_killed_again(told: Told, dataset: Dataset, tmp_path: Path) -> None:
@@ -306,6 +391,8 @@ def test_a_run_on_real_workers_is_commanded_from_afar(tmp_path: Path) -> None:
     afar = cs.attach(str(tmp_path), "mine")
     assert afar.stop_trial("t0").done
     assert afar.pause().done
+    # The store has the answer before the driver's own views have it.
+    run._live.wait_for_answer(Command("pause"), lambda: run.status == "paused", 60)
     assert run.status == "paused"
     assert afar.unpause().done
     assert afar.end().done

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from cerebro_spark.codec import decode, encode
 from cerebro_spark.commands import Command
-from cerebro_spark.events import CommandAnswered, CommandReceived, Event, UnitFinished, WorkAdded
+from cerebro_spark.events import CommandAnswered, CommandReceived, Event, UnitFinished, WorkAdded, WorkCommanded
 from cerebro_spark.outcomes import view_of
 from cerebro_spark.search import Search
 from cerebro_spark.turns import Turn
@@ -117,6 +117,32 @@ def test_whatever_people_say(
     assert [event.work for event in again.events if isinstance(event, WorkAdded)][: len(works)] == works
     for run in (whole, again):
         replayed(run.events, chosen, seed)
+
+
+def test_a_trial_that_lacks_only_its_evaluation_gets_it_also_in_runs_that_go_on_or_are_repeated() -> None:
+    def search() -> Search:
+        return searching("fixed", None, {})
+
+    chosen = settings(keep_last=True)
+    quiet = play(search(), chosen, Cluster(0, 0.0, 0.0, 1))
+    units = [event for event in quiet.events if isinstance(event, UnitFinished) and event.unit.kind == "train"]
+    trained = {event.unit.trial: event.at for event in units}
+    trial = min(trained, key=lambda name: trained[name])
+    commands = [
+        (trained[trial] - 1e-3, Command("stop_trial", trial=trial)),
+        (trained[trial] + 1e-3, Command("resume_trial", trial=trial)),
+    ]
+    run = play(search(), chosen, Cluster(0, 0.0, 0.0, 1, commands))
+    events = run.events
+    assert [event.done for event in events if isinstance(event, CommandAnswered)] == [True, True]
+    assert not any(isinstance(event, WorkCommanded) for event in events)
+    first = next(number for number, event in enumerate(events) if isinstance(event, CommandReceived))
+    for cut in range(first, len(events) + 1):
+        again = play(search(), chosen, Cluster(1, 0.0, 0.0, 1, commands), events[:cut])
+        check_all_done(again)
+        check_answers(again)
+        replayed(again.events, chosen, 0)
+    assert (trial, 2) in run.auditor.told
 
 
 def test_it_is_a_run_as_ever_if_nobody_says_anything() -> None:
