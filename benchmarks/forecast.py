@@ -218,6 +218,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where the logs are kept")
     parser.add_argument("--tiny", action="store_true", help="few rows, two epochs: to see that it works")
     options = parser.parse_args()
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # several workers on one GPU would change each other's pace
     rows, epochs = (2_000, 2) if options.tiny else (options.rows, options.epochs)
     chosen = [case for case in cases() if not options.only or case.name in options.only]
     found: list[dict[str, Any]] = []

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -135,30 +133,13 @@ def s3_options() -> Iterator[dict[str, Any]]:
     """An S3 server with one bucket: its address and credentials, as options of an FsspecStore."""
     import s3fs
 
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    server = subprocess.Popen(
-        [sys.executable, str(S3_SERVER), str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    _wait_for(port, server)
+    server = subprocess.Popen([sys.executable, str(S3_SERVER)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert server.stdout is not None
+    port = int(server.stdout.readline())
     where = {"endpoint_url": f"http://127.0.0.1:{port}", "region_name": "eu-west-1"}
     options = {"key": "test", "secret": "test", "client_kwargs": where}
     s3fs.S3FileSystem(**options).mkdir(_BUCKET)
     yield options
     server.kill()
     server.wait(30)
-
-
-def _wait_for(port: int, server: subprocess.Popen[bytes], seconds: float = 60.0) -> None:
-    """A server says nowhere that it is ready but by taking connections."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=5.0).close()
-            return
-        except ConnectionRefusedError:
-            if server.poll() is not None or time.monotonic() > deadline:
-                pytest.fail(f"moto did not come up on port {port}")
-            time.sleep(0.05)
+    server.stdout.close()

@@ -3,7 +3,9 @@
 Moto looks whether a name is free and then writes, so of requests that come at the same time two may succeed. Here
 requests that write wait for each other.
 
-    python s3_server.py PORT
+    python s3_server.py [PORT]
+
+It prints the port when it can be asked; without one it takes any that is free.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
-from werkzeug.serving import run_simple
+from werkzeug.serving import make_server
 
 WRITING = ("DELETE", "POST", "PUT")
 
@@ -42,9 +44,12 @@ class OneWriteAtATime:
 
 
 def main() -> None:
-    os.environ["MOTO_PORT"] = sys.argv[1]
     app = OneWriteAtATime(DomainDispatcherApplication(create_backend_app))
-    run_simple("127.0.0.1", int(sys.argv[1]), app, threaded=True, request_handler=MotoRequestHandler)
+    port = int(sys.argv[1]) if len(sys.argv) > 1 else 0
+    server = make_server("127.0.0.1", port, app, threaded=True, request_handler=MotoRequestHandler)
+    os.environ["MOTO_PORT"] = str(server.port)
+    print(server.port, flush=True)
+    server.serve_forever()
 
 
 if __name__ == "__main__":
