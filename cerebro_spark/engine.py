@@ -41,6 +41,7 @@ from cerebro_spark.types import Report, Work
 Observer = Callable[[Turn], None]
 CostOf = Callable[[Mapping[str, Any]], float]
 _MOST_REHEARSALS = 3
+_ENDS_THE_RUN = ("kill", "end")
 _DRIVER_DIED = "the driver ended before it was done: say it again"
 
 
@@ -50,7 +51,8 @@ class Engine:
     Args:
         search: What is asked for work, and told of reports.
         settings: What the scheduler is made from.
-        backend: Where units run. It is started by `run` and `resume`, and closed when they return.
+        backend: Where units run. It is started by `run` and `resume`, and closed when they return. It has one run at a
+            time: that of another engine is left alone.
         log: Where turns are kept before they are acted on.
         run: The id of the run.
         observers: Called with every turn after it was logged, in the driver's thread: progress bars, trackers, charts.
@@ -85,6 +87,7 @@ class Engine:
         self._asking = True
         self._over = False
         self._inbox = inbox or Inbox()
+        self._called_off = self._rehearsing = False
         self._heard: set[str] = set()
         self._unanswered: dict[str, Command] = {}
         """Commands that were logged and not answered yet: the backend was to carry them out."""
@@ -99,6 +102,7 @@ class Engine:
 
         The command is logged, and then carried out, between two turns. What became of it comes to observers, as a
         CommandAnswered. One whose id was heard before is ignored, and so are all that come after the end of the run.
+        One that ends the run does not wait until workers have come and have tried a batch.
 
         Args:
             command: The command.
@@ -107,6 +111,10 @@ class Engine:
             ConfigurationError: If the command holds something that no log can keep.
         """
         self._inbox.post(command)
+        if command.verb in _ENDS_THE_RUN:
+            self._called_off = True
+            if self._rehearsing:
+                self._backend.skip_rehearsal()
 
     def run(self) -> None:
         """Start the run and stay until all that the search asked for is done.
@@ -139,15 +147,19 @@ class Engine:
         return [_refused(at, command, _DRIVER_DIED) for command in open_ones]
 
     def _go(self, opening: list[Event], at: float = 0.0) -> None:
+        # Not in the block below: a backend that has the run of another engine is not to be closed here.
+        self._backend.start(self._settings.partitions, at)
         try:
-            self._backend.start(self._settings.partitions, at)
+            self._rehearsing = True
             self._rehearse([event.work for event in opening if type(event) is WorkAdded])
+            self._rehearsing = False
             self._inbox.connect(self._backend.wake)
             self._turn(opening)
             while not self._over:
                 self._check_that_something_can_come()
                 self._turn(self._news())
         finally:
+            self._rehearsing = False
             self._inbox.connect(None)
             self._backend.close()
 
@@ -168,12 +180,13 @@ class Engine:
     def _rehearse(self, works: list[Work]) -> None:
         """Try one batch of a trial before anything is logged.
 
-        One bad trial is no reason to stop; three are, or as many as there will ever be.
+        One bad trial is no reason to stop; three are, or as many as there will ever be. A run that is to end at once
+        tries nothing.
         """
         failures = []
         for work in works[:_MOST_REHEARSALS]:
-            error = self._backend.rehearse(work.params)
-            if error is None:
+            error = None if self._called_off else self._backend.rehearse(work.params)
+            if error is None or self._called_off:
                 return
             failures.append(f"with params {dict(work.params)}: {error}")
         if len(failures) == _MOST_REHEARSALS or (failures and not self._asking):

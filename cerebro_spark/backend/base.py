@@ -18,28 +18,38 @@ class Backend(ABC):
     """Workers, and the way to talk to them.
 
     The engine calls it, from one thread: `bind` and `start` once, perhaps `rehearse`, then `submit` and `events` in
-    turns, then `close`. Only `wake` is for all threads. `num_workers` is how many workers a run may expect.
+    turns, then `close`. It has one run at a time, from `start` until that thread calls `close`. `wake`,
+    `skip_rehearsal`, `add_workers` and `remove_worker` are for all threads, and so is `close`, which ends the run of
+    another thread. `num_workers` is how many workers a run may expect.
+
+    Whoever leaves its `with` block in good order while a run of another thread goes on waits for that run. Whoever
+    leaves it by an exception does not: the run then ends with a BackendError.
     """
 
     num_workers: int
 
     def bind(self, job: Job) -> None:  # noqa: B027 (not every backend has real workers)
-        """Set what the workers will work on. It is called before `start`.
+        """Set what the workers will work on. It is called before `start`, in the same thread.
 
         Args:
             job: The run as its workers see it.
+
+        Raises:
+            BackendError: If a run goes on here already.
         """
 
     @abstractmethod
     def start(self, partitions: Sequence[Partition], at: float = 0.0) -> None:
         """Launch the workers. Each is announced by a WorkerJoined.
 
+        Nothing is left of a start that failed: its caller need not call `close`.
+
         Args:
             partitions: The partitions of the run.
             at: What the clock shows now, in seconds. Defaults to 0.0; a resumed run goes on where it stopped.
 
         Raises:
-            BackendError: Before anything is launched, if the workers cannot be.
+            BackendError: Before anything is launched, if the workers cannot be, or if a run goes on here already.
             ConfigurationError: Before anything is launched, if an argument cannot be right.
         """
 
@@ -61,9 +71,13 @@ class Backend(ABC):
             params: The configuration of the trial.
 
         Returns:
-            None if that succeeded, or if the backend trains nothing. Otherwise what went wrong, with the traceback.
+            None if that succeeded, was skipped, or if the backend trains nothing. Otherwise what went wrong, with the
+            traceback.
         """
         return None
+
+    def skip_rehearsal(self) -> None:  # noqa: B027 (not every backend rehearses)
+        """Have `rehearse` return None soon, this time and later in this run, even if no worker has come yet."""
 
     @abstractmethod
     def submit(self, action: Action) -> None:
@@ -85,6 +99,7 @@ class Backend(ABC):
 
         Raises:
             RunStalled: If no event can ever come any more.
+            BackendError: If the run cannot go on, or another thread has closed the backend.
         """
 
     @abstractmethod
@@ -97,6 +112,9 @@ class Backend(ABC):
     def add_workers(self, count: int = 1) -> list[WorkerId]:
         """Launch more workers while a run goes on; each is announced by a WorkerJoined.
 
+        The run can do without them: one that cannot be launched, or does nothing but die, is named in a warning, and
+        its place stays empty.
+
         Args:
             count: How many.
 
@@ -104,7 +122,7 @@ class Backend(ABC):
             Their names.
 
         Raises:
-            BackendError: If no run goes on, or the backend cannot do that.
+            BackendError: If no run goes on, the backend cannot do that, or there is no room for so many.
         """
         raise BackendError(f"{type(self).__name__} cannot add workers to a run: set their number before it starts")
 
@@ -129,7 +147,13 @@ class Backend(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Stop everything that `start` launched. It may be called twice, and after a failed start."""
+        """Stop everything that `start` launched. It may be called twice, and after a failed start.
+
+        If another thread drives a run here, that run ends with a BackendError.
+        """
+
+    def wait_until_free(self) -> None:  # noqa: B027 (not every backend is used by several threads)
+        """Wait until no other thread drives a run here."""
 
     def __enter__(self) -> Self:
         return self
@@ -137,4 +161,8 @@ class Backend(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            if kind is None:
+                self.wait_until_free()
+        finally:
+            self.close()

@@ -20,12 +20,16 @@ from cerebro_spark.checks import check_whole
 from cerebro_spark.errors import BackendError
 from cerebro_spark.types import WorkerId
 
+_MOST_WORKERS_A_CORE = 8
+"""To how many workers a run may be enlarged: more only wait for each other, and for memory."""
+
 
 class LocalBackend(RemoteBackend):
     """One process a worker on this machine.
 
     Inside a `with` block processes stay for a while when a run is over, so that the next one starts at once. Each run
-    has new workers below them: it finds nothing of the run before.
+    has new workers below them: it finds nothing of the run before. Whoever leaves the block waits for a run that was
+    started there; an exception that leaves it ends that run with a BackendError.
 
     Three workers that die one after another in the same place, without having done anything, end the run.
 
@@ -85,6 +89,16 @@ class LocalLauncher(Launcher):
     def __init__(self, threads: int, devices: Sequence[str]) -> None:
         self._threads = threads
         self._devices = devices
+
+    def check_addition(self, count: int, there: int) -> None:
+        cores = len(os.sched_getaffinity(0))
+        most = _MOST_WORKERS_A_CORE * cores
+        if there + count > most:
+            fix = f"add at most {most - there}" if there < most else "remove others before"
+            raise BackendError(
+                f"`workers` is {count}, but a run that has {there} can have at most {most} here, {_MOST_WORKERS_A_CORE}"
+                f" for each core that this process may use ({cores}): {fix}"
+            )
 
     def job_for(self, name: WorkerId, job: Job) -> Job:
         asked = job.trainer.resources

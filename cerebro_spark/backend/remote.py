@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from cerebro_spark.backend.driver.run import RemoteRun
 from cerebro_spark.backend.driver.switchboard import Switchboard
 from cerebro_spark.backend.driver.worker_kinds import framework_of
 from cerebro_spark.backend.job import Job
+from cerebro_spark.backend.tenancy import SECONDS_TO_NOTICE, Tenancy
 from cerebro_spark.checks import check_seconds, check_whole
 from cerebro_spark.errors import BackendError
 from cerebro_spark.events import Action, Event
@@ -23,6 +25,9 @@ from cerebro_spark.types import Partition, WorkerId
 
 class RemoteBackend(Backend):
     """A backend whose workers are processes, however these are started. Each run is a RemoteRun of its own.
+
+    Threads: the run that goes on is that of the thread that started it, until this thread closes it; others may close
+    its workers under it. The lock guards the parents.
 
     Args:
         num_workers: How many workers a run begins with.
@@ -59,7 +64,10 @@ class RemoteBackend(Backend):
         self._entered = 0
         self._board: Switchboard | None = None
         self._parents: ParentLauncher | None = None
-        self._job: Job | None = None
+        self._lock = threading.Lock()
+        self._tenancy = Tenancy()
+        # Of each thread its own: two runs that are started at a time must not get each other's job.
+        self._bound = threading.local()
         self._current: RemoteRun | None = None
         self._zero = time.monotonic()
 
@@ -72,14 +80,21 @@ class RemoteBackend(Backend):
     # -- the contract
 
     def bind(self, job: Job) -> None:
-        self._job = job
+        self._tenancy.check_free()
+        self._bound.job = job
 
     def start(self, partitions: Sequence[Partition], at: float = 0.0) -> None:
-        if self._job is None:
-            raise BackendError("this backend has no job: call bind(job) before start")
-        if self._current is not None:
-            raise BackendError("this backend is running already: close it before it is started again")
-        job = replace(self._job, trainer=self._job.trainer.with_modules())
+        job: Job | None = getattr(self._bound, "job", None)
+        if job is None:
+            raise BackendError("this backend has no job: call bind(job) before start, in the same thread")
+        self._tenancy.begin()
+        try:
+            self._begin_run(replace(job, trainer=job.trainer.with_modules()), at)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin_run(self, job: Job, at: float) -> None:
         launcher = self._launcher_of_run(job)
         launcher.prepare(job, self.num_workers)
         self._zero = time.monotonic() - at
@@ -91,11 +106,18 @@ class RemoteBackend(Backend):
             self.heartbeat,
             self.start_timeout,
             self.max_restarts,
-            self._board,
+            self._board if launcher is self._parents else None,
         )
+        self._tenancy.check()  # whoever closed the backend meanwhile found no run to close
+        self._current.begin()
 
     def rehearse(self, params: Mapping[str, Any]) -> str | None:
         return self._run.rehearsals.rehearse(params)
+
+    def skip_rehearsal(self) -> None:
+        run = self._current
+        if run is not None:
+            run.rehearsals.skip()
 
     def submit(self, action: Action) -> None:
         if self._current is not None:
@@ -113,13 +135,24 @@ class RemoteBackend(Backend):
         return time.monotonic() - self._zero
 
     def close(self) -> None:
-        run, self._current = self._current, None
+        of_another = self._tenancy.revoke()
+        run = self._current
         try:
             if run is not None:
                 run.close()
         finally:
-            if not self._entered:
-                self._end_parents()
+            try:
+                self._end_parents_after(run)
+            finally:
+                if of_another:
+                    self._tenancy.wait_until_free(SECONDS_TO_NOTICE)
+                else:
+                    if run is not None:
+                        self._current = None
+                    self._tenancy.end()
+
+    def wait_until_free(self) -> None:
+        self._tenancy.wait_until_free()
 
     # -- processes that stay between runs
 
@@ -130,8 +163,12 @@ class RemoteBackend(Backend):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._entered -= 1
-        self.close()
+        try:
+            if kind is None:
+                self.wait_until_free()
+        finally:
+            self._entered -= 1
+            self.close()
 
     def _launcher_of_run(self, job: Job) -> Launcher:
         """Return what starts the workers of a run.
@@ -143,14 +180,20 @@ class RemoteBackend(Backend):
             return self._launcher
         if not self._entered and framework_of(job) != "torch":
             return self._launcher
-        if self._board is None or self._parents is None:
-            self._board = Switchboard(self._launcher.hub_address, self.heartbeat)
-            self._parents = ParentLauncher(self._launcher, self._board, self.idle_timeout)
-        return self._parents
+        with self._lock:
+            if self._board is None or self._parents is None:
+                self._board = Switchboard(self._launcher.hub_address, self.heartbeat)
+                self._parents = ParentLauncher(self._launcher, self._board, self.idle_timeout)
+            return self._parents
 
-    def _end_parents(self) -> None:
-        parents, board = self._parents, self._board
-        self._parents = self._board = None
+    def _end_parents_after(self, run: RemoteRun | None) -> None:
+        """End the parents, unless a `with` block keeps them, or another run than this one has them by now."""
+        with self._lock:
+            others = self._tenancy.is_of_another and (run is None or self._current is not run)
+            if self._entered or others:
+                return
+            parents, board = self._parents, self._board
+            self._parents = self._board = None
         if parents is not None and board is not None:
             parents.close()
             board.close()
@@ -158,9 +201,10 @@ class RemoteBackend(Backend):
     # -- workers that come and go on purpose
 
     def add_workers(self, count: int = 1) -> list[WorkerId]:
-        if self._current is None:
+        run = self._current
+        if run is None:
             raise BackendError("workers can be added only while a run goes on: set `num_workers` before it starts")
-        return self._current.pool.hire(count)
+        return run.add_workers(count)
 
     def remove_worker(self, name: WorkerId) -> None:
         self._run.remove_worker(name)
@@ -168,4 +212,5 @@ class RemoteBackend(Backend):
     @property
     def workers(self) -> list[WorkerId]:
         """The names of the workers that are there now; none if no run goes on."""
-        return [] if self._current is None else sorted(handle.name for handle in self._current.pool.connected())
+        run = self._current
+        return [] if run is None else sorted(handle.name for handle in run.pool.connected())

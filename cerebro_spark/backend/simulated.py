@@ -18,7 +18,9 @@ from itertools import accumulate
 import numpy as np
 
 from cerebro_spark.backend.base import Backend
+from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.simulated_world import SimulatedWorker, World, check_world, digest_of, jitter_of
+from cerebro_spark.backend.tenancy import SECONDS_TO_NOTICE, Tenancy
 from cerebro_spark.commands import Command
 from cerebro_spark.errors import BackendError, RunStalled
 from cerebro_spark.events import (
@@ -125,9 +127,14 @@ class SimulatedBackend(Backend):
         self._commands = tuple(commands)
         self._patience = patience
         self._woken = threading.Event()
+        self._tenancy = Tenancy()
         self.traffic = Traffic()
 
+    def bind(self, job: Job) -> None:
+        self._tenancy.check_free()
+
     def start(self, partitions: Sequence[Partition], at: float = 0.0) -> None:
+        self._tenancy.begin()
         self._now = at
         self._woken.clear()
         self._columns = {partition.id: index for index, partition in enumerate(partitions)}
@@ -172,6 +179,7 @@ class SimulatedBackend(Backend):
                     return facts
         if self._woken.is_set():
             self._woken.clear()
+            self._tenancy.check()
             return []
         raise RunStalled("work is left, but nothing is under way and no worker will come: give the run a worker")
 
@@ -199,7 +207,15 @@ class SimulatedBackend(Backend):
         return self._now
 
     def close(self) -> None:
-        self._heap.clear()
+        if self._tenancy.revoke():
+            self._woken.set()
+            self._tenancy.wait_until_free(SECONDS_TO_NOTICE)
+        else:
+            self._heap.clear()
+            self._tenancy.end()
+
+    def wait_until_free(self) -> None:
+        self._tenancy.wait_until_free()
 
     def _successor(self, state: _WorkerState) -> _WorkerState:
         """Return a worker in the place of one that was let go, with a name of its own."""

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from cerebro_spark.backend.driver import spark_cluster
 from cerebro_spark.backend.driver.launcher import HubAddress
 from cerebro_spark.backend.driver.spark_launcher import STOPPED, SparkLauncher
+from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.remote import RemoteBackend
 from cerebro_spark.checks import check_whole
 from cerebro_spark.data.cluster import find_replica_hosts, use_this_python
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.slots import add_holder, make_room, remove_holder
 from cerebro_spark.errors import ConfigurationError
-from cerebro_spark.types import Partition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +29,8 @@ class SparkBackend(RemoteBackend):
     """One Spark task a worker, for as long as a run lasts.
 
     Inside a `with` block tasks stay for a while when a run is over, so that the next one starts at once. They give
-    their places back before `prepare`, `transform` or `evaluate` need one.
+    their places back before `prepare`, `transform` or `evaluate` need one. Whoever leaves the block waits for a run
+    that was started there; an exception that leaves it ends that run with a BackendError.
 
     Each worker is its own Spark job with one barrier stage of one task; a plain task where dynamic allocation is on,
     which barrier stages do not allow.
@@ -95,9 +96,9 @@ class SparkBackend(RemoteBackend):
         hosts = find_replica_hosts(self._spark, dataset)
         return dataset.with_hosts(hosts) if hosts else dataset
 
-    def start(self, partitions: Sequence[Partition], at: float = 0.0) -> None:
+    def _begin_run(self, job: Job, at: float) -> None:
         make_room(self._context, besides=self)
-        super().start(partitions, at)
+        super()._begin_run(job, at)
 
     def make_room(self, context: Any) -> None:
         """Give back the places of tasks that wait for the next run, if the cluster has no other that is free.
@@ -115,9 +116,14 @@ class SparkBackend(RemoteBackend):
         add_holder(self)
         return super().__enter__()
 
-    def _end_parents(self) -> None:
-        remove_holder(self)
-        super()._end_parents()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            super().__exit__(kind, error, trace)
+        finally:
+            if not self._entered:
+                remove_holder(self)
 
 
 def _active_session() -> Any:

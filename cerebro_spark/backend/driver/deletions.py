@@ -70,7 +70,7 @@ class BackgroundDeleter:
 class CheckpointDeleter(BackgroundDeleter):
     """Deletes the checkpoints of one run on one backend.
 
-    `delete` and `note_order` are called by the engine's thread, `note_report` by the hub's.
+    `delete` and `note_order` are called by the engine's thread, `note_report` by the hub's, `close` by any.
 
     Args:
         job: The run and its store.
@@ -80,10 +80,14 @@ class CheckpointDeleter(BackgroundDeleter):
         super().__init__(job.store, "a checkpoint that is not needed any more stays")
         self._run = job.run
         self._unreported: dict[int, Checkpoint] = {}
+        self._closing = threading.Lock()
+        self._closed = False
 
     def delete(self, action: DeleteCheckpoint) -> None:
-        """Delete a checkpoint that the scheduler gave up."""
-        self._delete_later(paths.checkpoint(self._run, action.checkpoint))
+        """Delete a checkpoint that the scheduler gave up. Once this is closed, the next driver of the run does that."""
+        with self._closing:
+            if not self._closed:
+                self._delete_later(paths.checkpoint(self._run, action.checkpoint))
 
     def note_order(self, action: RunUnit) -> None:
         """Take notice of an order: from now on its checkpoint may be in the store."""
@@ -98,8 +102,10 @@ class CheckpointDeleter(BackgroundDeleter):
 
     def close(self) -> None:
         """Once all workers have ended: delete what was never reported, and wait until all is gone."""
-        for checkpoint in self._unreported.values():
-            self._delete_later(paths.checkpoint(self._run, checkpoint))
+        with self._closing:
+            self._closed = True
+            for checkpoint in list(self._unreported.values()):
+                self._delete_later(paths.checkpoint(self._run, checkpoint))
         self._pool.shutdown(wait=True)
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import queue
+import time
 from dataclasses import dataclass
 
 from cerebro_spark.backend.wire.messages import TrialRehearsed
 from cerebro_spark.errors import BackendError
 from cerebro_spark.events import Event
+
+_LONGEST_WAIT = 1.0
+"""Seconds. An exception that another thread raises in one that waits, as Ctrl-C does, is heard between two waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ class EventQueue:
         events, self._seen = self._seen, []
         while not events or not self._waiting.empty():
             try:
-                item = self._late or self._waiting.get(timeout=timeout)
+                item = self._late or self._next(timeout)
             except queue.Empty:
                 break
             self._late = None
@@ -74,6 +78,17 @@ class EventQueue:
             else:
                 raise item
         return events
+
+    def _next(self, timeout: float | None) -> News | BackendError:
+        """Wait for the next item; raise queue.Empty if none comes in time."""
+        end = float("inf") if timeout is None else time.monotonic() + timeout
+        while True:
+            left = end - time.monotonic()
+            try:
+                return self._waiting.get(timeout=max(0.0, min(left, _LONGEST_WAIT)))
+            except queue.Empty:
+                if left <= _LONGEST_WAIT:
+                    raise
 
     def peek(self, timeout: float | None = None) -> list[News]:
         """Wait, as `take` does, for events that were not seen before, and leave them to be taken."""

@@ -58,6 +58,17 @@ class Launcher(ABC):
             ConfigurationError, BackendError: If the run cannot work.
         """
 
+    def check_addition(self, count: int, there: int) -> None:  # noqa: B027 (not every kind knows a limit)
+        """Check that workers can be added to a run. Any thread may call it.
+
+        Args:
+            count: How many are to be added.
+            there: How many the run has.
+
+        Raises:
+            BackendError: If there is no room for so many.
+        """
+
     @abstractmethod
     def job_for(self, name: WorkerId, job: Job) -> Job:
         """Return the job as this worker gets it: with the threads and the device that it owns."""

@@ -97,6 +97,9 @@ class ParentLauncher(Launcher):
     def prepare(self, job: Job, num_workers: int) -> None:
         self._launcher.prepare(job, num_workers)
 
+    def check_addition(self, count: int, there: int) -> None:
+        self._launcher.check_addition(count, there)
+
     def job_for(self, name: WorkerId, job: Job) -> Job:
         return self._launcher.job_for(name, job)
 

@@ -65,6 +65,8 @@ class WorkerPool:
         self._timers: list[threading.Timer] = []
         self._threads = ThreadPoolExecutor(8, "hiring")
         self._processes: set[WorkerHandle] = set()
+        self._to_replace: set[WorkerHandle] = set()
+        """Workers that are lost, and whose replacements are not hired yet."""
         self.handles: dict[WorkerId, WorkerHandle] = {}
         self.lock = threading.RLock()
         self.closing = False
@@ -87,13 +89,35 @@ class WorkerPool:
                 self._timers = [*filter(threading.Timer.is_alive, self._timers), timer]
                 timer.start()
 
-    def hire(self, count: int) -> list[WorkerId]:
-        """Have new workers launched, in places of their own; return their names."""
+    def hire(self, count: int, extra: bool = False) -> list[WorkerId]:
+        """Have new workers launched, in places of their own.
+
+        Args:
+            count: How many.
+            extra: Whether the run can do without them: it does not end if they cannot be had.
+
+        Returns:
+            Their names.
+
+        Raises:
+            BackendError: If the run is over.
+        """
         with self.lock:
+            if self.closing:
+                raise BackendError("the run is over: no worker can be added to it")
             names = [self._names.new() for _ in range(count)]
             for name in names:
-                self._hire(name)
+                self._hire(name, extra)
         return names
+
+    def can_do_without(self, handle: WorkerHandle) -> bool:
+        """Return whether the run goes on if a worker's place stays empty; the lock is held.
+
+        It does without one that was added to it, or that came back to its place, if there are others to do the work.
+        """
+        others = [other for other in self.handles.values() if not (other is handle or other.leaving or other.dismissed)]
+        spare = handle.extra or (handle.kept_away > 0.0 and not handle.useful)
+        return spare and bool(others or self._to_replace - {handle})
 
     def remove(self, handle: WorkerHandle) -> None:
         """End a worker whose connection is lost, and replace it if the run needs that; the lock is held."""
@@ -104,6 +128,7 @@ class WorkerPool:
             self.do(self._launcher.kill, handle)
         # The place of a worker that was to leave anyway stays empty, unless no other is left to do its work.
         if not handle.dismissed and not (handle.leaving and self.handles):
+            self._to_replace.add(handle)
             self.do(self._replace_lost, handle)
 
     def retire(self, handle: WorkerHandle, action: RetireWorker) -> None:
@@ -156,9 +181,9 @@ class WorkerPool:
 
     # -- the start of a worker
 
-    def _hire(self, name: WorkerId, kept_away: float = 0.0) -> None:
+    def _hire(self, name: WorkerId, extra: bool, kept_away: float = 0.0) -> None:
         """Have a worker launched; the lock is held."""
-        handle = WorkerHandle(name, kept_away=kept_away)
+        handle = WorkerHandle(name, extra=extra, kept_away=kept_away)
         self.handles[name] = handle
         self._processes.add(handle)
         self.do(self._launch, handle)
@@ -168,12 +193,14 @@ class WorkerPool:
             self.ended(handle)
             return
         handle.launched_at = time.monotonic()
-        self.after(self._start_timeout, self._check_joined, handle)
         try:
+            self.after(self._start_timeout, self._check_joined, handle)
             self._launcher.launch(handle, self._spec_for(handle), self)
         except Exception as error:  # this thread has no caller that would see it
             known = error if isinstance(error, BackendError) else None
-            self._events.fail(known or BackendError(f"worker {handle.name} cannot be launched: {error!r}"))
+            with self.lock:
+                self.handles.pop(handle.name, None)
+                self._go_without(handle, known or BackendError(f"worker {handle.name} cannot be launched: {error!r}"))
             self.ended(handle)
 
     def _spec_for(self, handle: WorkerHandle) -> WorkerSpec:
@@ -220,14 +247,22 @@ class WorkerPool:
             self.after(seconds, self._fill, handle, seconds)
             return
         try:
-            self._hire(self._names.replacement_of(handle))
+            self._hire(self._names.replacement_of(handle), handle.extra)
         except BackendError as error:
+            self._go_without(handle, error)
+
+    def _go_without(self, handle: WorkerHandle, error: BackendError) -> None:
+        """Leave the place of a worker empty, or end the run if it cannot do without; the lock is held."""
+        if self.can_do_without(handle):
+            _log.warning("the run goes on, but the place of worker %s stays empty: %s", handle.name, error)
+        else:
             self._events.fail(error)
 
     def _replace_lost(self, handle: WorkerHandle) -> None:
         """Replace a worker that had joined. A short wait for its end gives its last words, and frees its parent."""
         handle.ended.wait(1.0)
         with self.lock:
+            self._to_replace.discard(handle)
             self._replace(handle)
 
     def _fill(self, handle: WorkerHandle, seconds: float) -> None:
@@ -239,7 +274,7 @@ class WorkerPool:
             if name is None:
                 _log.warning("the place of worker %s stays empty: no restart is left", handle.name)
             else:
-                self._hire(name, kept_away=seconds)
+                self._hire(name, handle.extra, kept_away=seconds)
 
     # -- what processes do (ProcessWatcher)
 
@@ -261,10 +296,13 @@ class WorkerPool:
         _log.log(logging.WARNING if line.loud else logging.INFO, "%s: %s", where, line.text)
 
     def refused(self, handle: WorkerHandle, reason: str) -> None:
-        """End the run, unless some worker has already done something: then the reason does not hold everywhere."""
+        """End the run, unless some worker has already done something: then the reason does not hold everywhere.
+
+        A worker that the run can do without does not end it either.
+        """
         with self.lock:
             handle.words.append(reason)
-            if not any(other.useful for other in self.handles.values()):
+            if not any(other.useful for other in self.handles.values()) and not self.can_do_without(handle):
                 self._events.fail(BackendError(reason))
 
     def loss_explained(self, handle: WorkerHandle, cause: str) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from cerebro_spark.backend.driver.event_queue import EventQueue
+from cerebro_spark.backend.driver.event_queue import EventQueue, WakeUp
 from cerebro_spark.backend.driver.pool import WorkerPool
 from cerebro_spark.backend.driver.switchboard import Session
 from cerebro_spark.backend.driver.workers import WorkerHandle
@@ -20,7 +20,7 @@ _SECONDS_TO_END = 10.0
 
 
 class Rehearsals:
-    """The rehearsals of one run. Called by the engine's thread, which takes from the queue later.
+    """The rehearsals of one run. Called by the engine's thread, which takes from the queue later; `skip` by any.
 
     Args:
         pool: The run's workers.
@@ -35,6 +35,12 @@ class Rehearsals:
         self._events = events
         self._timeout = timeout
         self._count = 0
+        self._skipped = False
+
+    def skip(self) -> None:
+        """Have all rehearsals return at once from now on, as if they had gone well."""
+        self._skipped = True
+        self._events.put(WakeUp())
 
     def rehearse(self, params: Mapping[str, Any]) -> str | None:
         """Try one batch; return None if it went well, else what went wrong. Raises BackendError if the run failed."""
@@ -42,7 +48,9 @@ class Rehearsals:
         # A worker may be taken away at just this moment; if the next one dies too, the trial kills them.
         for _ in range(2):
             handle = self._first_worker()
-            answer = self._try_on(handle, params)
+            answer = None if handle is None else self._try_on(handle, params)
+            if handle is None or self._skipped:
+                return None
             if answer is not None:
                 return answer.error
             handle.ended.wait(_SECONDS_TO_END)
@@ -50,14 +58,14 @@ class Rehearsals:
             last_words = last_words or "\n".join([died, *handle.words])
         return last_words
 
-    def _first_worker(self) -> WorkerHandle:
-        """Wait until a worker is there; if none can come any more, the queue raises the error that says so."""
-        while not (connected := self._pool.connected()):
+    def _first_worker(self) -> WorkerHandle | None:
+        """Wait until a worker is there, or nobody wants one; if none can come any more, the queue raises the reason."""
+        while not (connected := self._pool.connected()) and not self._skipped:
             self._events.peek()
-        return connected[0]
+        return None if self._skipped else connected[0]
 
     def _try_on(self, handle: WorkerHandle, params: Mapping[str, Any]) -> TrialRehearsed | None:
-        """Have a worker try one batch; return its answer, None if it died."""
+        """Have a worker try one batch; return its answer, None if it died or nobody wants an answer any more."""
         number, self._count = self._count, self._count + 1
         handle.tried = True
         self._session.send(handle.peer or 0, RehearseTrial(params, number))
@@ -72,6 +80,8 @@ class Rehearsals:
                     return item
                 if isinstance(item, WorkerLost) and item.worker == handle.name:
                     return None
+            if self._skipped:
+                return None
             if not news:
                 return self._give_up(handle, number)
 

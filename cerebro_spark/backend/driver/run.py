@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from cerebro_spark.backend.driver.rehearsal import Rehearsals
 from cerebro_spark.backend.driver.switchboard import Listener, Switchboard
 from cerebro_spark.backend.driver.workers import WorkerHandle
 from cerebro_spark.backend.job import Job
+from cerebro_spark.backend.tenancy import CLOSED
 from cerebro_spark.backend.wire.channel import WireError
 from cerebro_spark.backend.wire.messages import (
     FromWorker,
@@ -54,10 +56,11 @@ _log = logging.getLogger(__name__)
 
 
 class RemoteRun:
-    """One run: the hub, the pool of workers and what is known of their orders.
+    """One run: the hub, the pool of workers and what is known of their orders. `begin` launches the first workers.
 
-    Threads: the engine's calls the public methods; the hub's calls `_receive`, `_lost` and `_broken`, and must not be
-    kept waiting. The pool's lock guards all that both change.
+    Threads: the engine's calls the public methods, of which `wake`, `close`, `add_workers` and `remove_worker` are for
+    all threads; the hub's calls `_receive`, `_lost` and `_broken`, and must not be kept waiting. The pool's lock guards
+    all that they change.
 
     Args:
         launcher: Starts the workers; it is prepared already.
@@ -89,6 +92,8 @@ class RemoteRun:
         self._deadlines = Deadlines(start_timeout)
         self._deleter = CheckpointDeleter(job)
         self._by_peer: dict[int, WorkerHandle] = {}
+        self._closing = threading.Lock()
+        self._closed = False
         self._own = Switchboard(launcher.hub_address, heartbeat) if switchboard is None else None
         board = self._own or switchboard
         assert board is not None
@@ -100,8 +105,11 @@ class RemoteRun:
         # Frameworks are loaded and models built before the batch itself.
         timeout = None if job.unit_timeout is None else job.unit_timeout + start_timeout
         self.rehearsals = Rehearsals(self.pool, self._session, self._events, timeout)
-        self.pool.after(start_timeout, self._stop_gathering)
-        self.pool.hire(num_workers)
+
+    def begin(self) -> None:
+        """Launch the workers with which the run begins."""
+        self.pool.after(self._start_timeout, self._stop_gathering)
+        self.pool.hire(self._num_workers)
 
     def submit(self, action: Action) -> None:
         """Order something; see Backend."""
@@ -132,7 +140,14 @@ class RemoteRun:
         self._events.put(WakeUp())
 
     def close(self) -> None:
-        """Stop all workers, and wait until nothing is left of them."""
+        """Stop all workers, and wait until nothing is left of them. Whoever waits for events is told so by an error."""
+        self._events.fail(BackendError(CLOSED))
+        with self._closing:
+            if not self._closed:
+                self._closed = True
+                self._stop_workers()
+
+    def _stop_workers(self) -> None:
         try:
             for handle in self.pool.begin_close():
                 self._session.send(handle.peer or 0, Stop())
@@ -142,6 +157,13 @@ class RemoteRun:
         except BaseException:  # Ctrl-C again: there will be no second call, so nothing waits any more
             self.pool.kill_all()
             raise
+
+    def add_workers(self, count: int) -> list[WorkerId]:
+        """Launch more workers; see RemoteBackend."""
+        with self.pool.lock:
+            there = sum(not (handle.leaving or handle.dismissed) for handle in self.pool.handles.values())
+        self._launcher.check_addition(count, there)
+        return self.pool.hire(count, extra=True)
 
     def remove_worker(self, name: WorkerId) -> None:
         """Have a worker leave once its running unit has ended; see RemoteBackend."""
@@ -218,13 +240,23 @@ class RemoteRun:
             self._by_peer[peer] = handle
             _log.debug("worker %s has joined from %s", handle.name, host)
             self._events.put(WorkerJoined(self._now(), handle.name, host, threads=hello.threads))
-        self.pool.do(self._check_joined, hello)
+        self.pool.do(self._check_joined, handle, hello)
 
-    def _check_joined(self, hello: Hello) -> None:
+    def _check_joined(self, handle: WorkerHandle, hello: Hello) -> None:
         try:
             self._launcher.check_joined(hello)
         except BackendError as error:
-            self._events.fail(error)
+            with self.pool.lock:
+                if self.pool.can_do_without(handle):
+                    self._dismiss(handle, str(error))
+                else:
+                    self._events.fail(error)
+
+    def _dismiss(self, handle: WorkerHandle, reason: str) -> None:
+        """Lose a worker that cannot work where it is, and leave its place empty; the lock is held."""
+        _log.warning("the run goes on, but worker %s on %s leaves: %s", handle.name, handle.host, reason)
+        handle.leaving, handle.cause = True, reason
+        self._session.lose(handle.peer or 0, reason)
 
     def _note(self, handle: WorkerHandle, message: FromWorker) -> None:
         """Take in what a worker says after its hello; the hub alone needs its heartbeats."""

@@ -106,6 +106,18 @@ def expected_slots(context: Any) -> int | None:
     return executors * tasks_an_executor(cores, cluster.task_cpus, dict(settings.getAll()))
 
 
+def most_slots(context: Any) -> int | None:
+    """How many tasks can run at a time at most, as the cluster is now; None if it may grow without a known limit."""
+    cluster, settings = look(context), context.getConf()
+    if not cluster.dynamic:
+        return max(cluster.slots, expected_slots(context) or 0)
+    executors, cores = settings.get("spark.dynamicAllocation.maxExecutors"), settings.get("spark.executor.cores")
+    if executors is None or cores is None:
+        return None
+    tasks = int(executors) * tasks_an_executor(int(cores), cluster.task_cpus, dict(settings.getAll()))
+    return max(cluster.slots, tasks)
+
+
 def tasks_an_executor(cores: int, task_cpus: int, settings: Mapping[str, str]) -> int:
     """How many tasks run at a time on an executor, by its cores and by what else tasks ask for, such as GPUs.
 

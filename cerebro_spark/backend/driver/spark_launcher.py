@@ -60,6 +60,16 @@ class SparkLauncher(Launcher):
         self._job = job
         self._hide_console_progress()
 
+    def check_addition(self, count: int, there: int) -> None:
+        self._check_session()
+        most = spark_cluster.most_slots(self._context)
+        if most is not None and there + count > most:
+            fix = f"add at most {most - there}" if there < most else "remove others before"
+            raise BackendError(
+                f"`workers` is {count}, but {self._cluster.master} has room for {most} tasks at a time, and the run has"
+                f" {there} workers: {fix}, or give Spark more executors first"
+            )
+
     def job_for(self, name: WorkerId, job: Job) -> Job:
         return replace(job, trainer=job.trainer.with_resources(threads=job.trainer.resources.threads or self._threads))
 

@@ -30,6 +30,7 @@ class WorkerHandle:
         dismissed: Whether it was told to go.
         tried: Whether it was given a trial to rehearse.
         useful: Whether it has finished a unit or loaded a partition.
+        extra: Whether it was added while the run went on, or replaces one that was.
         kept_away: Seconds for which its place was left empty before, because too much had failed there.
         cause: What it died of, if that was not its unit.
         launched: What its launcher needs to find it again.
@@ -49,6 +50,7 @@ class WorkerHandle:
     dismissed: bool = False
     tried: bool = False
     useful: bool = False
+    extra: bool = False
     kept_away: float = 0.0
     cause: str = ""
     launched: Any = None

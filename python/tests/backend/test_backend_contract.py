@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from small_search import small_dataset, torch_model_fn
@@ -41,22 +41,26 @@ from cerebro_spark.types import Partition, Unit
 
 
 class Setting(NamedTuple):
-    """A backend under test, and two partitions that its workers can load."""
+    """A backend under test, two partitions that its workers can load, and the job that it is bound to."""
 
     backend: Backend
     partitions: tuple[Partition, ...]
+    job: Job
 
 
 def simulated(folder: Path) -> Setting:
-    backend = SimulatedBackend([SimulatedWorker("w0"), SimulatedWorker("w1")], World(cost=lambda params: 1.0))
-    return Setting(backend, (Partition("p0", rows=4), Partition("p1", rows=4)))
+    workers, world = [SimulatedWorker("w0"), SimulatedWorker("w1")], World(cost=lambda params: 1.0)
+    job: Any = Job("r1", None, None, TrainerSpec(Hooks(torch_model_fn)))  # type: ignore[arg-type]
+    backend = SimulatedBackend(workers, world, patience=60.0)
+    return Setting(backend, (Partition("p0", rows=4), Partition("p1", rows=4)), job)
 
 
 def remote(backend: RemoteBackend, folder: Path) -> Setting:
     dataset = small_dataset(folder)
     backend.num_workers = 2
-    backend.bind(Job("r1", dataset.store, dataset, TrainerSpec(Hooks(torch_model_fn))))
-    return Setting(backend, dataset.partitions)
+    job = Job("r1", dataset.store, dataset, TrainerSpec(Hooks(torch_model_fn)))
+    backend.bind(job)
+    return Setting(backend, dataset.partitions, job)
 
 
 FOREVER = 3600.0
@@ -301,6 +305,100 @@ def test_a_unit_that_is_withdrawn_is_given_back_or_ends_and_never_both(setting: 
     given_back = {end.attempt for end in ends if isinstance(end, UnitWithdrawn)}
     assert sorted(end.attempt for end in ends) == [1, 2, 3, 4, 5]
     assert given_back == {2, 4} if isinstance(backend, SimulatedBackend) else given_back <= {2, 4}
+
+
+class DrivenElsewhere:
+    """A run that another thread drives: it starts the backend, takes events until it is told to end, and closes.
+
+    Attributes:
+        joined: Set when all workers are there.
+        go_on: Lets it order something and wait for it.
+        error: What ended it early.
+        loaded: What came of its order.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        self.joined, self.go_on = threading.Event(), threading.Event()
+        self.error: BackendError | None = None
+        self.loaded: list[Event] = []
+        self._setting = setting
+        self.thread = threading.Thread(target=self._drive, name="elsewhere", daemon=True)
+        self.thread.start()
+        assert self.joined.wait(300)
+
+    def _drive(self) -> None:
+        backend = self._setting.backend
+        backend.bind(self._setting.job)
+        workers = started(self._setting)
+        try:
+            self.joined.set()
+            while not self.go_on.is_set():
+                backend.events()
+            backend.submit(LoadPartition(workers[0], self._setting.partitions[0].id))
+            self.loaded = gather(backend, PartitionLoaded, 1)
+        except BackendError as error:
+            self.error = error
+        finally:
+            backend.close()
+
+    def end(self) -> None:
+        self.go_on.set()
+        self._setting.backend.wake()
+        self.thread.join(300)
+        assert not self.thread.is_alive()
+
+
+def test_a_backend_has_one_run_at_a_time_and_it_is_left_alone(setting: Setting) -> None:
+    run = DrivenElsewhere(setting)
+    taken = "running already: thread elsewhere drives a run on it"
+    with pytest.raises(BackendError, match=taken):
+        setting.backend.bind(setting.job)
+    with pytest.raises(BackendError, match=taken):
+        setting.backend.start(setting.partitions)
+    run.end()
+    assert run.error is None
+    assert len(run.loaded) == 1
+
+
+def test_whoever_leaves_a_block_in_good_order_waits_for_the_run_of_another_thread(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, run = setting.backend, DrivenElsewhere(setting)
+    wait_until_free = backend.wait_until_free
+
+    def wait() -> None:
+        run.go_on.set()  # not before it is waited for
+        backend.wake()
+        wait_until_free()
+
+    monkeypatch.setattr(backend, "wait_until_free", wait)
+    with backend:
+        pass
+    run.end()
+    assert run.error is None
+    assert len(run.loaded) == 1
+
+
+class Mistake(Exception):
+    """What goes wrong in a block."""
+
+
+def test_whoever_leaves_a_block_by_an_exception_ends_the_run_of_another_thread(setting: Setting) -> None:
+    run = DrivenElsewhere(setting)
+    with pytest.raises(Mistake), setting.backend:
+        raise Mistake
+    run.thread.join(300)
+    assert "the backend was closed while a run went on" in str(run.error)
+
+
+def test_a_backend_that_was_closed_under_a_run_has_room_for_the_next(setting: Setting) -> None:
+    run = DrivenElsewhere(setting)
+    setting.backend.close()
+    run.thread.join(300)
+    assert "the backend was closed while a run went on" in str(run.error)
+    setting.backend.bind(setting.job)
+    setting.backend.start(setting.partitions)
+    assert setting.backend.events()
 
 
 def test_closing_twice_and_before_the_start_is_fine(setting: Setting) -> None:
