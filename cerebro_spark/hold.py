@@ -116,7 +116,7 @@ def wait_until_free(
     known = set(store.list(paths.beats(run)))
     if not known:
         return
-    holder = _holder(store, max(known))
+    holder = _holder(store, run, max(known)) or "a driver that has just ended"
     _log.warning(
         "run %s may still be held by %s: looking for up to %g s for a sign of life (take_over=True does not)",
         *(run, holder, seconds),
@@ -126,10 +126,11 @@ def wait_until_free(
         sleep(_LOOK)
         looked = clock()
         found = set(store.list(paths.beats(run)))
-        if found - known:
+        alive = _holder(store, run, max(found - known)) if found - known else ""
+        if alive:
             raise EventLogError(
-                f"another driver goes on with run {run}: {_holder(store, max(found - known))}, and was seen alive just"
-                " now. Stop that one first, or take the run away from it with take_over=True"
+                f"another driver goes on with run {run}: {alive}, and was seen alive just now. Stop that one first, or"
+                " take the run away from it with take_over=True"
             )
         if not found:
             return
@@ -178,12 +179,24 @@ class Pulse:
 
     def driver(self) -> str:
         """Who drives the run, and since when, as of the last look; "" if nobody does."""
-        return _holder(self._store, max(self._known)) if self._known else ""
+        return _holder(self._store, self._run, max(self._known)) if self._known else ""
 
 
-def _holder(store: Store, name: str) -> str:
-    try:
-        said = json.loads(store.read(name))
-        return f"{said['by']}, who holds it since {said['since']}"
-    except (NotFoundInStore, ValueError, LookupError, TypeError):
-        return "a driver without a name"
+def _holder(store: Store, run: str, beat: str) -> str:
+    """Who wrote a beat, and holds the run since when; "" if that driver has ended.
+
+    A driver deletes a beat when it has written the next one, so a beat that was listed may be gone when it is read. The
+    next one then says the same.
+    """
+    token = beat.rpartition("-")[0]
+    while True:
+        try:
+            said = json.loads(store.read(beat))
+            return f"{said['by']}, who holds it since {said['since']}"
+        except NotFoundInStore:
+            left = [name for name in store.list(paths.beats(run)) if name.rpartition("-")[0] == token]
+        except (ValueError, LookupError, TypeError):
+            return "a driver without a name"
+        if not left:
+            return ""
+        beat = max(left)

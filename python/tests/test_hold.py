@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cerebro_spark.errors import EventLogError, StoreError
-from cerebro_spark.hold import EVERY, PATIENCE, Hold, wait_until_free
+from cerebro_spark.hold import EVERY, PATIENCE, Hold, Pulse, wait_until_free
 from cerebro_spark.store import paths
 from cerebro_spark.store.local import LocalStore
 
@@ -44,6 +44,20 @@ class Clock:
         self.now += seconds
         if self._meanwhile:
             self._meanwhile.pop(0)()
+
+
+class Hasty(LocalStore):
+    """Lets something happen between each of its first lists and what is read after that."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.then: list[Callable[[], object]] = []
+
+    def list(self, folder: str = "") -> list[str]:
+        names = super().list(folder)
+        if self.then:
+            self.then.pop(0)()
+        return names
 
 
 def beats(store: LocalStore) -> list[str]:
@@ -124,3 +138,31 @@ def test_a_driver_that_ends_while_it_is_looked_for_leaves_the_run_free(tmp_path:
     clock = Clock(lambda: None, lambda: hold.__exit__(None, None, None))
     look(store, clock)
     assert clock.now == 1002.0
+
+
+def test_a_driver_that_beats_between_the_list_and_the_look_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Hasty(tmp_path)
+    with Hold(store, "r1", "process 7 on mars", every=3600.0) as hold:
+        store.then = [hold._beat] * 4
+        with pytest.raises(EventLogError, match=r"run r1: process 7 on mars, who holds it since 20"):
+            look(store, Clock())
+        assert "held by process 7 on mars" in caplog.text
+        pulse = Pulse(store, "r1")
+        store.then = [hold._beat]
+        assert pulse.beats()
+        assert pulse.driver().startswith("process 7 on mars, who holds it")
+
+
+def test_a_driver_that_ends_between_the_list_and_the_look_leaves_the_run_free(tmp_path: Path) -> None:
+    store = Hasty(tmp_path)
+    hold = Hold(store, "r1", "me", every=3600.0).__enter__()
+    clock = Clock(hold._beat)
+    store.then = [lambda: None, lambda: hold.__exit__(None, None, None)]
+    look(store, clock)
+    assert clock.now == 1002.0, "at the next look there is nobody"
+    pulse = Pulse(store, "r1")
+    with Hold(store, "r1", "me", every=3600.0):
+        assert pulse.beats()
+    assert pulse.driver() == ""
