@@ -209,14 +209,14 @@ def click(run: Run, page: Page, count: int) -> list[Click]:
     """Stop trials, one after another, each at a random moment once the one before is stopped."""
     clicks = []
     draw = random.Random(0)
-    for number in range(count):
-        trial = f"t{number}"
+    trials = sorted(run.snapshot().trials)
+    for trial in trials[:count]:
         time.sleep(draw.uniform(0.0, 1.0))
         at = time.time()
         clicks.append(Click(trial, at, page.stop(trial)))
         _wait(run, partial(_is_stopped, run, trial))
     # What would still begin, against all rules, begins by then: the others do several epochs.
-    rest = f"t{count}"
+    rest = trials[count]
     done = run.snapshot().trials[rest].epochs
     _wait(run, lambda: run.snapshot().trials[rest].epochs >= done + 3)
     return clicks
