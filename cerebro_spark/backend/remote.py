@@ -152,7 +152,7 @@ class RemoteBackend(Backend):
                     self._tenancy.end()
 
     def wait_until_free(self) -> None:
-        self._tenancy.wait_until_free()
+        self._tenancy.take_to_close()
 
     # -- processes that stay between runs
 

@@ -215,7 +215,7 @@ class SimulatedBackend(Backend):
             self._tenancy.end()
 
     def wait_until_free(self) -> None:
-        self._tenancy.wait_until_free()
+        self._tenancy.take_to_close()
 
     def _successor(self, state: _WorkerState) -> _WorkerState:
         """Return a worker in the place of one that was let go, with a name of its own."""

@@ -34,6 +34,7 @@ class Tenancy:
         self._changed = threading.Condition()
         self._tenant: threading.Thread | None = None
         self._revoked = False
+        self._closing = False
 
     @property
     def is_of_another(self) -> bool:
@@ -42,8 +43,10 @@ class Tenancy:
             return self._holder() not in (None, threading.current_thread())
 
     def check_free(self) -> None:
-        """Raise BackendError if a run has the backend."""
+        """Raise BackendError if a run has the backend. While another thread is about to close it, wait for that."""
         with self._changed:
+            while self._closing and self.is_of_another:
+                self._changed.wait(_SECONDS_BETWEEN_LOOKS)
             holder = self._holder()
             if holder is not None:
                 mine = holder is threading.current_thread()
@@ -57,13 +60,13 @@ class Tenancy:
         """
         with self._changed:
             self.check_free()
-            self._tenant, self._revoked = threading.current_thread(), False
+            self._tenant, self._revoked, self._closing = threading.current_thread(), False, False
 
     def end(self) -> None:
         """Give the backend back. Nothing happens if the run of another thread has it."""
         with self._changed:
             if not self.is_of_another:
-                self._tenant = None
+                self._tenant, self._closing = None, False
                 self._changed.notify_all()
 
     def revoke(self) -> bool:
@@ -89,6 +92,12 @@ class Tenancy:
         with self._changed:
             while self.is_of_another and (end is None or time.monotonic() < end):
                 self._changed.wait(_SECONDS_BETWEEN_LOOKS)  # a thread that is gone tells nobody
+
+    def take_to_close(self) -> None:
+        """Wait until no other thread has the backend, and have those that would begin a run wait until `end`."""
+        with self._changed:
+            self.wait_until_free()
+            self._tenant, self._closing = threading.current_thread(), True
 
     def _holder(self) -> threading.Thread | None:
         return self._tenant if self._tenant is not None and self._tenant.is_alive() else None

@@ -13,7 +13,7 @@ _RUN = """
 import sys
 import pytest
 import end_of_run
-end_of_run.SECONDS = 1.0
+end_of_run.SECONDS = float(sys.argv[2])
 # No settings of folders above the test's.
 sys.exit(pytest.main(["-q", "-c", "/dev/null", "-p", "end_of_run", "-p", "no:cacheprovider", sys.argv[1]]))
 """
@@ -34,7 +34,7 @@ def test_a_run_that_hangs_at_its_end_is_ended_and_says_where(tmp_path: Path, cod
     file.write_text(code)
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
     run = subprocess.run(
-        [sys.executable, "-c", _RUN, str(file)],
+        [sys.executable, "-c", _RUN, str(file), "1" if status else "120"],
         env=environment,
         cwd=tmp_path,
         capture_output=True,

@@ -233,7 +233,8 @@ def test_a_poller_looks_in_a_thread_of_its_own_until_its_block_ends(tmp_path: Pa
     assert "mailbox" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_what_waits_is_posted_before_the_block_begins(tmp_path: Path) -> None:
+def test_what_waits_is_posted_before_the_block_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cerebro_spark.mailbox._MOST_SECONDS", 60.0)
     store = LocalStore(tmp_path)
     send(store, "r1", pause("c1"))
     heard: list[str] = []

@@ -293,10 +293,10 @@ class ParentLauncher(Launcher):
 
     def ended(self, handle: WorkerHandle) -> None:
         """Tell that a parent's worker is gone with it."""
-        handle.ended.set()
         with self._lock:
             gone = [parent for parent in self._parents if parent.handle is handle]
             self._parents = [parent for parent in self._parents if parent.handle is not handle]
+        handle.ended.set()
         for parent in gone:
             parent.stop_timer()
             if parent.work is not None:

@@ -23,6 +23,7 @@ from cerebro_spark.types import WorkerId
 
 _log = logging.getLogger(__name__)
 _SECONDS_TO_END = 10.0
+_SECONDS_FOR_LAST_WORDS = 1.0
 _LONGEST_VACANCY = 3600.0
 
 
@@ -260,7 +261,7 @@ class WorkerPool:
 
     def _replace_lost(self, handle: WorkerHandle) -> None:
         """Replace a worker that had joined. A short wait for its end gives its last words, and frees its parent."""
-        handle.ended.wait(1.0)
+        handle.ended.wait(_SECONDS_FOR_LAST_WORDS)
         with self.lock:
             self._to_replace.discard(handle)
             self._replace(handle)
@@ -280,15 +281,14 @@ class WorkerPool:
 
     def ended(self, handle: WorkerHandle) -> None:
         """Replace a worker that never joined; the connection of one that did is closed, and tells the rest."""
-        handle.ended.set()
         with self.lock:
-            if handle not in self._processes:
-                return
-            self._processes.discard(handle)
-            if handle.peer is not None:
-                self._hang_up(handle.peer, "its process ended")
-            elif self.handles.pop(handle.name, None) is not None:
-                self._replace(handle)
+            if handle in self._processes:
+                self._processes.discard(handle)
+                if handle.peer is not None:
+                    self._hang_up(handle.peer, "its process ended")
+                elif self.handles.pop(handle.name, None) is not None:
+                    self._replace(handle)
+        handle.ended.set()  # last: whoever waits for it finds the books in order
 
     def printed(self, handle: WorkerHandle, line: OutputLine) -> None:
         """Pass on to the log what a worker printed."""

@@ -176,7 +176,8 @@ class CacheRoot:
 
     def unused(self) -> list[UnusedEntry]:
         """Return what no process holds or loads, with its size."""
-        return [UnusedEntry(self.path / path.name, _size(path)) for path in (*self._unheld(), *self._abandoned())]
+        with self.locked():  # else others may rename and delete what is looked at
+            return [UnusedEntry(self.path / path.name, _size(path)) for path in (*self._unheld(), *self._abandoned())]
 
     def _try_to_enter(self) -> None:
         with ExitStack() as opened:

@@ -121,9 +121,17 @@ def test_to_skip_a_rehearsal_where_nothing_goes_on_is_nothing() -> None:
     ThreadBackend(NoPlace()).skip_rehearsal()
 
 
-def test_a_run_that_is_closed_while_its_workers_are_awaited_is_told_so() -> None:
+def test_a_run_that_is_closed_while_its_workers_are_awaited_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    awaited, peek = threading.Event(), EventQueue.peek
+
+    def noted(events: EventQueue, *arguments: Any) -> Any:
+        awaited.set()
+        return peek(events, *arguments)
+
+    monkeypatch.setattr(EventQueue, "peek", noted)
     with started(NoPlace()) as backend:
         trying = rehearsing(backend)
+        assert awaited.wait(60)
         backend.close()
         said = trying.value()
     assert isinstance(said, BackendError)

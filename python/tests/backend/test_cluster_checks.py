@@ -189,5 +189,7 @@ def test_ctrl_c_stops_spark_workers_and_leaves_a_run_to_resume(tmp_path: Path) -
 
 def is_worker(pid: str) -> bool:
     """Whether a worker process of that number is there."""
-    command = Path(f"/proc/{pid}/cmdline")
-    return command.exists() and b"cerebro_spark.backend.worker" in command.read_bytes()
+    try:
+        return b"cerebro_spark.backend.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False

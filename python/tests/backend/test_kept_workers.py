@@ -91,7 +91,10 @@ def test_without_the_block_nothing_stays(tmp_path: Path) -> None:
         assert never._parents is None
 
 
-def test_without_the_block_a_lost_worker_is_replaced_from_the_parent_it_had(tmp_path: Path) -> None:
+def test_without_the_block_a_lost_worker_is_replaced_from_the_parent_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cerebro_spark.backend.driver.pool._SECONDS_FOR_LAST_WORDS", 60.0)
     dataset = small_dataset(tmp_path)
     backend = LocalBackend(num_workers=1, threads=1)
     parents: dict[str, int | None] = {}

@@ -184,5 +184,3 @@ def test_units_say_how_long_their_worker_waited(tmp_path: Path) -> None:
     units = [event for event in EventLog(dataset.store, "r1").read() if isinstance(event, UnitFinished)]
     units.sort(key=lambda event: event.attempt)
     assert [event.waited == 0.0 for event in units] == [True] + [False] * (len(units) - 1)
-    # Waiting and computing follow one another: together they are no longer than the time there was.
-    assert sum(event.waited for event in units) < units[-1].at - units[0].at + units[0].seconds

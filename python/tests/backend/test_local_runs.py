@@ -305,6 +305,7 @@ class Staffing:
     def __init__(self, backend: LocalBackend) -> None:
         self._backend = backend
         self._units = 0
+        self._removed = False
         self.events: list[Event] = []
 
     def __call__(self, turn: Turn) -> None:
@@ -319,7 +320,8 @@ class Staffing:
                 with logged("cerebro_spark.backend.driver.run", "worker w2 has joined") as joined:
                     assert self._backend.add_workers() == ["w2"]
                     assert joined.wait(60), "small units would all be done before it has started"
-            elif event.worker == "w2" and "w0" in self._backend.workers:
+            elif event.worker == "w2" and not self._removed:
+                self._removed = True
                 self._backend.remove_worker("w0")
 
 

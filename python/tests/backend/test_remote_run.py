@@ -205,8 +205,7 @@ def test_a_worker_that_reports_in_the_name_of_another_is_lost() -> None:
     with started(ThreadLauncher(lying)) as backend:
         gather(backend, WorkerJoined, 2)
         backend.submit(LoadPartition("w0", "p0"))
-        (event,) = backend.events()
-        assert isinstance(event, WorkerLost)
+        (event,) = gather(backend, WorkerLost, 1)
         assert (event.worker, event.reason) == ("w0", "worker w0 reports in the name of 'w1'")
 
 

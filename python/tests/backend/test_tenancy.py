@@ -86,3 +86,36 @@ def test_the_wait_for_it_has_a_limit() -> None:
     assert tenancy.is_of_another
     until.set()
     thread.join(60)
+
+
+def test_a_run_that_would_begin_while_the_backend_is_closed_begins_after_that() -> None:
+    tenancy, begun = Tenancy(), threading.Event()
+    tenancy.take_to_close()
+
+    def begin() -> None:
+        tenancy.check_free()
+        tenancy.begin()
+        begun.set()
+
+    thread = in_a_thread(begin)
+    assert not begun.wait(0.05)
+    assert not tenancy.revoke(), "no run of another is there to be ended"
+    tenancy.end()
+    assert begun.wait(60)
+    thread.join(60)
+
+
+def test_whoever_closes_the_backend_waits_for_the_run_that_goes_on() -> None:
+    tenancy, until, taken = Tenancy(), threading.Event(), threading.Event()
+    thread = held(tenancy, until)
+
+    def close() -> None:
+        tenancy.take_to_close()
+        taken.set()
+
+    closing = in_a_thread(close)
+    assert not taken.wait(0.05)
+    until.set()
+    assert taken.wait(60)
+    closing.join(60)
+    thread.join(60)

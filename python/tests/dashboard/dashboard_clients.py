@@ -21,7 +21,7 @@ from cerebro_spark.dashboard.serving import Served, listen
 from cerebro_spark.store.base import Store
 
 TOKEN = "a-token-of-the-tests-0123456789"
-SECONDS = 20.0
+SECONDS = 120.0
 
 
 Found = TypeVar("Found")

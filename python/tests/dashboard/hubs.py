@@ -37,7 +37,7 @@ class Hesitant(Moody):
     def read(self, name: str) -> bytes:
         if not self.asked.is_set():
             self.asked.set()
-            assert self.go.wait(20)
+            assert self.go.wait(120)
         return super().read(name)
 
 

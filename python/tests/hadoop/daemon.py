@@ -165,7 +165,9 @@ def free_ports(host: str, count: int, taken: set[int]) -> list[int]:
     They stay free while a daemon is down, so that it can come back under its old address.
     """
     found: list[int] = []
-    candidates = random.SystemRandom().sample(range(20000, 32000), 2000)
+    # Each process of a test run has a range of its own: daemons listen only seconds after their ports were chosen.
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4
+    candidates = random.SystemRandom().sample(range(20000 + 3000 * number, 23000 + 3000 * number), 2000)
     for port in candidates:
         if len(found) == count:
             break

@@ -108,10 +108,10 @@ def test_writers_outlive_a_killed_data_node(hadoop_cluster: HadoopCluster) -> No
         with ThreadPoolExecutor(1) as pool:
             big = pool.submit(store.write, "in flight", piece * 200)
             hadoop_cluster.wait_for(
-                lambda: big.done() or bool(hadoop_cluster.staged("/pipeline")), "begin the write", timeout=20
+                lambda: big.done() or bool(hadoop_cluster.staged("/pipeline")), "begin the write", timeout=300
             )
             victim.kill()
-            big.result(60)
+            big.result(300)
         with store.writer("streamed") as file:
             for _ in range(40):
                 file.write(piece)

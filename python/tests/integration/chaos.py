@@ -12,6 +12,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -141,8 +142,9 @@ class Chaos:
                 self._ready.discard(event.worker)
                 self._at.pop(event.worker, None)
                 if event.worker in self._to_wake:
-                    # Given up a moment ago, and not killed yet: now it wakes, ends its unit, and wants to report it.
-                    _signal(self._to_wake.pop(event.worker), signal.SIGCONT)
+                    # Given up a moment ago, and hardly killed yet: now it wakes, ends its unit, and wants to report it.
+                    with suppress(ProcessLookupError):
+                        _signal(self._to_wake.pop(event.worker), signal.SIGCONT)
             self._news.notify_all()
 
     def _started(self, name: str, attempt: int) -> None:

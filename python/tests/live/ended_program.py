@@ -32,13 +32,34 @@ def late(relay: Relay, observer: Observer) -> Any:
     return "the result"
 
 
+class Awaited(threading.Event):
+    """An event that says when somebody waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.awaited = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.awaited.set()
+        return super().wait(timeout)
+
+
+end = Awaited()
+
+
 def interrupted(relay: Relay, observer: Observer) -> Any:
-    main = threading.main_thread().ident
-    assert main is not None
-    threading.Timer(0.3, signal.pthread_kill, [main, signal.SIGINT]).start()
+    """Interrupts the program when it has come to its end, and waits."""
+    threading.Thread(target=interrupt_the_wait, daemon=True).start()
     return FakeDriver()(relay, observer)
 
 
-Run(open_store("memory://x"), "r1", interrupted if sys.argv[1] == "interrupted" else late).start()
+def interrupt_the_wait() -> None:
+    end.awaited.wait(60)
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+run = Run(open_store("memory://x"), "r1", interrupted if sys.argv[1] == "interrupted" else late)
+run._ended = end
+run.start()
 print("the program came to its end", flush=True)
 last_line.set()

@@ -1,12 +1,6 @@
-"""One run of each framework for all tests of results, and a Spark session of two cores."""
+"""One run of each framework for all tests of results."""
 
 from __future__ import annotations
-
-import os
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from made_runs import MadeRun, keras_model_fn, run_search, scaled, torch_model_fn
@@ -32,30 +26,6 @@ def made_run(request: pytest.FixtureRequest) -> MadeRun:
     made = request.getfixturevalue(f"{request.param}_run")
     assert isinstance(made, MadeRun)
     return made
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    """A session on two cores, whose Python workers run this interpreter and find the package and these tests."""
-    from pyspark.sql import SparkSession
-
-    here = Path(__file__).resolve()
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        [str(here.parents[3]), str(here.parent), os.environ.get("PYTHONPATH", "")]
-    )
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("result")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "3")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

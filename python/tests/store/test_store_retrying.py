@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import pickle
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import pytest
+from hadoop.daemon import free_ports
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -326,11 +326,12 @@ def test_an_object_store_that_comes_late_and_then_stalls_is_waited_for() -> None
     """A real client against a server that is not there at first, and later does not answer for a while."""
     import s3fs
 
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    # Nobody is given such a port by chance until the server takes it.
+    (port,) = free_ports("127.0.0.1", 1, set())
     where = {"endpoint_url": f"http://127.0.0.1:{port}", "region_name": "eu-west-1"}
     impatient = {"connect_timeout": 1, "read_timeout": 1, "retries": {"max_attempts": 0}}
-    options = {"key": "test", "secret": "test", "client_kwargs": where, "config_kwargs": impatient}
+    patient = {"key": "test", "secret": "test", "client_kwargs": where}
+    options = {**patient, "config_kwargs": impatient}
     failures: list[float] = []
     with ExitStack() as servers:
 
@@ -349,7 +350,7 @@ def test_an_object_store_that_comes_late_and_then_stalls_is_waited_for() -> None
         store = RetryingStore(FsspecStore("s3://late/data", **options), seconds=90.0, longest=1.0, sleep=sleep)
         with pytest.raises(NotFoundInStore):  # there is a server now, and no bucket yet
             store.read("a")
-        s3fs.S3FileSystem(**options).mkdir("late")
+        s3fs.S3FileSystem(**patient).mkdir("late")
         before = len(failures)
         assert before >= 1
         running[0].send_signal(signal.SIGSTOP)

@@ -381,7 +381,7 @@ def test_a_run_on_real_workers_is_commanded_from_afar(tmp_path: Path) -> None:
         label="y",
         validation=0.25,
         metric="val_loss",
-        epochs=500,
+        epochs=5000,
         backend=cs.LocalBackend(2, threads=1),
         progress=False,
     )
