@@ -97,8 +97,8 @@ def optimize(
 
     A run that was interrupted goes on if `run_id` is its id, with the same study or with a new one, which then learns
     all that the run knows: no finished unit is trained again. Its data and functions are those that it began with;
-    `n_trials` counts the trials that it has, callbacks are not called for those that had ended, and the sampler is the
-    study's as it is now.
+    `n_trials` counts the trials that it has, and the sampler is the study's as it is now. Callbacks are called for
+    trials that had ended only if the study does not know them yet, as a new one does not.
 
     While it trains, other threads and processes can look at the run and command it, with `cs.attach`. A trial that a
     person stops is pruned; if a person ends the run, so are those in training that have reported an epoch.
@@ -197,6 +197,10 @@ class StudySearch(LedSearch):
         self._begun = 0
         self._trials: dict[TrialId, optuna.Trial] = {}
         self._names: set[TrialId] = set()
+        self._pruned_after: dict[TrialId, int] = {}
+        """Of trials that the study knows as pruned already: after how many epochs."""
+        self._known_steps: dict[TrialId, set[int]] = {}
+        """Of trials that a driver left unfinished: what it had reported."""
         self._exhausted = False
         self._callbacks = callbacks
 
@@ -246,9 +250,14 @@ class StudySearch(LedSearch):
             if trial.user_attrs.get(_RUN) == self.run_id and trial.user_attrs.get(_TRIAL) == name
         ]
         # Those that an interrupted run left have failed without an error.
-        if any(t.state.is_finished() and (t.state != TrialState.FAIL or "error" in t.user_attrs) for t in mine):
-            return True
+        for trial in mine:
+            if trial.state.is_finished() and (trial.state != TrialState.FAIL or "error" in trial.user_attrs):
+                if trial.state == TrialState.PRUNED:
+                    self._pruned_after[name] = len(trial.intermediate_values)
+                return True
         running = [trial for trial in mine if not trial.state.is_finished()]
+        if running:
+            self._known_steps[name] = set(running[-1].intermediate_values)
         number = running[-1].number if running else self._add_trial(about)
         self._trials[name] = optuna.Trial(self._study, self._study.get_trials(deepcopy=False)[number]._trial_id)
         self._mark(self._trials[name], name)
@@ -264,11 +273,13 @@ class StudySearch(LedSearch):
         return len(self._study.get_trials(deepcopy=False)) - 1
 
     def remember_epoch(self, progress: TrialProgress, report: Report, value: float, goes_on: bool) -> None:
-        trial = self._trials[progress.trial]
-        if report.epoch - 1 not in self._study.get_trials(deepcopy=False)[trial.number].intermediate_values:
-            trial.report(value, report.epoch - 1)
+        self._report(progress, report, value)
         if not goes_on:
             self._tell(progress, TrialState.PRUNED)
+
+    def settled_epoch(self, progress: TrialProgress, report: Report, value: float) -> bool:
+        pruned_after = self._pruned_after.get(progress.trial)
+        return pruned_after is None or report.epoch < pruned_after
 
     def _over(self) -> bool:
         stopped = self._exhausted or getattr(self._study, "_stop_flag", False)
@@ -295,12 +306,17 @@ class StudySearch(LedSearch):
         return params
 
     def epoch(self, progress: TrialProgress, report: Report, value: float) -> bool:
-        trial = self._trials[progress.trial]
-        trial.report(value, report.epoch - 1)  # pruners count steps from zero
-        if report.epoch < self.epochs and trial.should_prune():
+        self._report(progress, report, value)
+        if report.epoch < self.epochs and self._trials[progress.trial].should_prune():
             self._tell(progress, TrialState.PRUNED)
             return False
         return True
+
+    def _report(self, progress: TrialProgress, report: Report, value: float) -> None:
+        """Report an epoch, unless the study knows it from an earlier driver."""
+        step = report.epoch - 1  # pruners count steps from zero
+        if step not in self._known_steps.get(progress.trial, ()):
+            self._trials[progress.trial].report(value, step)
 
     def finished(self, progress: TrialProgress) -> None:
         self._tell(progress, TrialState.COMPLETE)

@@ -47,7 +47,8 @@ class LedSearch(Search):
     unforeseeable = "another library leads this run, and what it will propose is not known"
     prunes = False
     """Whether `epoch` may end a trial early. Such a search never has `enough` while trials are being trained: so in the
-    log of an interrupted run, a trial that was not asked for again after an epoch was pruned."""
+    log of an interrupted run, a trial that was not asked for again after an epoch was pruned, unless the log ends there
+    and `epoch` must say."""
 
     def __init__(
         self, objective: Objective, epochs: int, at_once: int, sliced: bool, timeout: float | None = None
@@ -114,6 +115,10 @@ class LedSearch(Search):
 
     def epoch(self, progress: TrialProgress, report: Report, value: float) -> bool:
         """Take note of an epoch that reached `value`; return whether the trial goes on: after its last one, True."""
+        return True
+
+    def settled_epoch(self, progress: TrialProgress, report: Report, value: float) -> bool:
+        """Return whether a trial whose outcome the leader knows already goes on after an epoch, as it did then."""
         return True
 
     @abstractmethod
@@ -228,7 +233,8 @@ class LedSearch(Search):
         """Return whether a trial goes on after an epoch, and whether that was decided in the past."""
         asked_again = None if self._past is None else self._past.asked_again(report)
         if asked_again is None:
-            return progress.trial in self._settled or self.epoch(progress, report, value), False
+            decide = self.epoch if progress.trial not in self._settled else self.settled_epoch
+            return decide(progress, report, value), False
         goes_on = asked_again or not (self.prunes and self._sliced) or progress.reported >= self.epochs
         if progress.trial not in self._settled:
             self.remember_epoch(progress, report, value, goes_on)

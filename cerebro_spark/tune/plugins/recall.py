@@ -14,11 +14,11 @@ from typing import Any
 
 from cerebro_spark.codec import CodecError, from_plain, to_plain
 from cerebro_spark.errors import EventLogError
-from cerebro_spark.events import SearchEnded, WorkAdded
+from cerebro_spark.events import CommandAnswered, CommandReceived, Event, RunStarted, SearchEnded, WorkAdded
 from cerebro_spark.search import Done, Wait
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
-from cerebro_spark.turns import Turn
+from cerebro_spark.turns import Outcome, Turn
 from cerebro_spark.types import Report, TrialId, Work
 
 _About = Mapping[str, Any]
@@ -29,15 +29,15 @@ Answer = Work | Done
 class Recollection:
     """The answers of a search, by the reports that they followed.
 
+    A log may end within a turn. So if nothing follows the last answers, there may have been more of them.
+
     Args:
         turns: All turns of the log, with their outcomes.
 
-    >>> from cerebro_spark.turns import Outcome
-    >>> past = Recollection([Turn([WorkAdded(0.0, Work("t0", {}, 1))], [Outcome()])])
-    >>> past.ask()
-    Work(trial='t0', params={}, until_epoch=1, warm_start=None)
-    >>> past.ask()
-    Wait()
+    >>> events = [WorkAdded(0.0, Work("t0", {}, 1)), SearchEnded(0.0)]
+    >>> past = Recollection([Turn(events, [Outcome(), Outcome()])])
+    >>> past.ask(), past.ask()
+    (Work(trial='t0', params={}, until_epoch=1, warm_start=None), Done())
     >>> past.tell(Report("t0", 1, {"loss": 1.0}))
     >>> past.ask() is None
     True
@@ -45,19 +45,24 @@ class Recollection:
 
     def __init__(self, turns: Iterable[Turn]) -> None:
         self._rounds: dict[_Key | None, list[Answer]] = {None: []}
-        current = self._rounds[None]
-        for turn in turns:
-            for event, outcome in turn:
-                # What a person asked for is another kind of event, and no answer of the search.
-                if type(event) is WorkAdded:
-                    current.append(event.work)
-                elif isinstance(event, SearchEnded):
-                    current.append(Done())
-                if outcome.reports:
-                    current = []
-                    self._rounds.update((_key(report), current) for report in outcome.reports)
+        current, cut, over, stop = self._rounds[None], True, False, ""
+        for event, outcome in (step for turn in turns for step in turn):
+            # What a person asked for is another kind of event, and no answer of the search.
+            if type(event) is WorkAdded:
+                current.append(event.work)
+            elif isinstance(event, SearchEnded):
+                current.append(Done())
+                over = True
+            elif not isinstance(event, RunStarted) and not _answers(event, stop):
+                cut = False
+            if outcome.reports:
+                current, cut, stop = [], True, _stop_in(event, outcome)
+                self._rounds.update((_key(report), current) for report in outcome.reports)
+        self._cut = current if cut and not over else None
+        """The last answers, if the log may have lost some that followed them."""
         self._told: list[_Key | None] = [None]
         self._now: deque[Answer] = deque()
+        self._all_known = True
 
     @property
     def first(self) -> Work | None:
@@ -74,15 +79,19 @@ class Recollection:
             found = next((self._rounds[key] for key in self._told if key in self._rounds), None)
             if found is None:
                 return None
-            self._told, self._now = [], deque(found)
-        return self._now.popleft() if self._now else Wait()
+            self._told, self._now, self._all_known = [], deque(found), found is not self._cut
+        if self._now:
+            return self._now.popleft()
+        return Wait() if self._all_known else None
 
     def asked_again(self, report: Report) -> bool | None:
-        """Return whether a trial was asked for again after a report; None if the log does not have the report."""
+        """Return whether a trial was asked for again after a report; None if the log does not say."""
         found = self._rounds.get(_key(report))
         if found is None:
             return None
-        return any(isinstance(answer, Work) and answer.trial == report.trial for answer in found)
+        if any(isinstance(answer, Work) and answer.trial == report.trial for answer in found):
+            return True
+        return None if found is self._cut else False
 
 
 class Proposals:
@@ -133,6 +142,21 @@ class Proposals:
             return found["params"], about
         except (ValueError, LookupError, TypeError, CodecError) as error:
             raise EventLogError(f"{name} in {self._store.url} is damaged: {type(error).__name__}: {error}") from error
+
+
+def _stop_in(event: Event, outcome: Outcome) -> str:
+    """Return the id of the command that ended trials; "" if none did."""
+    if isinstance(event, CommandReceived) and any(report.ended for report in outcome.reports):
+        return event.command.id
+    return ""
+
+
+def _answers(event: Event, stop: str) -> bool:
+    """Whether a person is answered whose command ended a trial: that comes before what the search says to it.
+
+    What a backend answers comes after all that the search said.
+    """
+    return isinstance(event, CommandAnswered) and event.command == stop
 
 
 def _key(report: Report) -> _Key:

@@ -23,7 +23,7 @@ Params = Mapping[str, Any]
 
 
 class Tracker:
-    """Is told of a run, in the driver's thread. All methods do nothing unless overridden.
+    """Is told of a run, in the driver's thread. Methods do nothing unless overridden; only `resume` calls `start`.
 
     What they raise is logged once, as a warning, and the tracker is told no more of the run.
 
@@ -35,12 +35,21 @@ class Tracker:
     """
 
     def start(self, run_id: str, objective: Objective) -> None:
-        """A run begins, or goes on: of a run that goes on, only what is new is told.
+        """A run begins.
 
         Args:
             run_id: The name of the run in its store.
             objective: The metric that matters, and whether more or less of it is better.
         """
+
+    def resume(self, run_id: str, objective: Objective) -> None:
+        """A run goes on that another driver began: only what is new is told. By default, the same as `start`.
+
+        Args:
+            run_id: The name of the run in its store.
+            objective: The metric that matters, and whether more or less of it is better.
+        """
+        self.start(run_id, objective)
 
     def epoch(self, trial: TrialId, params: Mapping[str, Any], epoch: int, metrics: Mapping[str, float]) -> None:
         """An epoch of a trial was trained and evaluated.
@@ -102,7 +111,7 @@ class Tracking:
         self._tell(lambda tracker: tracker.close())
 
     def recall(self, earlier: Iterable[Turn]) -> None:
-        """Go on with a run: trackers hear that it starts, and nothing of what it has behind it.
+        """Go on with a run: trackers hear that it goes on, and nothing of what it has behind it.
 
         Args:
             earlier: All turns of its log, with their outcomes.
@@ -112,7 +121,7 @@ class Tracking:
         for turn in earlier:
             with taken_from_log(turn.events[0]):
                 self._view.apply(turn)
-        self._start(self._view.run)
+        self._tell(lambda tracker: tracker.resume(self._view.run, self._objective))
 
     def __call__(self, turn: Turn) -> None:
         if not self._trackers:

@@ -15,7 +15,9 @@ from cerebro_spark.tune.trackers.call_queue import CallQueue
 from cerebro_spark.types import Objective, TrialId
 
 _SECONDS_TO_CLOSE = 10.0
-_LONGEST_PARAM, _LONGEST_TAG, _MOST_PARAMS = 500, 5000, 100
+_LONGEST_PARAM, _LONGEST_TAG, _MOST_PARAMS, _MOST_RUNS = 500, 5000, 100, 1000
+
+_PARENT = "mlflow.parentRunId"
 
 
 class MLflowTracker(Tracker):
@@ -24,6 +26,9 @@ class MLflowTracker(Tracker):
     The best model is a folder "best_model" of artifacts: download it, and `cs.load_result(folder)` gives its Result.
     The active run of this process is left alone. A thread of its own talks to the server, so that a slow server does
     not hold up the run.
+
+    A run of Hyperopt or Optuna that was interrupted goes on in the MLflow runs that it has: in the newest one of the
+    experiment with its id, and in those of its trials that have not failed. If there is none, a new one is made.
 
     Args:
         experiment: The name of the experiment; it is made if it is not there. Defaults to "cerebro_spark".
@@ -58,9 +63,10 @@ class MLflowTracker(Tracker):
     # -- what is heard, in the driver's thread
 
     def start(self, run_id: str, objective: Objective) -> None:
-        self._children, self._params = {}, {}
-        self._calls = CallQueue("mlflow")
-        self._calls.put(lambda: self._begin(run_id, objective))
+        self._open().put(lambda: self._begin(run_id, objective))
+
+    def resume(self, run_id: str, objective: Objective) -> None:
+        self._open().put(lambda: self._go_on(run_id, objective))
 
     def epoch(self, trial: TrialId, params: Params, epoch: int, metrics: Mapping[str, float]) -> None:
         at = int(time.time() * 1000)
@@ -79,18 +85,53 @@ class MLflowTracker(Tracker):
             calls.put(lambda: self._end("KILLED"))
             calls.close(min(self.patience, _SECONDS_TO_CLOSE))
 
+    def _open(self) -> CallQueue:
+        self._children, self._params = {}, {}
+        self._calls = CallQueue("mlflow")
+        self._calls.put(self._connect)
+        return self._calls
+
     def _queue(self) -> CallQueue:
         assert self._calls is not None, "start comes first"
         return self._calls
 
     # -- what is done about it, in the thread of the calls
 
-    def _begin(self, run_id: str, objective: Objective) -> None:
+    def _connect(self) -> None:
         from mlflow.tracking import MlflowClient
 
         self._client = MlflowClient(tracking_uri=self.tracking_uri)
         known = self._client.get_experiment_by_name(self.experiment)
         self._experiment_id = known.experiment_id if known else self._client.create_experiment(self.experiment)
+
+    def _go_on(self, run_id: str, objective: Objective) -> None:
+        """Go on with the runs of an earlier driver, which it ended or left as they were."""
+        found = [run for run in self._runs_with("cerebro.run", run_id) if _PARENT not in run.data.tags]
+        if not found:
+            self._begin(run_id, objective)
+            return
+        self._parent = str(found[0].info.run_id)
+        self._client.update_run(self._parent, "RUNNING")
+        for run in self._runs_with(_PARENT, self._parent):
+            trial = run.data.tags.get("cerebro.trial")
+            if trial and trial not in self._children and run.info.status != "FAILED":
+                self._children[trial] = str(run.info.run_id)
+                self._client.update_run(self._children[trial], "RUNNING")
+
+    def _runs_with(self, tag: str, value: str) -> list[Any]:
+        """The runs of the experiment with this value of a tag, the newest first."""
+        found: list[Any] = []
+        wanted, order, token = f"tags.`{tag}` = '{value}'", ["attributes.start_time DESC"], None
+        while True:
+            page = self._client.search_runs(
+                [self._experiment_id], wanted, max_results=_MOST_RUNS, order_by=order, page_token=token
+            )
+            found += page
+            token = page.token
+            if not token:
+                return found
+
+    def _begin(self, run_id: str, objective: Objective) -> None:
         tags = {"cerebro.run": run_id, "cerebro.metric": objective.metric, "cerebro.mode": objective.mode}
         self._parent = self._run_named(run_id, tags)
 
@@ -101,9 +142,9 @@ class MLflowTracker(Tracker):
     def _child(self, trial: TrialId, params: Params) -> str:
         """The MLflow run of a trial. MLflow's params never change; those of a trial may (PBT): then a tag tells."""
         if trial not in self._children:
-            self._children[trial] = self._run_named(trial, {"mlflow.parentRunId": self._parent, "cerebro.trial": trial})
+            self._children[trial] = self._run_named(trial, {_PARENT: self._parent, "cerebro.trial": trial})
             self._log_params(self._children[trial], params)
-        elif params != self._params[trial]:
+        elif params != self._params.get(trial, params):  # of a run that goes on they are not known yet
             self._client.set_tag(self._children[trial], "cerebro.params", json.dumps(flat_params(params)))
         self._params[trial] = params
         return self._children[trial]

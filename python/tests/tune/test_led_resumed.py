@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,11 +20,22 @@ from small_search import small_dataset
 from test_led import Leader
 
 import cerebro_spark as cs
+from cerebro_spark.commands import Command
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.errors import BackendError, ConfigurationError, EventLogError
-from cerebro_spark.events import SearchEnded, UnitFinished, WorkAdded
+from cerebro_spark.eventlog import EventLog
+from cerebro_spark.events import (
+    CommandAnswered,
+    CommandReceived,
+    Event,
+    GatheringBegan,
+    SearchEnded,
+    UnitFinished,
+    WorkAdded,
+)
 from cerebro_spark.hold import wait_until_free
-from cerebro_spark.search import Done
+from cerebro_spark.search import Done, Wait
+from cerebro_spark.segments import Line, SegmentReader
 from cerebro_spark.store import paths
 from cerebro_spark.store.opening import open_store
 from cerebro_spark.tune.hyperopt import CerebroTrials
@@ -32,7 +44,7 @@ from cerebro_spark.tune.plugins.led import LedSearch
 from cerebro_spark.tune.plugins.recall import Answer, Proposals, Recollection
 from cerebro_spark.tune.trackers import Tracker
 from cerebro_spark.turns import Outcome, Turn
-from cerebro_spark.types import Report, Unit, Work
+from cerebro_spark.types import ENDED_BY_A_PERSON, Report, Unit, Work
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -153,10 +165,11 @@ def test_a_search_that_recalls_its_past_goes_on_as_if_it_had_never_stopped(
         said = asking.tell(trial, fails)
         until |= {answer.trial: answer.until_epoch for answer in said if isinstance(answer, Work)}
     whole.run_ended()
-    cut = data.draw(st.integers(1, len(asking.turns)), "cut")
+    steps = [step for turn in asking.turns for step in turn.split()]
+    cut = data.draw(st.integers(0, len(steps)), "cut")  # also between a report and what was said to it
     again = Leader(epochs, at_once, sliced, trials, pruned, ends)
     again.proposals, again.run_id = Proposals(store, "r1"), "r1"
-    again.recall(Recollection(asking.turns[:cut]))
+    again.recall(Recollection(steps[:cut]))
     repeating = Asking(again, halt)
     for trial, fails in told:
         repeating.tell(trial, fails)
@@ -194,8 +207,78 @@ def test_a_search_that_recalls_a_run_that_is_done_knows_what_became_of_its_trial
         turns = asking.turns
 
 
+def ended_by_a_person(trial: str, stop: Command) -> tuple[CommandReceived, Outcome]:
+    """A person stops a trial: the search is told so."""
+    return CommandReceived(0.0, stop), Outcome(reports=(Report(trial, 0, error=ENDED_BY_A_PERSON),))
+
+
+WORK = (WorkAdded(0.0, Work("t1", {}, 1)), Outcome())
+MORE = (CommandReceived(0.0, Command("add_workers", "c0", workers=1)), Outcome())
+DONE = (UnitFinished(0.0, "w0", Unit("t0", 1, "p0"), 1, 1.0), Outcome(reports=(reported("t0", 1, fails=False),)))
+STOP = ended_by_a_person("t0", Command("stop_trial", "c1", trial="t0"))
+Step = tuple[Event, Outcome]
+
+
+def answered(command: str) -> Step:
+    return CommandAnswered(0.0, command, done=True), Outcome()
+
+
+@pytest.mark.parametrize(
+    ("steps", "cut"),
+    [
+        ([DONE], True),
+        ([DONE, WORK], True),
+        ([MORE, DONE, answered("c0")], False),
+        ([MORE, DONE, WORK, answered("c0")], False),
+        ([STOP], True),
+        ([STOP, answered("c1")], True),
+        ([STOP, answered("c1"), WORK], True),
+        ([MORE, STOP, answered("c1"), answered("c0")], False),
+        ([DONE, (GatheringBegan(0.0, 2), Outcome())], False),
+        ([(SearchEnded(0.0), Outcome()), DONE], False),
+    ],
+    ids=lambda given: None if isinstance(given, bool) else "-".join(type(event).__name__ for event, _ in given),
+)
+def test_the_leader_is_asked_for_more_only_where_the_log_may_have_had_more(steps: list[Step], cut: bool) -> None:
+    """What a backend answers a person is logged after all that the search said: more would contradict the log."""
+    past = Recollection([Turn([event], [outcome]) for event, outcome in steps])
+    past.ask()
+    for _, outcome in steps:
+        for report in outcome.reports:
+            past.tell(report)
+            assert past.asked_again(report) is (None if cut else False)
+    said = [past.ask() for _ in range(1 + steps.count(WORK))]
+    assert said[:-1] == [WORK[0].work] * steps.count(WORK)
+    assert said[-1] == (None if cut else Wait())
+
+
 def works_of(turns: list[Turn]) -> Iterator[Work]:
     return (event.work for turn in turns for event in turn.events if isinstance(event, WorkAdded))
+
+
+# -- logs that end within a turn
+
+
+def lines_of(folder: Path) -> list[Line]:
+    return [line for _, line in SegmentReader(open_store(str(folder)), "mine").lines()]
+
+
+def cuts_of(lines: list[Line]) -> list[int]:
+    """After the start, after each event that the leader was told of, and after the first answer to it."""
+    told = [number for number, line in enumerate(lines) if number == 0 or line["outcome"].get("reports")]
+    first = [number + 1 for number in told if number + 1 < len(lines) and lines[number + 1]["event"] == "WorkAdded"]
+    return sorted(number + 1 for number in {*told, *first})
+
+
+def cut_log(folder: Path, lines: list[Line]) -> None:
+    """Leave no more of the log than these lines."""
+    store = open_store(str(folder))
+    store.delete(paths.log_folder("mine"))
+    store.write(paths.log_segment("mine", 0), "".join(json.dumps(line) + "\n" for line in lines).encode())
+
+
+def no_room(log: EventLog, *turns: Turn) -> None:
+    raise OSError("no room")
 
 
 # -- Hyperopt
@@ -205,25 +288,23 @@ Fmin = Callable[..., CerebroTrials]
 
 
 @pytest.fixture
-def fmin(dataset: Dataset, tmp_path: Path) -> Fmin:
+def new_trials(dataset: Dataset, tmp_path: Path) -> Callable[[], CerebroTrials]:
+    def made() -> CerebroTrials:
+        fixed: dict[str, Any] = {"metric": "val_loss", "epochs": 2, "run_id": "mine"}
+        return CerebroTrials(store=str(tmp_path), data=dataset, backend=LossyBackend(parabola), **fixed)
+
+    return made
+
+
+@pytest.fixture
+def fmin(new_trials: Callable[[], CerebroTrials]) -> Fmin:
     def went(
         trials: CerebroTrials | None = None,
         lives: int | None = None,
         trackers: Sequence[Tracker] = (),
         **options: Any,
     ) -> CerebroTrials:
-        made = (
-            trials
-            if trials is not None
-            else CerebroTrials(
-                store=str(tmp_path),
-                data=dataset,
-                metric="val_loss",
-                epochs=2,
-                backend=LossyBackend(parabola),
-                run_id="mine",
-            )
-        )
+        made = new_trials() if trials is None else trials
         made.backend, made.trackers = LossyBackend(parabola, lives=lives), trackers
         given = {"max_evals": 8, "max_queue_len": 3, "show_progressbar": False, **options}
         given.setdefault("rstate", np.random.default_rng(5))
@@ -265,6 +346,29 @@ def test_fmin_may_be_interrupted_again_and_again(fmin: Fmin, tmp_path: Path) -> 
         fmin(lives=lives)
     after = units(tmp_path, "mine")
     assert len(set(after)) == len(after) == 8 * 2 * 4
+
+
+@pytest.mark.parametrize("timeout", [None, 900], ids=["whole trials", "epoch by epoch"])
+@pytest.mark.parametrize("same", [True, False], ids=["the same trials", "new trials"])
+def test_fmin_goes_on_with_a_log_that_ends_within_a_turn(
+    same: bool, timeout: float | None, fmin: Fmin, new_trials: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"timeout": timeout, "max_evals": 3, "max_queue_len": 1}
+    known, lines = fmin(**options).losses(), lines_of(tmp_path)
+    for cut in cuts_of(lines):
+        cut_log(tmp_path, lines[:cut])
+        trials = new_trials()
+        if same:  # those that heard what the driver did not log any more
+            with monkeypatch.context() as patched:
+                patched.setattr("cerebro_spark.eventlog.EventLog.append", no_room)
+                with pytest.raises(OSError, match="no room"):
+                    fmin(trials, **options)
+        fmin(trials, **options)
+        assert trials.result.finished
+        assert trials.statuses() == [hyperopt.STATUS_OK] * 3
+        assert trials.losses() == known
+        after = units(tmp_path, "mine")
+        assert len(set(after)) == len(after) == 3 * 2 * 4
 
 
 def test_a_run_that_is_done_is_not_trained_again(fmin: Fmin, tmp_path: Path) -> None:
@@ -342,6 +446,9 @@ def define(trial: optuna.Trial) -> dict[str, Any]:
     return {"x": trial.suggest_float("x", -3, 3), "net": {"kind": kind}}
 
 
+COMPLETE, FAIL, PRUNED = optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.FAIL, optuna.trial.TrialState.PRUNED
+
+
 def new_study(**options: Any) -> optuna.Study:
     options.setdefault("pruner", optuna.pruners.ThresholdPruner(upper=6.0))
     return optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=5), **options)
@@ -354,9 +461,10 @@ Optimize = Callable[..., Any]
 def go(dataset: Dataset, tmp_path: Path) -> Optimize:
     def went(study: optuna.Study, lives: int | None = None, space: Any = define, **options: Any) -> Any:
         given = {"metric": "val_loss", "epochs": 3, "n_trials": 10, "data": dataset, "store": str(tmp_path), **options}
+        given.setdefault("max_concurrent", 3)
         backend = LossyBackend(parabola, lives=lives)
         with interrupted(lives, "call optimize again, with run_id='mine'"):
-            return optimize(study, torch_fn, space, backend=backend, max_concurrent=3, run_id="mine", **given)
+            return optimize(study, torch_fn, space, backend=backend, run_id="mine", **given)
         return None
 
     return went
@@ -366,22 +474,31 @@ def go(dataset: Dataset, tmp_path: Path) -> Optimize:
 def test_optimize_goes_on_with_its_run(
     kind: str, go: Optimize, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    heard: list[str] = []
+
+    def hear(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
+        heard.append(trial.user_attrs["cerebro_trial"])
+
     study = new_study()
     with monkeypatch.context() as patched:
         if kind.startswith("a killed"):  # a driver that is killed tells its study nothing
             patched.setattr("cerebro_spark.tune.optuna.StudySearch.leave", lambda self: None)
-        go(study, lives=30)
-    before, known = units(tmp_path, "mine"), asked(tmp_path, "mine")
+        go(study, lives=30, callbacks=[hear])
+    before, known, ended = units(tmp_path, "mine"), asked(tmp_path, "mine"), list(heard)
     assert len(before) > 0
+    assert 0 < len(ended) < 10
     again = new_study() if kind == "a new study" else study
     if kind == "a new study":
         again.sampler = optuna.samplers.RandomSampler(seed=6)  # what was drawn is the sampler's to know
-    result = go(again)
+    heard.clear()
+    result = go(again, callbacks=[hear])
     after = units(tmp_path, "mine")
     assert after[: len(before)] == before
     assert len(set(after)) == len(after), "no unit is trained twice"
     assert {name: asked(tmp_path, "mine")[name] for name in known} == known
     assert len(asked(tmp_path, "mine")) == 10
+    news = set(asked(tmp_path, "mine")) - (set() if kind == "a new study" else set(ended))
+    assert sorted(heard) == sorted(news), "of those that ended for this study now"
     told = {t.user_attrs["cerebro_trial"]: t for t in again.trials if t.state != optuna.trial.TrialState.FAIL}
     assert set(told) == set(asked(tmp_path, "mine"))
     for name, trial in told.items():
@@ -397,6 +514,59 @@ def test_optimize_goes_on_with_its_run(
         assert len(again.trials) == 10, "those that ran go on"
     assert result.finished
     assert again.best_trial.user_attrs["cerebro_trial"] == result.best_trial.id
+
+
+@pytest.mark.parametrize("kind", ["the same study", "a new study", "a killed driver's study"])
+@pytest.mark.parametrize("at_once", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_optimize_goes_on_with_a_log_that_ends_within_a_turn(
+    at_once: int, kind: str, go: Optimize, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"n_trials": 4, "epochs": 2, "max_concurrent": at_once}
+    go(new_study(), **options)
+    lines = lines_of(tmp_path)
+    for cut in cuts_of(lines):
+        cut_log(tmp_path, lines[:cut])
+        study = new_study()
+        if kind != "a new study":  # one that heard what the driver did not log any more
+            with monkeypatch.context() as patched:
+                patched.setattr("cerebro_spark.eventlog.EventLog.append", no_room)
+                if kind.startswith("a killed"):
+                    patched.setattr("cerebro_spark.tune.optuna.StudySearch.leave", lambda self: None)
+                with pytest.raises(OSError, match="no room"):
+                    go(study, **options)
+        assert go(study, **options).finished
+        after = units(tmp_path, "mine")
+        assert len(set(after)) == len(after)
+        told = {t.user_attrs["cerebro_trial"]: t for t in study.trials if t.state.is_finished() and t.state != FAIL}
+        assert set(told) == set(asked(tmp_path, "mine"))
+        for name, trial in told.items():
+            values = [(trial.params["x"] - 1) ** 2 + 1 / epoch for epoch in (1, 2)]
+            assert asked(tmp_path, "mine")[name]["x"] == trial.params["x"]
+            assert trial.state == (PRUNED if values[0] > 6 else COMPLETE)
+            assert list(trial.intermediate_values.values()) == pytest.approx(values[: 1 if values[0] > 6 else 2])
+            trained = {unit.epoch for unit in after if unit.trial == name}
+            assert trained == set(range(1, 1 + len(trial.intermediate_values)))
+
+
+def test_a_trial_that_was_pruned_before_its_log_had_the_epoch_is_trained_no_further(
+    go: Optimize, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = EventLog.append
+
+    def no_room_for_reports(log: EventLog, *turns: Turn) -> None:
+        if any(turn.reports for turn in turns):
+            raise OSError("no room")
+        append(log, *turns)
+
+    study = new_study(pruner=optuna.pruners.ThresholdPruner(upper=0.0))  # gives up every trial
+    with monkeypatch.context() as patched:
+        patched.setattr("cerebro_spark.eventlog.EventLog.append", no_room_for_reports)
+        with pytest.raises(OSError, match="no room"):
+            go(study, n_trials=4)
+    assert [trial.state for trial in study.trials].count(PRUNED) == 1
+    go(study, n_trials=4)
+    assert {unit.epoch for unit in units(tmp_path, "mine")} == {1}
+    assert [trial.state for trial in study.trials].count(PRUNED) == 4
 
 
 @pytest.mark.filterwarnings("ignore:.*GridSampler.*")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 from fast_tier import drawn
 from hypothesis import given, settings
@@ -23,7 +24,9 @@ from small_search import small_dataset, torch_model_fn
 from cerebro_spark import hp
 from cerebro_spark.backend.local import LocalBackend
 from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.errors import BackendError
 from cerebro_spark.result import Result, load_result
+from cerebro_spark.tune.optuna import optimize
 from cerebro_spark.tune.searches import GridSearch
 from cerebro_spark.tune.trackers import CSVTracker, MLflowTracker, TensorBoardTracker, Tracker
 from cerebro_spark.tune.trackers.call_queue import CallQueue
@@ -286,6 +289,70 @@ class TestMLflow:
         assert nested["t0"].data.params["lr"] == "0.1"
         assert json.loads(nested["t0"].data.tags["cerebro.params"])["lr"] == 0.2
         assert nested["t0"].data.metrics["recall_5"] == 0.6
+
+    def test_a_led_run_that_goes_on_is_one_run_there_with_all_epochs_of_its_trials(
+        self, dataset: Dataset, mlflow_client: Any, tmp_path: Path
+    ) -> None:
+        options: dict[str, Any] = {"metric": "val_loss", "epochs": 3, "n_trials": 4, "max_concurrent": 2}
+
+        def go(lives: int | None = None) -> Result:
+            study = optuna.create_study(
+                sampler=optuna.samplers.RandomSampler(seed=5), pruner=optuna.pruners.NopPruner()
+            )
+            tracker = MLflowTracker("churn", tracking_uri=f"sqlite:///{tmp_path}/mlflow.db", save_model=False)
+            space = {"x": optuna.distributions.FloatDistribution(-3, 3)}
+            where: dict[str, Any] = {"store": str(tmp_path / "store"), "data": dataset, "run_id": "mine"}
+            backend = LossyBackend(lambda params, epoch: params["x"] ** 2 + 1 / epoch, lives=lives)
+            return optimize(study, torch_fn, space, backend=backend, trackers=[tracker], **where, **options)
+
+        for lives in (26, 9):
+            with pytest.raises(BackendError, match="all workers are gone"):
+                go(lives)
+            parent, nested = runs_of(mlflow_client)
+            assert {run.info.status for run in (parent, *nested.values())} == {"KILLED"}
+        result = go()
+        again, nested = runs_of(mlflow_client)
+        assert (again.info.run_id, again.info.status) == (parent.info.run_id, "FINISHED")
+        assert len(mlflow_client.search_runs([again.info.experiment_id])) == 1 + 4, "one a trial"
+        assert len(result.history) == 4 * 3
+        for trial, rows in result.history.groupby("trial"):
+            measured = mlflow_client.get_metric_history(nested[str(trial)].info.run_id, "val_loss")
+            assert [(m.step, m.value) for m in measured] == [(row.epoch, row.val_loss) for row in rows.itertuples()]
+            assert nested[str(trial)].info.status == "FINISHED"
+            assert "cerebro.params" not in nested[str(trial)].data.tags
+
+    def test_a_run_is_looked_for_only_where_it_goes_on(
+        self, mlflow_client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("cerebro_spark.tune.trackers.mlflow._MOST_RUNS", 2)  # of one answer of the server
+        experiment = mlflow_client.get_experiment_by_name("churn").experiment_id
+
+        def hear(how: str, run: str, epoch: int) -> str:
+            """A driver hears of a run and dies without a word; returns the id of its run there."""
+            tracker = MLflowTracker("churn", tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+            getattr(tracker, how)(run, OBJECTIVE)
+            for trial in ("t0", "t1", "t2", "t3"):
+                tracker.epoch(trial, {"lr": 0.1}, epoch, {"val_loss": 1 / epoch})
+            tracker.failed("t4", {"lr": -1}, "no such rate")
+            tracker._queue().wait(300)
+            return tracker._parent
+
+        def nested(parent: str) -> list[Any]:
+            return list(mlflow_client.search_runs([experiment], f"tags.mlflow.parentRunId = '{parent}'"))
+
+        first, other, second = hear("start", "r1", 1), hear("start", "r2", 1), hear("start", "r1", 1)
+        assert len({first, other, second}) == 3, "another store may have a run of that name"
+        mlflow_client.set_terminated(second, "KILLED")
+        assert hear("resume", "r1", 2) == second
+        assert mlflow_client.get_run(second).info.status == "RUNNING"
+        assert hear("resume", "r3", 1) not in (first, other, second)
+        trials = sorted(run.data.tags["cerebro.trial"] for run in nested(second))
+        assert trials == ["t0", "t1", "t2", "t3", "t4", "t4"], "one that has failed is over"
+        for run in nested(second):
+            steps = [metric.step for metric in mlflow_client.get_metric_history(run.info.run_id, "val_loss")]
+            failed = run.data.tags["cerebro.trial"] == "t4"
+            assert (run.info.status, steps) == (("FAILED", []) if failed else ("RUNNING", [1, 2]))
+        assert [len(nested(run)) for run in (first, other)] == [5, 5]
 
     def test_a_server_that_is_not_there_is_one_warning(
         self, search: Callable[..., Result], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
