@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from cerebro_spark.errors import CerebroError, EventLogError, NotFoundInStore
 from cerebro_spark.logged_turns import group_turns
-from cerebro_spark.segments import Line, SegmentReader
+from cerebro_spark.segments import START, Line, SegmentReader, whole_lines
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.paths import Segment
@@ -52,6 +52,16 @@ class LogFollower:
     def events(self) -> int:
         """How many events of the log were read so far."""
         return self._reader.place.number
+
+    @property
+    def broken(self) -> bool:
+        """Whether no call will return more: the log is damaged, from another version, or deleted."""
+        return self._broken is not None
+
+    @property
+    def author(self) -> str | None:
+        """Who began the log, as its lines say; None if none was read that says so."""
+        return self._reader.author
 
     def read(self, most: int = MOST_EVENTS) -> list[Turn]:
         """The turns that were written since the last call.
@@ -114,13 +124,30 @@ class _LastingReader(SegmentReader):
         self._writers: dict[int, object] = {}
         """By term, who writes in it: one driver only."""
 
+    @property
+    def author(self) -> str | None:
+        """Who writes in the first term, as far as that was read."""
+        writer = self._writers.get(START.term)
+        return None if writer is None else str(writer)
+
     def signed_lines(self) -> Iterator[tuple[int, Line]]:
         """The new lines; NotFoundInStore if they belong to another log than those before."""
         for number, line in self.lines():
-            writer = line.get("by")
-            if writer is not None and self._writers.setdefault(self.place.term, writer) != writer:
-                raise self._gone("another one was begun in its place")
+            self._check_writer(line)
             yield number, line
+
+    def _read(self, segment: Segment) -> bytes | None:
+        """Read a segment. Its first line is signed; the lines that are new may all be within a turn, and are not."""
+        data = super()._read(segment)
+        for _, line in whole_lines((data or b"").partition(b"\n")[0], 0):
+            if line.get("sealed") is not True:  # a seal is by whoever goes on
+                self._check_writer(line)
+        return data
+
+    def _check_writer(self, line: Line) -> None:
+        writer = line.get("by")
+        if writer is not None and self._writers.setdefault(self.place.term, writer) != writer:
+            raise self._gone("another one was begun in its place")
 
     def _list(self) -> list[Segment]:
         """List the log. One listing may miss a segment that is joined while it is made."""

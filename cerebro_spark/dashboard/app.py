@@ -123,6 +123,10 @@ class CommandRoute:
         feed, command = await self._read(request)
 
         def send() -> bytes:
+            with feed.lock:
+                known = feed.index.commands.get(command.id)
+            if known and (known.command.verb, known.command.trial) != (command.verb, command.trial):
+                raise HTTPException(409, f"the id {command.id!r} is that of another command: {known.command.verb}")
             self._send(feed.run, command)
             with feed.lock:
                 row = feed.index.note_sent(command, self._clock())

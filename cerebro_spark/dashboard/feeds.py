@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
@@ -15,17 +16,21 @@ from cerebro_spark.dashboard.json_values import dump, plain
 from cerebro_spark.dashboard.judging import OutcomesMissing
 from cerebro_spark.dashboard.run_index import RunIndex
 from cerebro_spark.dashboard.views.runs import Condition, Driver
-from cerebro_spark.errors import CerebroError, EventLogError, NotFoundInStore
+from cerebro_spark.errors import CerebroError, NotFoundInStore, StoreError
 from cerebro_spark.following import LogFollower
 from cerebro_spark.hold import PATIENCE
+from cerebro_spark.segments import read_author
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
+from cerebro_spark.turns import Turn
 
 _log = logging.getLogger(__name__)
 _MOST_ANSWERS = 32
 _BEATS_EVERY = 5.0
 _SILENT_SECONDS = 60.0
 _LARGEST_FORECAST = 1 << 20
+_NOBODY = read_author(b"")
+"""Who wrote a segment that does not say so."""
 
 
 class Stamp(NamedTuple):
@@ -65,6 +70,8 @@ class RunFeed:
         self._reading = True
         self._problem: str | None = None
         self._broken = False
+        """Whether the log is damaged, which lasts as long as the log does. A store that fails may work again."""
+        self._beginning = _Beginning(store, run, clock)
         self._beats = _Beats(store, run, clock)
         self._forecast_name = ""
         self._answers: OrderedDict[object, bytes] = OrderedDict()
@@ -91,9 +98,13 @@ class RunFeed:
     def stale_after(self) -> float:
         """Seconds after which the run may be another way although its log is the same.
 
-        Its driver dies, or is heard of again; a store that failed is back.
+        Its driver dies, or is heard of again; a store that failed is back; a damaged log was made anew.
         """
-        if self.index.view.finished or self._broken or self.gone is not None:
+        if self.gone is not None:  # if the store still lists it, another one is in its place
+            return 0.0
+        if self._broken:
+            return _SILENT_SECONDS
+        if self.index.view.finished:
             return math.inf
         if self._problem is not None:
             return _BEATS_EVERY
@@ -149,12 +160,11 @@ class RunFeed:
 
     def _read_log(self, until: float) -> None:
         if self._broken:
+            self._look_for_another_log()
             return
         try:
             while turns := self._follower.read():
-                with self.lock:
-                    for turn in turns:
-                        self.index.apply(turn)
+                self._apply(turns)
                 if self._clock() >= until:
                     return
             self._problem, self._reading = None, False
@@ -163,9 +173,29 @@ class RunFeed:
         except OutcomesMissing:
             self._begin_again()
         except CerebroError as error:
-            # A log that is damaged stays so; a store that fails may work again.
-            self._broken = isinstance(error, EventLogError) and "lacks event" not in str(error)
             self._problem, self._reading = " ".join(str(error).split()), False
+            self._broken = self._broken or self._follower.broken
+            if self._broken:
+                self._look_for_another_log()
+
+    def _apply(self, turns: list[Turn]) -> None:
+        with self.lock:
+            for turn in turns:
+                try:
+                    self.index.apply(turn)
+                except OutcomesMissing:
+                    raise
+                except CerebroError:  # the follower has no turn twice
+                    self._broken = True
+                    raise
+
+    def _look_for_another_log(self) -> None:
+        """Give the run up if the damaged log was deleted, or made anew: another feed reads the new one."""
+        try:
+            if self._beginning.is_another(self._follower.author):
+                self.gone = f"the damaged log of run {self.run} in {self._store.url} was deleted"
+        except StoreError as error:
+            _log.debug("run %s: whether its log is still the damaged one is not known: %s", self.run, error)
 
     def _begin_again(self) -> None:
         """Read the log from its start, by a scheduler that hears everything: an older version went on with it."""
@@ -200,6 +230,40 @@ class RunFeed:
         if isinstance(found, dict):
             with self.lock:
                 self.forecast, self._forecast_name = plain(found), newest
+
+
+class _Beginning:
+    """The first segment of a log. No driver ever changes or deletes it: another one belongs to another log."""
+
+    def __init__(self, store: Store, run: str, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._name = paths.log_segment(run, 0)
+        self._clock = clock
+        self._looked = float("-inf")
+        self._digest: bytes | None = None
+        """Of what was there at the first look, if only of nothing: a copy by hand may lack the first segment."""
+
+    def is_another(self, author: str | None) -> bool:
+        """Whether there is another log than at the first look, or another than this author began.
+
+        Between two looks some seconds pass: meanwhile it is not known, and False. Raises StoreError if the store fails.
+        """
+        now = self._clock()
+        if now - self._looked < _BEATS_EVERY:
+            return False
+        self._looked = now
+        data = self._read()
+        digest = hashlib.sha256(data).digest()
+        if self._digest is None:
+            self._digest = digest
+            return author is not None and read_author(data) not in (author, _NOBODY)
+        return digest != self._digest
+
+    def _read(self) -> bytes:
+        try:
+            return self._store.read(self._name)
+        except NotFoundInStore:
+            return b""
 
 
 class _Beats:

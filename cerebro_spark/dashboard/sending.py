@@ -11,11 +11,13 @@ from cerebro_spark import mailbox
 from cerebro_spark.codec import CodecError, from_plain, to_json
 from cerebro_spark.commands import Command
 from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
 
 SendCommand = Callable[[str, Command], None]
 """`send(run, command)` hands a command to the driver of a run. It may raise a StoreError."""
-_GIVEN = {one.name for one in fields(Command)} - {"id", "by"}
+_GIVEN = {one.name for one in fields(Command)} - {"by"}
+_LONGEST_ID = 64
 
 
 def mailbox_sender(store: Store) -> SendCommand:
@@ -40,7 +42,8 @@ def parse_command(body: bytes, by: str) -> Command:
     """The command that a page asks for.
 
     Args:
-        body: A JSON object with the fields of a Command, without `id` and `by`.
+        body: A JSON object with the fields of a Command, without `by`. A page that gets no answer sends the same `id`
+            again, and the run obeys it once. Whatever comes under an `id` that is known already changes nothing.
         by: Who gives it, for people.
 
     Raises:
@@ -55,6 +58,7 @@ def parse_command(body: bytes, by: str) -> Command:
     unknown = sorted(str(name) for name in found if name not in _GIVEN)
     if unknown:
         raise ConfigurationError(f"a command has no {', '.join(unknown)[:100]}")
+    _check_id(found)
     _check_numbers(found)
     try:
         command: Command = from_plain(Command, {**found, "by": by})
@@ -62,6 +66,16 @@ def parse_command(body: bytes, by: str) -> Command:
     except (CodecError, TypeError, ValueError, LookupError, RecursionError) as error:
         raise ConfigurationError(f"the command cannot be read: {str(error)[:200]}") from error
     return command
+
+
+def _check_id(found: dict[str, Any]) -> None:
+    """It becomes part of a file's name, and of the log. Without one, the command gets a new one."""
+    if "id" not in found:
+        return
+    given = found["id"]
+    if not isinstance(given, str) or len(given) > _LONGEST_ID:
+        raise ConfigurationError(f"`id` is {given!r:.80}, but must be a text of at most {_LONGEST_ID} characters")
+    paths.check_id(given, "command id")
 
 
 def _check_numbers(found: dict[str, Any]) -> None:

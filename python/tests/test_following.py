@@ -273,3 +273,47 @@ def test_a_run_that_was_made_anew_is_never_taken_for_the_old_one(again: int) -> 
     for _ in range(3):
         with pytest.raises(NotFoundInStore, match="was deleted"):
             follower.read()
+
+
+def test_a_log_that_lacks_an_event_and_was_made_anew_is_never_taken_for_the_old_one() -> None:
+    """Its first segment is the next one to read again, and only the first line of a turn is signed."""
+    store = Memory()
+    EventLog(store, RUN).append(Turn(facts(0, 6)))
+    (name,) = store.blobs
+    lines = store.blobs[name].splitlines(keepends=True)
+    store.blobs[name] = b"".join([*lines[:2], b"garbage\n", *lines[3:]])
+    follower = LogFollower(store, RUN)
+    assert events_of(follower.read()) == facts(0, 2)
+    with pytest.raises(EventLogError, match="lacks event 2"):
+        follower.read()
+    assert not follower.broken, "it may be whole later"
+    store.blobs.clear()
+    EventLog(store, RUN).append(Turn(facts(10, 6)))
+    with pytest.raises(NotFoundInStore, match="was deleted"):
+        follower.read()
+
+
+def test_a_follower_says_who_began_the_log_and_whether_it_can_go_on() -> None:
+    store = Memory()
+    follower = LogFollower(store, RUN)
+    assert (follower.read(), follower.author, follower.broken) == ([], None, False)
+    log = EventLog(store, RUN)
+    log.append(Turn(facts(0, 2)))
+    follower.read()
+    assert (follower.author, follower.broken) == (log.writer, False)
+    other = EventLog(store, RUN)
+    other.claim()
+    other.append(Turn(facts(2, 1)))
+    store.write(f"{FOLDER}/notes.txt", b"mine")
+    with pytest.raises(EventLogError, match="does not belong"):
+        follower.read()
+    assert not follower.broken, "the file may be taken away"
+    store.delete(f"{FOLDER}/notes.txt")
+    assert events_of(follower.read()) == facts(2, 1)
+    assert (follower.author, follower.broken) == (log.writer, False)
+    name = other._next_name()
+    store.write(name, f'{{"by":"{other.writer}","n":3,"event":"MindRead","at":1.0}}\n'.encode())
+    for _ in range(2):
+        with pytest.raises(EventLogError, match="MindRead"):
+            follower.read()
+        assert follower.broken

@@ -135,13 +135,26 @@ def test_heavy_libraries_have_one_home(library: str) -> None:
             )
 
 
+def loaded_by(statement: str) -> set[str]:
+    """The top-level modules that are loaded after a statement in a new process."""
+    code = f"import sys; {statement}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, check=True, timeout=300, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    return set(done.stdout.split())
+
+
 def test_importing_the_package_is_light() -> None:
-    code = (
-        "import sys; import cerebro_spark as cs;"
-        "heavy = {'pyspark', 'tensorflow', 'keras', 'torch', 'petastorm', 'hyperopt', 'pandas', 'pyarrow', 'numpy'};"
-        "loaded = heavy & set(sys.modules); assert not loaded, loaded; cs.SimulatedBackend"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=300, cwd=ROOT)
+    loaded = loaded_by("import cerebro_spark as cs")
+    assert "cerebro_spark" in loaded
+    assert not loaded & {*HOMES, "pandas", "pyarrow", "numpy"}
+    assert "cerebro_spark" in loaded_by("import cerebro_spark as cs; cs.SimulatedBackend")
+
+
+@pytest.mark.parametrize("module", ["cli", "live", "tune", "dashboard.notebook", "dashboard.command_line"])
+def test_the_extra_for_the_dashboard_is_not_loaded_before_one_is_served(module: str) -> None:
+    loaded = loaded_by(f"import cerebro_spark.{module}")
+    assert "cerebro_spark" in loaded
+    assert not loaded & {"starlette", "uvicorn", "plotly"}
 
 
 @pytest.mark.parametrize("name", ["GridSearch", "RandomSearch", "TPESearch", "Hyperband", "ASHA", "PBT"])

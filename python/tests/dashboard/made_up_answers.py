@@ -7,6 +7,9 @@ from typing import Any
 from made_up_run import CLOCK, ORIGINS, TRACEBACK, MadeUpRun
 from made_up_units import MadeUnit
 
+from cerebro_spark.commands import Command
+from cerebro_spark.forecast.values import Forecast, label_of, to_plain
+
 Json = dict[str, Any]
 MOST_UNITS = 4000
 
@@ -299,7 +302,7 @@ def update(run: MadeUpRun, since: int, first_unit: int, known: set[str]) -> Json
 
 def made_forecast(run: MadeUpRun) -> Json:
     """A forecast as the driver writes it."""
-    done = CLOCK + run.now + 900
-    one = {"made_at": CLOCK + run.now, "done_at": done, "low": done - 240, "high": done + 600, "exact": False}
-    sooner = {**one, "done_at": done - 300, "low": done - 420, "high": done, "events": run.version}
-    return {**one, "events": run.version, "what_if": {"stop_trial t0": sooner}}
+    made, done = CLOCK + run.now, CLOCK + run.now + 900
+    sooner = Forecast(made, run.version, done - 300, done - 420, done)
+    answers = {label_of(Command("stop_trial", trial="t0")): sooner}
+    return to_plain(Forecast(made, run.version, done, done - 240, done + 600, what_if=answers))

@@ -16,6 +16,8 @@ from cerebro_spark.commands import Command
 from cerebro_spark.dashboard.security import RateLimit
 from cerebro_spark.dashboard.sending import mailbox_asker, mailbox_sender, parse_command
 from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.mailbox import MailboxPoller
+from cerebro_spark.relay import Relay
 from cerebro_spark.store import paths
 from cerebro_spark.store.local import LocalStore
 
@@ -220,7 +222,13 @@ def test_what_a_command_would_change_is_asked_and_the_command_not_given(store: L
         {"verb": "explode"},
         {"verb": "stop_trial"},
         {"verb": ["stop_trial"], "trial": "t0"},
-        {"verb": "stop_trial", "trial": "t0", "id": "mine"},
+        {"verb": "stop_trial", "trial": "t0", "id": ""},
+        {"verb": "stop_trial", "trial": "t0", "id": None},
+        {"verb": "stop_trial", "trial": "t0", "id": 7},
+        {"verb": "stop_trial", "trial": "t0", "id": ["a"]},
+        {"verb": "stop_trial", "trial": "t0", "id": "../../r1/log/1"},
+        {"verb": "stop_trial", "trial": "t0", "id": "mine\n"},
+        {"verb": "stop_trial", "trial": "t0", "id": "a" * 65},
         {"verb": "stop_trial", "trial": "t0", "by": "somebody else"},
         {"verb": "stop_trial", "trial": {"$tuple": []}},
         {"verb": "resume_trial", "trial": "t0", "epochs": 1.5},
@@ -235,6 +243,58 @@ def test_what_is_no_command_is_refused(body: object) -> None:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     with pytest.raises(ConfigurationError):
         parse_command(data, "me")
+
+
+def test_an_id_that_cannot_be_one_is_refused_in_a_short_sentence(store: LocalStore) -> None:
+    write(store, small_turns()[:7], "r2")
+    with client_of(store) as client:
+        answer = post(client, {"verb": "pause", "id": "a/" * 20_000})
+    assert answer.status_code == 400
+    assert len(answer.text) < 500
+
+
+def heard(store: LocalStore, run: str, sent: list[tuple[str, Command]]) -> list[Command]:
+    """What the driver of a run hears of what was sent."""
+    send, relay, found = mailbox_sender(store), Relay(), list[Command]()
+    for name, command in sent:
+        assert name == run
+        send(run, command)
+    with relay.connected(found.append):
+        MailboxPoller(store, run, relay.post).look()
+    return found
+
+
+def test_a_command_that_is_sent_twice_is_one_command(store: LocalStore) -> None:
+    """As by a page that got no answer the first time."""
+    write(store, small_turns()[:7], "r2")
+    sent: list[tuple[str, Command]] = []
+    body = {"verb": "clone", "trial": "t0", "params": {"lr": 0.1}, "id": "0123456789abcdef"}
+    with client_of(store, sent) as client:
+        rows = [post(client, body).json()["command"] for _ in range(2)]
+        listed = client.get("api/runs/r2/commands").json()["commands"]
+    assert rows[0] == rows[1]
+    assert listed == [rows[0]]
+    assert rows[0]["id"] == "0123456789abcdef"
+    (command,) = heard(store, "r2", sent)
+    assert (command.id, command.params) == ("0123456789abcdef", {"lr": 0.1})
+
+
+def test_another_command_under_the_same_id_changes_nothing(store: LocalStore) -> None:
+    write(store, small_turns()[:7], "r2")
+    sent: list[tuple[str, Command]] = []
+    with client_of(store, sent) as client:
+        first = post(client, {"verb": "stop_trial", "trial": "t0", "id": "c1"}).json()["command"]
+        for other in ({"verb": "kill", "id": "c1"}, {"verb": "stop_trial", "trial": "t1", "id": "c1"}):
+            refused = post(client, other)
+            assert (refused.status_code, "is that of another command: stop_trial" in refused.text) == (409, True)
+        listed = client.get("api/runs/r2/commands").json()["commands"]
+        assert post(client, {"verb": "pause", "id": "c2"}).json()["command"]["id"] == "c2"
+    assert listed == [first]
+    assert first["verb"] == "stop_trial"
+    assert [(command.id, command.verb) for command in heard(store, "r2", sent)] == [
+        ("c1", "stop_trial"),
+        ("c2", "pause"),
+    ]
 
 
 def test_a_run_that_is_over_takes_no_commands(store: LocalStore) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import made_up_answers as answers
 import page_checks
 import pytest
-from browsing import expect, shoot
+from browsing import PATIENCE_MS, expect, shoot
 from made_up_run import RUN, MadeUpRun
 from made_up_server import MadeUpServer, Serve
 
+from cerebro_spark.commands import Command
+from cerebro_spark.forecast.values import label_of
+
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Locator, Page, Route
 
 pytestmark = pytest.mark.slow
 # The button that opens it, words of its dialog, the button that sends it, what is sent.
@@ -23,10 +29,26 @@ OF_THE_RUN: list[tuple[str, str, str, dict[str, Any]]] = [
     ("Add workers…", "Each loads its partitions", "Add workers", {"verb": "add_workers", "workers": 1}),
 ]
 
+# Lets a test say when the page has waited long enough for an answer to what it sent last.
+PATIENCE_AT_WILL = """
+const ask = window.fetch;
+window.fetch = (path, options) => {
+  if (options?.method !== "POST") return ask(path, options);
+  const controller = new AbortController();
+  window.losePatience = () => controller.abort(new DOMException("It took too long.", "TimeoutError"));
+  return ask(path, { ...options, signal: controller.signal }); };
+"""
+
 
 def answer_last(server: MadeUpServer, run: MadeUpRun, done: bool = True, reason: str = "") -> None:
     """Let the driver answer the command that was sent last."""
     server.step(run, 1, lambda: run.answer(list(run.commands)[-1], done, reason))
+
+
+def sent_fields(server: MadeUpServer) -> list[dict[str, Any]]:
+    """What was sent, without the ids: each dialog makes one."""
+    assert all(re.fullmatch("[0-9a-f]{32}", body["id"]) for body in server.posted)
+    return [{name: value for name, value in body.items() if name != "id"} for body in server.posted]
 
 
 def menu(page: Page, trial: str, item: str) -> None:
@@ -45,7 +67,7 @@ def test_commands_for_the_run(
     dialog.get_by_text(words).wait_for()
     dialog.get_by_role("button", name=button, exact=True).click()
     dialog.get_by_text("Sent. The run's answer comes").wait_for()
-    assert server.posted == [sent]
+    assert sent_fields(server) == [sent]
     answer_last(server, run)
     dialog.get_by_text("Done.").wait_for()
     dialog.get_by_role("button", name="Close").click()
@@ -78,7 +100,7 @@ def test_a_trial_is_stopped_and_the_forecast_says_what_follows(
     shoot(page, "dialog-stop")
     dialog.get_by_role("button", name="Stop t0").click()
     dialog.get_by_text("Sent. The run's answer comes").wait_for()
-    assert server.posted == [{"verb": "stop_trial", "trial": "t0"}]
+    assert sent_fields(server) == [{"verb": "stop_trial", "trial": "t0"}]
     answer_last(server, run)
     dialog.get_by_text("Done.").wait_for()
     page.keyboard.press("Escape")
@@ -93,7 +115,8 @@ def test_what_the_forecast_does_not_say_yet_is_asked(page: Page, server: MadeUpS
     with page.expect_response("**/questions"):
         menu(page, "t1", "Stop…")
     assert server.questions == [{"verb": "stop_trial", "trial": "t1"}]
-    run.forecast_made = {**made, "what_if": {"stop_trial t1": made["what_if"]["stop_trial t0"]}}
+    (known,) = made["what_if"].values()
+    run.forecast_made = {**made, "what_if": {label_of(Command("stop_trial", trial="t1")): known}}
     server.step(run, 1)
     page.get_by_role("dialog").get_by_text("5 min 00 s earlier").wait_for()
     assert server.posted == []
@@ -109,7 +132,7 @@ def test_a_stopped_trial_is_resumed(page: Page, server: MadeUpServer, run: MadeU
     page.get_by_label("Further epochs").fill("3")
     page.get_by_role("button", name="Resume t3").click()
     page.get_by_text("Sent. The run's answer comes").wait_for()
-    assert server.posted == [{"verb": "resume_trial", "trial": "t3", "epochs": 3}]
+    assert sent_fields(server) == [{"verb": "resume_trial", "trial": "t3", "epochs": 3}]
     page.get_by_role("button", name="Close").click()
     answer_last(server, run, done=False, reason="t3 has no checkpoint any more")
     note = page.get_by_role("log").get_by_text("t3 has no checkpoint any more")
@@ -131,9 +154,152 @@ def test_a_clone_sends_only_what_differs(page: Page, server: MadeUpServer, run: 
     dialog.get_by_role("button", name="Start the clone").click()
     dialog.get_by_text("Sent. The run's answer comes").wait_for()
     params = {"lr": 0.002, "layers": [64, 64], "optimizer": "lion"}
-    assert server.posted == [{"verb": "clone", "trial": "t0", "params": params, "warm_start": False}]
+    assert sent_fields(server) == [{"verb": "clone", "trial": "t0", "params": params, "warm_start": False}]
     answer_last(server, run, reason="t16 begins")
     dialog.get_by_text("t16 begins").wait_for()
+
+
+Meet = Callable[["Route"], None]
+
+
+def meet_posts(page: Page, *meets: Meet) -> None:
+    """Let the first commands that the page sends meet something else than the server, one after the other."""
+    left = list(meets)
+    page.route(
+        "**/commands", lambda route: left.pop(0)(route) if left and route.request.method == "POST" else route.fallback()
+    )
+
+
+def wait_until(page: Page, holds: Callable[[], bool]) -> None:
+    """Let the browser go on until something holds."""
+    end = time.monotonic() + PATIENCE_MS / 1000
+    while not holds():
+        assert time.monotonic() < end, "it does not hold yet"
+        page.wait_for_timeout(20)
+
+
+def refusing(status: int, error: str) -> Meet:
+    """The server refuses the command, with a sentence."""
+    return lambda route: route.fulfill(status=status, json={"error": error})
+
+
+def lose_answer(route: Route) -> None:
+    """The server took the command, but its answer does not arrive."""
+    route.fetch()
+    route.abort()
+
+
+def answer_too_late(route: Route) -> None:
+    """As behind a proxy that waits no longer for a server that is still at work."""
+    route.fetch()
+    route.fulfill(status=504, body="<html>Gateway Time-out</html>")
+
+
+def cut_answer(route: Route) -> None:
+    """The server took the command; of its answer only the beginning arrives."""
+    route.fulfill(status=route.fetch().status, body='{"comm', content_type="application/json")
+
+
+def open_clone(page: Page, server: MadeUpServer) -> Locator:
+    """Open the dialog of a clone with another learning rate."""
+    page_checks.open_run(page, server.url, RUN)
+    menu(page, "t0", "Clone…")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("lr").fill("2e-3")
+    return dialog
+
+
+@pytest.mark.parametrize("trouble", [lose_answer, answer_too_late, cut_answer])
+def test_what_may_have_been_sent_is_sent_again_as_the_same_command(
+    page: Page, server: MadeUpServer, run: MadeUpRun, trouble: Meet
+) -> None:
+    meet_posts(page, trouble)
+    dialog = open_clone(page, server)
+    dialog.get_by_role("button", name="Start the clone").click()
+    dialog.get_by_text("It may have been sent").wait_for()
+    dialog.get_by_text("sends the same command, which is obeyed once").wait_for()
+    for field in dialog.locator("input").all():
+        expect(field).to_be_disabled()
+    expect(dialog.get_by_label("lr")).to_have_value("2e-3")
+    dialog.get_by_role("button", name="Start the clone").click()
+    dialog.get_by_text("Sent. The run's answer comes").wait_for()
+    first, second = server.posted
+    assert first == second
+    assert sent_fields(server)[0]["params"] == {"lr": 0.002}
+    assert len(run.commands) == 1
+
+
+def test_a_server_that_is_silent_gets_the_same_command_again(page: Page, server: MadeUpServer) -> None:
+    page.add_init_script(PATIENCE_AT_WILL)
+    held: list[Route] = []
+    meet_posts(page, held.append)
+    dialog = open_clone(page, server)
+    dialog.get_by_role("button", name="Start the clone").click()
+    wait_until(page, lambda: bool(held))
+    page.evaluate("window.losePatience()")
+    dialog.get_by_text("It may have been sent").wait_for()
+    dialog.get_by_role("button", name="Start the clone").click()
+    dialog.get_by_text("Sent. The run's answer comes").wait_for()
+    (silent,) = held
+    assert server.posted == [silent.request.post_data_json]
+
+
+def test_the_runs_answer_to_what_may_have_been_sent_is_told(page: Page, server: MadeUpServer, run: MadeUpRun) -> None:
+    meet_posts(page, lose_answer)
+    dialog = open_clone(page, server)
+    expect(page.locator("#link")).to_have_text("Live")
+    dialog.get_by_role("button", name="Start the clone").click()
+    dialog.get_by_text("It may have been sent").wait_for()
+    answer_last(server, run, reason="t16 begins")
+    dialog.get_by_text("t16 begins").wait_for()
+    expect(dialog.get_by_role("button", name="Start the clone")).to_be_hidden()
+    assert len(server.posted) == 1
+
+
+def test_what_is_being_sent_cannot_be_changed_meanwhile(page: Page, server: MadeUpServer) -> None:
+    """Else the second try would be another command under the id of the first."""
+    held: list[Route] = []
+    meet_posts(page, held.append)
+    dialog = open_clone(page, server)
+    lr = dialog.get_by_label("lr")
+    lr.press("Enter")
+    wait_until(page, lambda: bool(held))
+    expect(lr).to_be_disabled()
+    refusing(429, "too many commands at once")(held[0])
+    dialog.get_by_text("too many commands at once").wait_for()
+    expect(lr).to_be_enabled()
+    expect(lr).to_be_focused()
+
+
+def test_what_was_refused_can_be_changed_before_it_is_sent_again(page: Page, server: MadeUpServer) -> None:
+    meet_posts(page, refusing(429, "too many commands at once"))
+    dialog = open_clone(page, server)
+    dialog.get_by_role("button", name="Start the clone").click()
+    dialog.get_by_text("too many commands at once").wait_for()
+    dialog.get_by_label("lr").fill("3e-3")
+    dialog.get_by_role("button", name="Start the clone").click()
+    dialog.get_by_text("Sent. The run's answer comes").wait_for()
+    assert [sent["params"] for sent in sent_fields(server)] == [{"lr": 0.003}]
+
+
+def test_what_may_have_been_sent_stays_as_it_is_after_a_refusal(page: Page, server: MadeUpServer) -> None:
+    """Only the first try can have come through, and it had this content."""
+    meet_posts(page, lose_answer, refusing(409, "the run is over: it takes no commands"))
+    dialog = open_clone(page, server)
+    dialog.get_by_role("button", name="Start the clone").click()
+    dialog.get_by_text("It may have been sent").wait_for()
+    dialog.get_by_role("button", name="Start the clone").click()
+    dialog.get_by_text("the run is over: it takes no commands").wait_for()
+    expect(dialog.get_by_label("lr")).to_be_disabled()
+
+
+def test_two_dialogs_send_two_commands(page: Page, server: MadeUpServer, run: MadeUpRun) -> None:
+    for _ in range(2):
+        dialog = open_clone(page, server)
+        dialog.get_by_role("button", name="Start the clone").click()
+        dialog.get_by_text("Sent. The run's answer comes").wait_for()
+        dialog.get_by_role("button", name="Close").click()
+    assert len(run.commands) == 2
 
 
 def test_a_worker_is_removed(page: Page, server: MadeUpServer) -> None:
@@ -141,7 +307,7 @@ def test_a_worker_is_removed(page: Page, server: MadeUpServer) -> None:
     page.get_by_role("button", name="Remove w2").click()
     page.get_by_role("dialog").get_by_role("button", name="Remove w2").click()
     page.get_by_text("Sent. The run's answer comes").wait_for()
-    assert server.posted == [{"verb": "remove_worker", "worker": "w2"}]
+    assert sent_fields(server) == [{"verb": "remove_worker", "worker": "w2"}]
 
 
 def test_read_only_has_no_commands_at_all(page: Page, serve: Serve, run: MadeUpRun) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import page_checks
@@ -10,6 +12,7 @@ import pytest
 from browsing import expect, wait_for_frames
 from made_up_run import RUN, MadeUpRun
 from made_up_server import MadeUpServer, Serve
+from made_up_units import MadeUnit
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page, Route
@@ -20,6 +23,49 @@ REQUESTS = re.compile(r"/gantt\?")
 END = r"""() => {
   const [minutes, seconds] = / to (\d+):(\d+):/.exec(document.querySelector("#gantt-words").textContent).slice(1);
   return 60 * Number(minutes) + Number(seconds); }"""
+
+# Keeps what is drawn on the chart of workers, from one clearing of it to the next, as the page gives it to the canvas.
+WATCH = """
+window.drawn = { bars: [], hops: [] };
+const { clearRect, fillRect, bezierCurveTo } = CanvasRenderingContext2D.prototype;
+const isChart = (context) => context.canvas.closest(".gantt-frame");
+CanvasRenderingContext2D.prototype.clearRect = function (...box) {
+  if (isChart(this)) window.drawn = { bars: [], hops: [] };
+  return clearRect.apply(this, box); };
+CanvasRenderingContext2D.prototype.fillRect = function (x, y, width, height) {
+  if (isChart(this)) window.drawn.bars.push({ colour: this.fillStyle, alpha: this.globalAlpha, x, y, width, height });
+  return fillRect.call(this, x, y, width, height); };
+CanvasRenderingContext2D.prototype.bezierCurveTo = function (...curve) {
+  if (isChart(this)) window.drawn.hops.push(this.strokeStyle);
+  return bezierCurveTo.apply(this, curve); };
+"""
+
+
+def hops_of(units: list[MadeUnit]) -> list[int]:
+    """The trial of each hop: from one unit of training to the next one, at another worker."""
+    found: list[int] = []
+    for trial in sorted({unit.trial for unit in units}):
+        own = sorted((unit for unit in units if unit.trial == trial and unit.train), key=lambda unit: unit.start)
+        found += [trial for before, after in pairwise(own) if before.worker != after.worker]
+    return found
+
+
+def drawn_hops(page: Page) -> Counter[str]:
+    """How many hops are drawn, by colour."""
+    wait_for_frames(page)
+    return Counter(page.evaluate("window.drawn.hops"))
+
+
+def colours_of(page: Page, trials: range) -> list[str]:
+    """The colours of trials, as the chart has them."""
+    found: list[str] = page.evaluate(
+        """async (trials) => {
+          const { trialColour } = await import(new URL("static/js/colours.js", document.baseURI).href);
+          const context = document.createElement("canvas").getContext("2d");
+          return trials.map((trial) => { context.fillStyle = trialColour(trial); return context.fillStyle; }); }""",
+        list(trials),
+    )
+    return found
 
 
 def show_chart(page: Page, server: MadeUpServer, run: MadeUpRun) -> Locator:
@@ -52,11 +98,72 @@ def test_figures_are_those_of_the_span_that_is_shown(page: Page, serve: Serve) -
     page.get_by_role("button", name="1 min").click()
     begin = run.now - 60
     shown = [unit for unit in run.units if unit.end >= begin]
-    expect(words).to_contain_text(f": {len(shown)} units.")
+    expect(words).to_contain_text(f": {len(shown)} units, {len(hops_of(shown))} hops")
     own = [unit for unit in shown if unit.worker == 0]
     busy = min(1.0, sum(unit.end - max(unit.start, begin) for unit in own) / 60)
     cells = page.locator("#part-gantt").get_by_role("row", name="w0").locator("th, td")
     expect(cells).to_have_text(["w0", str(len(own)), f"{int(100 * busy + 0.5)} %", "0"])
+
+
+def test_hops_of_all_trials_are_drawn_while_few_units_are_shown(page: Page, serve: Serve) -> None:
+    run = MadeUpRun("small", trials=4, epochs=2, workers=3, share=1.0, failing=None)
+    hops = hops_of(run.units)
+    assert len(hops) > 10
+    page.add_init_script(WATCH)
+    words = show_chart(page, serve(run), run)
+    expect(words).to_contain_text(f" units, {len(hops)} hops, ")
+    colours = colours_of(page, range(4))
+    assert drawn_hops(page) == Counter(colours[trial] for trial in hops)
+    chart = page.get_by_label("Workers over time. Arrow keys move")
+    expect(chart).to_have_accessible_description(re.compile(rf"\b{len(hops)} hops\b"))
+    page.get_by_role("group", name="Hops").get_by_role("button", name="None").click()
+    expect(words).to_contain_text(f"{len(hops)} hops (none drawn)")
+    assert drawn_hops(page) == Counter()
+
+
+def test_hops_of_many_units_are_drawn_when_they_are_asked_for(page: Page, serve: Serve) -> None:
+    run = MadeUpRun("many", share=1.0, failing=None)
+    hops = hops_of(run.units)
+    page.add_init_script(WATCH)
+    words = show_chart(page, serve(run), run)
+    expect(words).to_contain_text(f" units, {len(hops)} hops (none drawn)")
+    assert drawn_hops(page) == Counter()
+    page.get_by_role("group", name="Hops").get_by_role("button", name="All").click()
+    expect(words).to_contain_text(f" units, {len(hops)} hops, ")
+    assert drawn_hops(page).total() == len(hops)
+
+
+def test_a_trial_that_is_selected_is_marked_in_the_chart(page: Page, serve: Serve) -> None:
+    run = MadeUpRun("small", trials=4, epochs=2, workers=3, share=1.0, failing=None)
+    page.add_init_script(WATCH)
+    words = show_chart(page, serve(run), run)
+    colours = colours_of(page, range(4))
+
+    def marked() -> dict[str, set[float]]:
+        """By colour of a trial, how strongly its units are drawn."""
+        wait_for_frames(page)
+        bars = [bar for bar in page.evaluate("window.drawn.bars") if bar["colour"] in colours]
+        return {colour: {bar["alpha"] for bar in bars if bar["colour"] == colour} for colour in colours}
+
+    before = marked()
+    assert {max(alphas) for alphas in before.values()} == {1.0}
+    bar = next(bar for bar in page.evaluate("window.drawn.bars") if bar["colour"] == colours[1] and bar["width"] > 20)
+
+    def pick() -> None:
+        canvas = page.locator("#part-gantt .gantt-frame canvas")
+        canvas.click(position={"x": bar["x"] + bar["width"] / 2, "y": bar["y"] + bar["height"] / 2})
+
+    pick()
+    own = hops_of(run.units).count(1)
+    expect(words).to_contain_text(f" hops ({own} drawn)")
+    after = marked()
+    assert after[colours[1]] == before[colours[1]]
+    assert all(max(after[colour]) < 0.25 for colour in colours if colour != colours[1])
+    assert drawn_hops(page) == {colours[1]: own}
+    expect(page.get_by_label("Select t1", exact=True)).to_be_checked()
+    pick()
+    expect(words).not_to_contain_text("drawn")
+    assert marked() == before
 
 
 def test_what_runs_long_grows_and_does_not_jump_back(page: Page, server: MadeUpServer, run: MadeUpRun) -> None:

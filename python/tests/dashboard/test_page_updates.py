@@ -230,6 +230,44 @@ def test_a_new_forecast_is_shown(page: Page, server: MadeUpServer, run: MadeUpRu
     page.locator("#part-forecast").get_by_text("between").wait_for()
 
 
+def test_a_forecast_that_is_void_is_not_shown_any_more(page: Page, server: MadeUpServer, run: MadeUpRun) -> None:
+    """The next driver deletes what the one before foresaw."""
+    run.forecast_made = answers.made_forecast(run)
+    open_live(page, server)
+    card, figures = page.locator("#part-forecast"), page.locator(".figures")
+    card.get_by_text("between").wait_for()
+    run.forecast_made = None
+    server.step(run, 1)
+    card.get_by_text("No forecast yet", exact=True).wait_for()
+    expect(card.get_by_text("between")).to_be_hidden()
+    expect(figures).to_contain_text("no forecast yet")
+    expect(figures).not_to_contain_text("between")
+
+
+def test_a_forecast_stays_while_the_server_cannot_say_another(page: Page, server: MadeUpServer, run: MadeUpRun) -> None:
+    run.forecast_made = answers.made_forecast(run)
+    open_live(page, server)
+    card = page.locator("#part-forecast")
+    card.get_by_text("between").wait_for()
+    page.route("**/forecast", lambda route: route.abort())
+    run.advance(5)
+    with page.expect_event("requestfailed", lambda request: request.url.endswith("/forecast")):
+        server.drop_listeners()
+    units(page, run)
+    wait_for_frames(page)
+    expect(card.get_by_text("between")).to_be_visible()
+
+
+def test_a_run_that_nobody_drives_is_not_said_to_be_over(page: Page, server: MadeUpServer, run: MadeUpRun) -> None:
+    open_live(page, server)
+    run.driver = "gone"
+    run.state = "interrupted"
+    server.step(run, 0)
+    card = page.locator("#part-forecast")
+    card.get_by_text("Nobody drives this run", exact=True).wait_for()
+    expect(page.get_by_text("The run is over")).to_have_count(0)
+
+
 def test_a_log_that_cannot_be_read_further_is_said(page: Page, server: MadeUpServer, run: MadeUpRun) -> None:
     open_live(page, server)
     del server.runs[RUN]

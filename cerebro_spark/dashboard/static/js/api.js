@@ -8,6 +8,11 @@ export class Refused extends Error {
     super(message);
     this.status = status;
   }
+
+  /** Whether the server may have done what it was asked for: there was no answer, or not one of its refusals. */
+  get unsure() {
+    return !(this.status >= 400 && this.status < 500);
+  }
 }
 
 async function ask(path, options = {}) {

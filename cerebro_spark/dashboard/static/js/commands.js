@@ -9,6 +9,11 @@ const PATIENCE = 15_000;
 // What the forecast can be asked about before anything else is known of the command.
 const FORESEEN = new Set(["stop_trial", "resume_trial", "remove_worker"]);
 
+/** A new id of a command. `crypto.randomUUID` is not there on pages that came over plain http from another machine. */
+function newId() {
+  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
 export class Commands {
   /**
    * @param {RunStore} store The run.
@@ -33,7 +38,9 @@ export class Commands {
   /** Open the dialog of a command. `about` is {trial} or {worker}, where it is about one. */
   open(verb, about = {}) {
     const { fields, ...form } = WORDS[verb](about, this.store);
-    const dialog = ask({ ...form, inputs: fields?.node ?? null, act: (say) => this.send({ verb, ...form.command, ...fields?.read() }, say) });
+    // One for the dialog, however often its button is pressed: a run obeys a command once.
+    const id = newId();
+    const dialog = ask({ ...form, inputs: fields?.node ?? null, act: (say) => this.send({ id, verb, ...form.command, ...fields?.read() }, say) });
     if (!form.consequence && FORESEEN.has(verb) && this.store.forecast?.done_at) this.foresee({ verb, ...form.command }, dialog);
   }
 
@@ -50,11 +57,20 @@ export class Commands {
   }
 
   async send(command, say) {
-    const sent = await send(this.store.run, command);
+    const sent = await send(this.store.run, command).catch((error) => {
+      if (error.unsure) this.expectAnswer(command.id, say);
+      throw error;
+    });
     const silent = setTimeout(() => say("waiting", this.whySilent()), PATIENCE);
-    this.waiting.set(sent.id, { say, silent });
     this.store.commands.set(sent.id, { ...sent, ...this.store.commands.get(sent.id) });
     say("waiting", "Sent. The run's answer comes as soon as its driver has looked into its mailbox, about once a second.");
+    this.expectAnswer(sent.id, say, silent);
+  }
+
+  /** Tell the run's answer to a command when it comes, or came already. */
+  expectAnswer(id, say, silent = null) {
+    clearTimeout(this.waiting.get(id)?.silent);
+    this.waiting.set(id, { say, silent });
     this.store.touch("commands");
   }
 
@@ -77,7 +93,7 @@ export class Commands {
 
   tell(command, say) {
     const done = command.state === "done";
-    const open = say(command.state, done ? command.reason || "Done." : `Refused: ${command.reason}`);
+    const open = say(command.state, done ? command.reason || "Done." : `Refused: ${command.reason}`, true);
     if (!open) note(`${command.words}: ${command.state}`, command.reason, command.state);
   }
 

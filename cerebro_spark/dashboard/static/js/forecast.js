@@ -32,8 +32,8 @@ export class ForecastCard {
   }
 
   update() {
-    const { forecast, over } = this.store;
-    const nothing = over ? ["The run is over", "There is nothing left to foresee."] : !forecast?.done_at ? ["No forecast yet", forecast?.reason ? `It is not known: ${forecast.reason}.` : "It is made by running the rest of this search in virtual time, as soon as a few units have been measured."] : null;
+    const { forecast } = this.store;
+    const nothing = this.whyNothing();
     this.body.hidden = Boolean(nothing);
     this.none.replaceChildren(...(nothing ? [emptyState(...nothing)] : []));
     if (nothing) return;
@@ -46,6 +46,15 @@ export class ForecastCard {
     reconcile(this.list, answers, ([key]) => key, ([key]) => this.rowOf(key));
     const how = forecast.exact ? "What the search will ask for is known." : "What the search will ask for depends on what trials report.";
     setText(this.made, `Made at ${clock(forecast.made_at, true)} from measured times of units. ${how}`);
+  }
+
+  /** Why there is nothing to show: a title and a sentence; null if there is something. */
+  whyNothing() {
+    const { forecast, over, summary } = this.store;
+    if (over && !summary.finished && summary.state === "interrupted") return ["Nobody drives this run", "It is not over. Nothing is foreseen until a driver goes on with it."];
+    if (over) return ["The run is over", "There is nothing left to foresee."];
+    if (forecast?.done_at) return null;
+    return ["No forecast yet", forecast?.reason ? `It is not known: ${forecast.reason}.` : "It is made by running the rest of this search in virtual time, as soon as a few units have been measured."];
   }
 
   rowOf(key) {

@@ -12,12 +12,14 @@ import { hideTip, showTip } from "./tip.js";
 
 const MOST_UNITS = 4000;
 const MOST_HOPS = 1500;
+// Up to so many units on the screen, the hops of all of them can be told apart.
+const FEW_UNITS = 200;
 const REFRESH = 3000;
 const RANGES = [["all", "Whole run"], ["600", "10 min"], ["60", "1 min"]];
 
 export class GanttCard {
   constructor(store) {
-    Object.assign(this, { store, data: null, window: null, follow: "all", hopsOf: "chosen", problem: null, stale: true });
+    Object.assign(this, { store, data: null, window: null, follow: "all", hopsOf: "auto", problem: null, stale: true });
     this.heard = { now: 0, when: performance.now() };
     this.canvas = h("canvas", { tabindex: "0", role: "img", "aria-label": "Workers over time. Arrow keys move, plus and minus zoom, 0 shows all.", "aria-describedby": "gantt-words", onkeydown: (event) => this.key(event) });
     this.frameBox = h("div", { class: "gantt-frame" }, this.canvas);
@@ -26,7 +28,7 @@ export class GanttCard {
     const tools = h(
       "div",
       { class: "card-tools" },
-      choice("Hops", [["chosen", "Hops of selected"], ["all", "All"], ["none", "None"]], this.hopsOf, (value) => this.set("hopsOf", value)),
+      choice("Hops", [["auto", "Hops: auto"], ["all", "All"], ["none", "None"]], this.hopsOf, (value) => this.set("hopsOf", value)),
       (this.ranges = choice("Time", RANGES, this.follow, (value) => this.range(value))),
       h("div", { class: "tabs", role: "group", "aria-label": "Zoom" }, this.zoomer("−", "Zoom out", 1.6), this.zoomer("+", "Zoom in", 1 / 1.6)),
     );
@@ -310,25 +312,31 @@ export class GanttCard {
     canvas.style.height = `${this.frame.height}px`;
     const context = canvas.getContext("2d");
     context.setTransform(scale, 0, 0, scale, 0, 0);
-    const { selection } = this.store;
-    drawGantt(context, this.frame, { data, now: this.now, colour: (trial) => colourOf(this.store, trial), chosen: selection, hops: this.hops() });
-    setText(this.words, this.inWords());
+    const all = data.bins ? [] : data.hopsWithin(this.frame.from, this.frame.to);
+    const hops = this.drawnOf(all);
+    drawGantt(context, this.frame, { data, now: this.now, colour: (trial) => colourOf(this.store, trial), chosen: this.store.selection, hops });
+    setText(this.words, this.inWords(all.length, hops.length));
     if (this.details.open) this.fillTable();
   }
 
-  hops() {
-    if (this.hopsOf === "none" || this.data.bins || (this.hopsOf === "chosen" && !this.store.selection.size)) return [];
-    return this.data.hops(this.hopsOf === "all" ? null : this.store.selection).slice(-MOST_HOPS);
+  /** Which hops are drawn: with "auto" those of selected trials or, while none is selected, all if few units are shown. */
+  drawnOf(hops) {
+    const { data, frame, hopsOf } = this;
+    const { selection } = this.store;
+    if (hopsOf === "none") return [];
+    if (hopsOf === "auto" && selection.size) return hops.filter(({ trial }) => selection.has(trial)).slice(-MOST_HOPS);
+    return hopsOf === "all" || data.countUnits(frame.from, frame.to) <= FEW_UNITS ? hops.slice(-MOST_HOPS) : [];
   }
 
-  inWords() {
+  inWords(hops, drawn) {
     const { data } = this;
-    const { from, to } = this.span;
+    const { from, to } = this.frame;
+    const hopped = data.bins ? "" : `, ${plural(hops, "hop")}${drawn < hops ? ` (${drawn ? count(drawn) : "none"} drawn)` : ""}`;
     const units = data.countUnits(from, to);
     const failed = data.failuresWithin(from, to).length;
     const failures = failed ? `, ${plural(failed, "failure")}` : "";
     const coarse = data.bins ? " Too many units to draw each: a bar's colour is the trial that ran in the middle of its time. Zoom in for single units." : "";
-    return `${plural(data.lanes.length, "worker")} from ${stopwatch(from)} to ${stopwatch(to)}: ${plural(units, "unit")}${failures}.${coarse}`;
+    return `${plural(data.lanes.length, "worker")} from ${stopwatch(from)} to ${stopwatch(to)}: ${plural(units, "unit")}${hopped}${failures}.${coarse}`;
   }
 
   makeTable() {

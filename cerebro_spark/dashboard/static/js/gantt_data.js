@@ -63,12 +63,15 @@ export class GanttData {
     this.running = [...bars.values()];
   }
 
-  /** The hops of some trials, or of all with null: from the end of a unit to the next one, on another worker. */
-  hops(trials) {
+  /**
+   * The hops between two times, in the order in which they ended: from the end of a unit of training to the next one of the
+   * same trial, on another worker.
+   */
+  hopsWithin(from, to) {
     const units = this.bars.flatMap((bar) => bar.units).concat(this.running.flatMap((bar) => bar.units));
     const byTrial = new Map();
     for (const unit of units) {
-      if (!(trials === null || trials.has(unit.trial)) || !(unit.train ?? unit.kind === "train")) continue;
+      if (!(unit.train ?? unit.kind === "train")) continue;
       if (!byTrial.has(unit.trial)) byTrial.set(unit.trial, []);
       byTrial.get(unit.trial).push(unit);
     }
@@ -77,10 +80,10 @@ export class GanttData {
       own.sort((one, other) => one.start - other.start);
       for (let i = 1; i < own.length; i += 1) {
         const [before, after] = [own[i - 1], own[i]];
-        if (before.lane !== after.lane && before.end) found.push({ trial, from: before.lane, left: before.end, to: after.lane, came: after.start });
+        if (before.lane !== after.lane && before.end && before.end >= from && after.start <= to) found.push({ trial, from: before.lane, left: before.end, to: after.lane, came: after.start });
       }
     }
-    return found;
+    return found.sort((one, other) => one.came - other.came);
   }
 
   /** How many units ran between two times, and have ended since: on one lane or, with null, on all. */

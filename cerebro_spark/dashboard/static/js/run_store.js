@@ -114,10 +114,10 @@ export class RunStore {
   }
 
   async loadForecast() {
-    // A run without a forecast is no problem: the page says that there is none.
+    // If it fails, what is known stays; the stream says what comes later.
     const answer = await get(runPath(this.run, "/forecast")).catch(() => null);
-    if (answer?.forecast && answer.forecast.made_at < (this.forecast?.made_at ?? 0)) return;
-    this.forecast = answer?.forecast ?? null;
+    if (!answer || (answer.forecast && answer.forecast.made_at < (this.forecast?.made_at ?? 0))) return;
+    this.forecast = answer.forecast ?? null;
     this.touch("forecast");
   }
 
@@ -190,8 +190,9 @@ export class RunStore {
       this.workers = { ...this.workers, rows: update.workers, now: update.run.now, generation, version };
       this.touch("workers");
     }
-    if (update.forecast) {
-      this.forecast = update.forecast;
+    // Every update has it: without one, what was foreseen is void, since another driver goes on with the run.
+    if (update.forecast || this.forecast) {
+      this.forecast = update.forecast ?? null;
       this.touch("forecast");
     }
     for (const hear of this.hearers) hear(update);
