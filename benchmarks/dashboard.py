@@ -1,9 +1,11 @@
-"""What a dashboard costs: reading a long log once, memory, an update, and each answer. It never asserts.
+"""What a dashboard costs: reading a long log once, memory, an update, each answer, and the page. It never asserts.
 
-    python -m benchmarks.dashboard [--trials 1000] [--epochs 20] [--partitions 8] [--store FOLDER] [--json FILE]
+    python -m benchmarks.dashboard [--trials 1000] [--epochs 20] [--partitions 8] [--store FOLDER] [--no-page]
+        [--json FILE]
 
 The log is that of a simulated run, in a local store. The server side runs in a process of its own, so that the memory
-is its memory. With `--store` the log is kept there, and used again if it is there already.
+is its memory. Then a real server and a real browser show the page of the run, if chromium and playwright are there: see
+`benchmarks.dashboard_page`. With `--store` the log is kept there, and used again if it is there already.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks import dashboard_page
 from benchmarks.circumstances import circumstances
 from cerebro_spark import eventlog
 from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World
@@ -190,6 +193,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--partitions", type=int, default=8)
     parser.add_argument("--store", type=Path, help="keep the log in this folder, and use it if it is there")
+    parser.add_argument("--no-page", action="store_true", help="open no page in a browser")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -202,7 +206,13 @@ def main() -> None:
             write_log(LocalStore(str(folder)), options.trials, options.epochs, options.partitions)
         command = [sys.executable, "-m", "benchmarks.dashboard", "--measure", "--store", str(folder)]
         result = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    _print(result)
+        _print(result)
+        left_out = "not asked for" if options.no_page else dashboard_page.why_not()
+        if left_out:
+            print(f"\nthe page in a browser is left out: {left_out}")
+        else:
+            result["page"] = dashboard_page.measure(str(folder), RUN)
+            print(f"\n{dashboard_page.table(result['page'])}")
     if options.json:
         options.json.write_text(json.dumps({**circumstances("benchmarks.dashboard"), **result}, indent=1))
 
@@ -218,7 +228,7 @@ def _print(result: dict[str, Any]) -> None:
     )
     print("\n| answer | ms | KB |\n|---|---|---|")
     for name, answer in result["answers"].items():
-        print(f"| {name} | {answer['ms']:.1f} | {answer['kb']:.0f} |")
+        print(f"| {name} | {answer['ms']:.1f} | {answer['kb']:.0f} |", flush=True)
 
 
 if __name__ == "__main__":

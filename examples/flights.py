@@ -165,10 +165,10 @@ def main() -> None:
     scored.select("late", "prediction", "probability").show(5)
     figure = options.out / "run.png"
     result.plot().savefig(figure)
-    spark.stop()
     print(f"The curves, the hyperparameters and who ran what when: {figure}")
     if options.dashboard == "keep":
         keep_open(run)
+    spark.stop()  # not before: Ctrl-C tells Spark first, which must be there to hear it
     print(f"What next: cerebro-spark show {options.out / 'store'} {result.run_id}, or change the space in {__file__}")
 
 

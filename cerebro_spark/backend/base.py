@@ -153,7 +153,7 @@ class Backend(ABC):
         """
 
     def wait_until_free(self) -> None:  # noqa: B027 (not every backend is used by several threads)
-        """Wait until no other thread drives a run here. Whoever waits closes the backend next: runs begin after that."""
+        """Wait until no other thread drives a run here. Who calls it closes the backend next; runs begin after that."""
 
     def __enter__(self) -> Self:
         return self

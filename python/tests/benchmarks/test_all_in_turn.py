@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize(
-    "name", ["__main__", "circumstances", "click_to_stop", "exact", "forecast", "remote_bytes", "scaling"]
+    "name",
+    ["__main__", "circumstances", "click_to_stop", "dashboard_page", "exact", "forecast", "remote_bytes", "scaling"],
 )
 def test_examples(name: str) -> None:
     tried = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))
@@ -33,6 +34,15 @@ def test_each_takes_the_options_it_is_called_with(name: str, tmp_path: Path) -> 
     assert said[1:3] == ["-m", f"benchmarks.{name}"]
     for option in (word for word in said if word.startswith("--")):
         assert f'"{option}"' in text, f"benchmarks.{name} does not know {option}"
+
+
+@pytest.mark.parametrize(("java", "store"), [("/usr/bin/java", "hdfs"), (None, "local")])
+def test_clicks_are_measured_on_hdfs_where_there_is_java(
+    java: str | None, store: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("benchmarks.__main__.shutil.which", {"java": java}.get)
+    assert everything.command("click_to_stop", tmp_path)[-2:] == ["--store", store]
+    assert "--store" not in everything.command("dashboard", tmp_path)
 
 
 @pytest.mark.slow
