@@ -162,10 +162,15 @@ def with_data(recipe: Recipe, run: str, store: Store, data_store: Store | None =
 
 
 def _holds(store: Store, dataset: Dataset, as_opened: bool) -> bool:
-    """Return whether this data set is in the store. Files that `prepare` did not write are looked for by name only."""
+    """Return whether this data set is in the store. Raises DataError if its files were written again."""
     if dataset.made.get("by") == "prepare":
         try:
             return read_manifest(store, dataset.folder).made.get("token") == dataset.made.get("token")
         except NotFoundInStore:
             return False
-    return as_opened and store.exists(dataset.partitions[0].files[0])
+    if not as_opened or not store.exists(dataset.partitions[0].files[0]):
+        return False
+    from cerebro_spark.data.foreign import check_unchanged
+
+    check_unchanged(replace(dataset, store=store))
+    return True

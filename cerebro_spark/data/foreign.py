@@ -135,8 +135,29 @@ def _open_foreign(store: Store, inputs: Sequence[Input], validation: str | None,
             "allow_nan": allow_nan,
             "columns": name_sources(inputs),
             "versions": {name: _version(store, name, footer) for name, footer in footers.items()},
+            "footers": {name: _digest(footer) for name, footer in footers.items()},
         },
     )
+
+
+def check_unchanged(dataset: Dataset) -> None:
+    """Raise DataError if a file of a data set of another program was written again since it was opened.
+
+    Footers are compared, so a data set may move. Data sets that versions before opened say nothing of theirs.
+
+    Args:
+        dataset: The data set, with the store that has it now.
+
+    Raises:
+        NotFoundInStore: A file is missing.
+        DataError: A file has another footer: other sizes, or other smallest and largest values.
+    """
+    for name, known in dataset.made.get("footers", {}).items():
+        if _digest(_read_footer(dataset.store, name)) != known:
+            raise DataError(
+                f"{name!r} in {dataset.store.url} was written again since the data set was opened: bring back the rows"
+                " that were there, or begin a new run on those that are there now"
+            )
 
 
 def _read_footers(store: Store) -> Footers:
@@ -194,12 +215,20 @@ def _version(store: Store, name: str, footer: pq.FileMetaData) -> str:
 
     A footer has the sizes of all pages, and the smallest and largest values unless its writer left them out.
     """
-    sink = io.BytesIO()
-    footer.write_metadata_file(sink)
     path = store.local_path(name)
     stat = path.stat() if path is not None else None
     age = f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ino}" if stat is not None else str(store.size(name))
-    return hashlib.blake2b(sink.getvalue() + age.encode(), digest_size=10).hexdigest()
+    return hashlib.blake2b(_bytes(footer) + age.encode(), digest_size=10).hexdigest()
+
+
+def _digest(footer: pq.FileMetaData) -> str:
+    return hashlib.blake2b(_bytes(footer), digest_size=10).hexdigest()
+
+
+def _bytes(footer: pq.FileMetaData) -> bytes:
+    sink = io.BytesIO()
+    footer.write_metadata_file(sink)
+    return sink.getvalue()
 
 
 def _check_alike(store: Store, sources: Sequence[str], footers: Footers) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import pandas as pd
 import pytest
 from small_driver import Stop, small_recipe, stopping_after
 from small_search import small_dataset, small_rows, torch_model_fn
@@ -171,6 +172,36 @@ def test_another_data_set_under_the_same_name_is_not_taken_for_it(tmp_path: Path
     prepare(small_rows(80), store=store, **options)
     with pytest.raises(NotFoundInStore, match="the data of run r1"):
         runs.resume(store, "r1", Watched())
+
+
+def made_elsewhere(folder: Path, shift: float = 0.0) -> Dataset:
+    """Two files that another program wrote, of as many rows each time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(2):
+        rows = pd.DataFrame({"a": [number + shift, 2.5, 3.5, 4.5], "y": [0, 1, 0, 1]})
+        rows.to_parquet(folder / f"part-{number}.parquet")
+    return open_dataset(str(folder), features=["a"], label="y")
+
+
+def test_files_of_another_program_that_were_written_again_are_not_taken_for_those_of_the_run(tmp_path: Path) -> None:
+    store, lake = LocalStore(tmp_path / "store"), tmp_path / "lake"
+    begun(small_recipe(made_elsewhere(lake), 2), store)
+    made_elsewhere(lake, shift=0.5)
+    for act in (runs.resume, runs.replay):
+        with pytest.raises(NotFoundInStore, match=r"the data of run r1.*'part-0.parquet' in .*lake was written again"):
+            act(store, "r1", Watched())
+    made_elsewhere(lake)
+    runs.resume(store, "r1", Watched())
+
+
+def test_files_of_another_program_may_move(tmp_path: Path) -> None:
+    store, lake = LocalStore(tmp_path / "store"), tmp_path / "lake"
+    begun(small_recipe(made_elsewhere(lake), 2), store)
+    moved = shutil.copytree(lake, tmp_path / "sea")
+    shutil.rmtree(lake)
+    backend = Watched()
+    runs.resume(store, "r1", backend, data_store=str(moved))
+    assert backend.data.store.url == LocalStore(moved).url
 
 
 def test_a_resume_uses_the_store_as_it_is_opened_now(tmp_path: Path) -> None:

@@ -103,6 +103,9 @@ class Launcher(ABC):
     def check_joined(self, hello: Hello) -> None:  # noqa: B027 (not every kind has something to check)
         """Check what can be checked only once a worker has joined. Raises BackendError to end the run."""
 
+    def tidy(self) -> None:  # noqa: B027 (not every kind has probes)
+        """Delete what workers have written that never joined. Called when the run is over, and all have ended."""
+
     def explain(self, host: str, trouble: StartTrouble) -> str:
         """Return why a worker on this host cannot begin, with what to do."""
         return f"workers on {host} cannot begin: {trouble.error}"

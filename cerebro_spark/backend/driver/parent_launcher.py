@@ -165,6 +165,9 @@ class ParentLauncher(Launcher):
     def check_joined(self, hello: Hello) -> None:
         self._launcher.check_joined(hello)
 
+    def tidy(self) -> None:
+        self._launcher.tidy()
+
     def explain(self, host: str, trouble: StartTrouble) -> str:
         return self._launcher.explain(host, trouble)
 

@@ -164,6 +164,7 @@ class WorkerPool:
             self._launcher.kill(handle)
         for handle in self._still_running(_SECONDS_TO_END):
             _log.warning("worker %s on %s did not end when it was killed", handle.name, handle.host)
+        self._launcher.tidy()
 
     def kill_all(self) -> None:
         """Kill what is left, and do not wait."""

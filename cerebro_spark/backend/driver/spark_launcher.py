@@ -23,7 +23,7 @@ from cerebro_spark.backend.worker.parent import ParentSpec
 from cerebro_spark.backend.worker.session import WorkerSpec
 from cerebro_spark.backend.worker.spark_task import MissingLibraries, TaskSpec, run_task
 from cerebro_spark.data.cluster import explain_missing_package
-from cerebro_spark.errors import BackendError
+from cerebro_spark.errors import BackendError, StoreError
 from cerebro_spark.store import paths
 from cerebro_spark.types import WorkerId
 
@@ -50,6 +50,7 @@ class SparkLauncher(Launcher):
         self._context = context
         self._threads = threads
         self.hub_address = address
+        self._probes: set[str] = set()
 
     def prepare(self, job: Job, num_workers: int) -> None:
         self._check_session()
@@ -75,7 +76,9 @@ class SparkLauncher(Launcher):
 
     def probe(self) -> str:
         # Beside the run, not in it: a worker that is killed may write it after its run was cleared away.
-        return paths.probe(uuid.uuid4().hex)
+        name = paths.probe(uuid.uuid4().hex)
+        self._probes.add(name)
+        return name
 
     def launch(self, handle: WorkerHandle, spec: WorkerSpec | ParentSpec, watcher: ProcessWatcher) -> None:
         from pyspark import InheritableThread
@@ -109,6 +112,15 @@ class SparkLauncher(Launcher):
         """Check that the driver sees what the worker wrote."""
         for trouble in spark_cluster.unseen(self._job.store, [str(hello.probe)]):
             raise BackendError(trouble)
+        self._probes.discard(str(hello.probe))
+
+    def tidy(self) -> None:
+        while self._probes:
+            name = self._probes.pop()
+            try:
+                self._job.store.delete(name)
+            except StoreError as error:
+                _log.debug("%s stays in the store: %s", name, error)
 
     def explain(self, host: str, trouble: StartTrouble) -> str:
         return spark_cluster.explained(host, trouble, self._job.store)

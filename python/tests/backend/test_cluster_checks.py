@@ -119,7 +119,17 @@ def test_a_compiled_module_that_executors_do_not_have(spark: Any, tmp_path: Path
 def test_a_good_cluster_leaves_nothing_behind(spark: Any, tmp_path: Path) -> None:
     good = job(tmp_path)
     before = good.store.list()
-    begin(spark, good, 2)
+    backend = SparkBackend(spark, num_workers=2)
+    backend.bind(good)
+    backend.start(good.dataset.partitions)
+    try:
+        joined = 0
+        while joined < 2:
+            joined += sum(isinstance(event, WorkerJoined) for event in backend.events())
+        # What a worker has written that is killed before it joins.
+        good.store.write(str(backend._run.pool._launcher.probe()), b"probe")
+    finally:
+        backend.close()
     assert good.store.list() == before
 
 
