@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,6 +28,21 @@ class Backend(ABC):
     """
 
     num_workers: int
+
+    def turn(self, wait: bool = True) -> AbstractContextManager[None]:
+        """Keep the backend for a run of this thread, from before its data is prepared until it has ended.
+
+        Inside the block no other thread begins a run here. Whoever begins one without a block is refused by `bind`.
+
+        Args:
+            wait: Whether to wait for the runs of other threads that wait too, in the order in which they came. Other
+                runs are never waited for. Defaults to True.
+
+        Returns:
+            A context manager. It raises BackendError when the block is entered, if a run goes on here that is not
+            waited for, or is this thread's own. By default it does nothing.
+        """
+        return nullcontext()
 
     def bind(self, job: Job) -> None:  # noqa: B027 (not every backend has real workers)
         """Set what the workers will work on. It is called before `start`, in the same thread.

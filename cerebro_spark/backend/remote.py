@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -78,6 +79,9 @@ class RemoteBackend(Backend):
         return self._current
 
     # -- the contract
+
+    def turn(self, wait: bool = True) -> AbstractContextManager[None]:
+        return self._tenancy.turn(wait)
 
     def bind(self, job: Job) -> None:
         self._tenancy.check_free()

@@ -11,6 +11,7 @@ import heapq
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
@@ -129,6 +130,9 @@ class SimulatedBackend(Backend):
         self._woken = threading.Event()
         self._tenancy = Tenancy()
         self.traffic = Traffic()
+
+    def turn(self, wait: bool = True) -> AbstractContextManager[None]:
+        return self._tenancy.turn(wait)
 
     def bind(self, job: Job) -> None:
         self._tenancy.check_free()

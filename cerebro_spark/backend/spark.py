@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -10,11 +12,14 @@ from cerebro_spark.backend.driver.launcher import HubAddress
 from cerebro_spark.backend.driver.spark_launcher import STOPPED, SparkLauncher
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.remote import RemoteBackend
+from cerebro_spark.backend.run_queue import RunQueue
+from cerebro_spark.backend.tenancy import Tenancy
 from cerebro_spark.checks import check_whole
 from cerebro_spark.data.cluster import find_replica_hosts, use_this_python
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.slots import add_holder, make_room, remove_holder
 from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.spark_session import active_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,11 +37,14 @@ class SparkBackend(RemoteBackend):
     their places back before `prepare`, `transform` or `evaluate` need one. Whoever leaves the block waits for a run
     that was started there; an exception that leaves it ends that run with a BackendError.
 
+    Runs of `fit` on one backend follow one another, and so do those on all backends of one
+    session that have no `num_workers`: each of them takes the whole cluster.
+
     Each worker is its own Spark job with one barrier stage of one task; a plain task where dynamic allocation is on,
     which barrier stages do not allow.
 
     Args:
-        spark: The session. Default: the active one.
+        spark: The session. Default: the active one, which in a new thread is that of the process.
         num_workers: How many workers a run has. Default: as many as the cluster has places for tasks.
         threads: Threads of one worker. Default: `spark.task.cpus`.
         host: The host that workers dial. Default: the driver's own.
@@ -81,6 +89,8 @@ class SparkBackend(RemoteBackend):
             max_restarts=max_restarts,
             idle_timeout=idle_timeout,
         )
+        if num_workers is None:
+            self._tenancy = Tenancy(_queue_of(context))
         if threads is not None:
             check_whole("threads", threads)
         if not 0 <= port <= 65535:
@@ -126,15 +136,25 @@ class SparkBackend(RemoteBackend):
                 remove_holder(self)
 
 
+_queues: weakref.WeakKeyDictionary[Any, RunQueue] = weakref.WeakKeyDictionary()
+"""Where runs that take a whole cluster wait for each other, by the SparkContext of the cluster."""
+_queues_lock = threading.Lock()
+
+
+def _queue_of(context: Any) -> RunQueue:
+    with _queues_lock:
+        return _queues.setdefault(context, RunQueue())
+
+
 def _active_session() -> Any:
     try:
-        from pyspark.sql import SparkSession
+        import pyspark.sql  # noqa: F401 (without it no session is looked for)
     except ImportError as error:
         raise ConfigurationError(
             "SparkBackend needs pyspark, which is not installed: pip install 'cerebro-spark[spark]', or work without"
             " Spark in a LocalBackend"
         ) from error
-    session = SparkSession.getActiveSession()
+    session = active_session()
     if session is None:
         raise ConfigurationError(
             "there is no active Spark session: make one with SparkSession.builder.getOrCreate(), and give it as `spark`"

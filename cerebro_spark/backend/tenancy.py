@@ -1,10 +1,13 @@
-"""Which run has a backend: one at a time, from its start until the thread that drives it ends it. It ends no worker."""
+"""Which run has a backend: one at a time, until the thread that drives it ends it. It ends no worker."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
+from cerebro_spark.backend.run_queue import RunQueue
 from cerebro_spark.errors import BackendError
 
 _SECONDS_BETWEEN_LOOKS = 1.0
@@ -23,6 +26,9 @@ CLOSED = (
 class Tenancy:
     """The thread whose run has a backend. Any thread may call any method.
 
+    Args:
+        queue: Where runs wait for their turn. Defaults to None: one that no other backend has.
+
     >>> tenancy = Tenancy()
     >>> tenancy.begin()
     >>> tenancy.is_of_another
@@ -30,9 +36,11 @@ class Tenancy:
     >>> tenancy.end()
     """
 
-    def __init__(self) -> None:
+    def __init__(self, queue: RunQueue | None = None) -> None:
+        self._queue = queue or RunQueue()
         self._changed = threading.Condition()
         self._tenant: threading.Thread | None = None
+        self._keeper: threading.Thread | None = None
         self._revoked = False
         self._closing = False
 
@@ -43,14 +51,35 @@ class Tenancy:
             return self._holder() not in (None, threading.current_thread())
 
     def check_free(self) -> None:
-        """Raise BackendError if a run has the backend. While another thread is about to close it, wait for that."""
+        """Raise BackendError if a run has the backend, or another thread keeps it for one.
+
+        While another thread is about to close it, wait for that.
+        """
         with self._changed:
             while self._closing and self.is_of_another:
                 self._changed.wait(_SECONDS_BETWEEN_LOOKS)
-            holder = self._holder()
+            keeper = _alive(self._keeper)
+            holder = self._holder() or (None if keeper is threading.current_thread() else keeper)
             if holder is not None:
-                mine = holder is threading.current_thread()
-                raise BackendError(_TAKEN.format("this thread" if mine else f"thread {holder.name}"))
+                raise BackendError(_taken_by(holder))
+
+    @contextmanager
+    def turn(self, wait: bool) -> Iterator[None]:
+        """Keep the backend for a run of this thread: until the block is left, no other thread begins one.
+
+        Args:
+            wait: Whether to wait for the turns before, if they are waited for as well. Other runs are never waited for.
+
+        Raises:
+            BackendError: If a run has the backend, or another thread keeps it.
+        """
+        with self._queue.turn() if wait else nullcontext():
+            self._keep()
+            try:
+                yield
+            finally:
+                with self._changed:
+                    self._keeper = None
 
     def begin(self) -> None:
         """Take the backend for a run that this thread drives.
@@ -99,5 +128,20 @@ class Tenancy:
             self.wait_until_free()
             self._tenant, self._closing = threading.current_thread(), True
 
+    def _keep(self) -> None:
+        with self._changed:
+            self.check_free()
+            if _alive(self._keeper) is not None:  # by this thread: a run within a run
+                raise BackendError(_taken_by(threading.current_thread()))
+            self._keeper = threading.current_thread()
+
     def _holder(self) -> threading.Thread | None:
-        return self._tenant if self._tenant is not None and self._tenant.is_alive() else None
+        return _alive(self._tenant)
+
+
+def _alive(thread: threading.Thread | None) -> threading.Thread | None:
+    return thread if thread is not None and thread.is_alive() else None
+
+
+def _taken_by(thread: threading.Thread) -> str:
+    return _TAKEN.format("this thread" if thread is threading.current_thread() else f"thread {thread.name}")

@@ -15,6 +15,7 @@ from cerebro_spark.data.cluster import use_this_python
 from cerebro_spark.data.slots import make_room
 from cerebro_spark.doctor.diagnosis import Diagnosis, fix, note, ok
 from cerebro_spark.errors import CerebroError
+from cerebro_spark.spark_session import active_session
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
 
@@ -27,9 +28,7 @@ def examine_cluster(
     master: str, store: Store | None, settings: Mapping[str, str], versions: Mapping[str, str]
 ) -> Iterator[Diagnosis]:
     """Start a session there, or use the active one, and check it. `versions` are those of the driver."""
-    from pyspark.sql import SparkSession
-
-    mine = SparkSession.getActiveSession() is None
+    mine = active_session() is None
     try:
         session = _session(master, settings)
     except Exception as error:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.spark_session import active_session
 
 # What a client needs to find name nodes and data nodes. It does not need the rest of a cluster's settings.
 _CLIENT_PREFIXES = (
@@ -54,10 +54,8 @@ def client_settings() -> dict[str, str]:
 
 def _spark_settings() -> Any | None:
     """Return the JVM's Configuration object of this process' active session; None if HADOOP_CONF_DIR decides."""
-    sql = sys.modules.get("pyspark.sql")
-    session = sql.SparkSession.getActiveSession() if sql is not None else None
     # A Spark Connect session has no JVM on this side.
-    context = getattr(session, "_sc", None)
+    context = getattr(active_session(), "_sc", None)
     live = context._jsc.hadoopConfiguration() if context is not None else None
     if live is None or not os.environ.get("HADOOP_CONF_DIR"):
         return live

@@ -16,6 +16,7 @@ import cloudpickle
 from cerebro_spark.store import moved
 from cerebro_spark.store.addresses import path_below, server_of, without_secrets
 from cerebro_spark.store.base import Store
+from cerebro_spark.store.file_systems import check_no_credentials, file_system_classes
 
 _MARK = "cerebro_spark store"
 
@@ -48,6 +49,9 @@ def dumps(value: Any, home: Store | None = None) -> tuple[bytes, list[Store]]:
 
     Returns:
         The bytes, and the stores by the numbers of their references.
+
+    Raises:
+        ConfigurationError: A function holds an fsspec file system that was opened with credentials.
     """
     sink = io.BytesIO()
     pickler = _Pickler(sink, home)
@@ -76,16 +80,21 @@ def resolver_from(home: Store) -> Resolve:
     """
 
     def resolve(reference: Reference) -> Store:
-        from cerebro_spark.store.opening import reopen
-
         inside = path_below(reference.url, home.url) if reference.below is None else reference.below
         if inside is not None:
             return home.below(inside) if inside else home
         if server_of(reference.url) == server_of(home.url):
             return home.beside(reference.url)
-        return reopen(reference.url)
+        return by_address(reference)
 
     return resolve
+
+
+def by_address(reference: Reference) -> Store:
+    """Return the store at the address of a reference, with credentials from the environment."""
+    from cerebro_spark.store.opening import reopen
+
+    return reopen(reference.url)
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -93,9 +102,12 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         super().__init__(sink)
         self.stores: list[Store] = []
         self._home = home
+        self._file_systems = file_system_classes()
 
     def persistent_id(self, obj: Any) -> tuple[str, int, str, str | None] | None:
         if not isinstance(obj, Store):
+            if isinstance(obj, self._file_systems):
+                check_no_credentials(obj)
             return None
         number = next((n for n, store in enumerate(self.stores) if store is obj), len(self.stores))
         if number == len(self.stores):

@@ -23,7 +23,7 @@ from cerebro_spark.trainer.checkpoints.writing import write_checkpoint
 from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
 from cerebro_spark.trainer.hook_results import check_batches, read_metrics
 from cerebro_spark.trainer.sharing.built_model import M, ModelCache
-from cerebro_spark.trainer.sharing.hooks import WatchedHooks
+from cerebro_spark.trainer.sharing.hooks import WatchedHooks, own_params
 from cerebro_spark.trainer.sharing.inspection import Inspector
 from cerebro_spark.trainer.sharing.signature import compute_signature
 from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot, StateChange
@@ -216,8 +216,11 @@ class FrameworkTrainer(Trainer, Generic[M]):
     def _call_model_fn(self, trial: TrialId, params: Params) -> tuple[M, Tree]:
         self.builds += 1
         with blaming_trial(trial, params, self.columns), self._outer_generators():
-            built = self._build(params, derive_seed(self.seed, trial))
-            return built, self._capture_generators()
+            try:
+                built = self._build(params, derive_seed(self.seed, trial))
+                return built, self._capture_generators()
+            finally:
+                self._watched_hooks.restore_generators()
 
     def _share(self, params: Params, built: M) -> M:
         """Return the kept model that is like `built`; if there is none, keep this one."""
@@ -309,7 +312,8 @@ class FrameworkTrainer(Trainer, Generic[M]):
         """Run a unit by the user's function, or without one by the trainer's own loop."""
         if function is None:
             return own_loop(current.model, self._map_feed(feed, current.params), carried)
-        return read_metrics(function(current.model.model, self._map_batches(feed, current.params), current.params))
+        batches = self._map_batches(feed, current.params)
+        return read_metrics(function(current.model.model, batches, own_params(current.params)))
 
     def _map_feed(self, feed: Feed | Iterable[Batch], params: Params) -> Feed | Iterable[Batch]:
         """Apply `input_fn`. Without one the feed stays whole, for frameworks that gather batches themselves."""
@@ -318,8 +322,13 @@ class FrameworkTrainer(Trainer, Generic[M]):
         return check_batches(self._map_batches(feed, params), self.columns.names)
 
     def _map_batches(self, feed: Feed | Iterable[Batch], params: Params) -> Iterator[Batch]:
+        input_fn = self.hooks.input_fn
+        if input_fn is None:
+            yield from feed
+            return
+        own = own_params(params)  # once for all batches of a unit
         for batch in feed:
-            yield batch if self.hooks.input_fn is None else self.hooks.input_fn(batch, params)
+            yield input_fn(batch, own)
 
     def _sample(self, params: Params) -> Batch:
         """Two rows that look like what a step gets, to build models with."""
@@ -372,7 +381,7 @@ class FrameworkTrainer(Trainer, Generic[M]):
         """Return the first unsaved change that a unit left; drop the model, or renew the functions, that have one."""
         change = model.snapshot.find_change()
         if change is not None:
-            model.snapshot.restore_classes()
+            model.snapshot.restore()
             self.models.drop(model)
         of_hooks = self._watched_hooks.find_change()
         if of_hooks is not None:

@@ -128,6 +128,9 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
     ) -> Result | list[Result]:
         """Run the search to its end.
 
+        Other calls of `fit` on the same backend are waited for, before data is prepared. A run that was begun by
+        `start` is not: while it goes on, this raises a BackendError at once.
+
         Args:
             dataset: A DataFrame (of Spark or pandas), a dict of arrays, or a Dataset from `cs.prepare` or
                 `cs.open_dataset`.
@@ -192,28 +195,32 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
             started: Run = self._with_params(params).start(dataset, run_id=run_id, dashboard=dashboard)
             return started
         store = open_store(self.store)
-        run = self._new_run(dataset, run_id, store, bool(self.progress), check=True)
+        run = self._new_run(dataset, run_id, store, bool(self.progress), in_thread=True)
         runs.check_writable(store)
         if dashboard:
             run.dashboard()
         return run.start(driving_thread)
 
     def _new_run(
-        self, dataset: Any, run_id: str | None, store: Store, progress: bool | None, check: bool = False
+        self, dataset: Any, run_id: str | None, store: Store, progress: bool | None, in_thread: bool = False
     ) -> Run:
-        """Return a run that has not begun. All that is read of this search is read now: it may be changed later."""
+        """Return a run that has not begun. All that is read of this search is read now: it may be changed later.
+
+        One that will be driven in a thread of its own is checked now, and never waits for its turn.
+        """
         if run_id is not None:
             runs.check_free(store, run_id)
         name = run_id or runs.new_id()
-        backend = self.backend or default_backend()
+        backend = self.backend or default_backend(dataset)
         training = self._training()
         algorithm = self._stopping_algorithm(backend.num_workers)
         tracking = Tracking(self.trackers, training.objective)
-        if check:
+        if in_thread:
             training.check(dataset, store, backend)
 
         def drive(relay: Relay, observer: Observer) -> Result:
-            with tracking:
+            # Trackers come second: copies of a search share them, and the next run may begin once the turn is over.
+            with backend.turn(wait=not in_thread), tracking:
                 recipe = training.recipe(algorithm, dataset, store, backend)
                 runs.execute(recipe, store, backend, name, [tracking, observer], progress, relay=relay)
                 result: Result = self._handed_over(open_result(store, name))

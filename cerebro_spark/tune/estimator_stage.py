@@ -1,7 +1,8 @@
 """A search as a stage of a Spark ML pipeline: its params, and how it is saved before it is fitted. It needs pyspark.
 
 The arguments of the search are saved as a pickle, with the user's functions: loading it runs code, so the folder must
-be trusted. Of a store only the address is saved, never its credentials; backend and trackers are not saved.
+be trusted. Of a store, also of one that a function uses, only the address is saved, never its credentials; backend and
+trackers are not saved.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from typing import Any, TypeVar
 
-import cloudpickle
 from pyspark.ml import Estimator
 from pyspark.ml.param import Param
 from pyspark.ml.param.shared import HasPredictionCol, HasProbabilityCol, HasRawPredictionCol
@@ -17,9 +17,9 @@ from pyspark.ml.util import DefaultParamsReadable, DefaultParamsReader, DefaultP
 
 from cerebro_spark.errors import ConfigurationError, EventLogError
 from cerebro_spark.recipe import check_functions
-from cerebro_spark.store import moved, open_store
+from cerebro_spark.store import open_store
 from cerebro_spark.trainer.base import Hooks
-from cerebro_spark.tune.saving import saved_arguments
+from cerebro_spark.tune.saving import pickled, saved_arguments, unpickled
 
 _FOLDER, _ARGUMENTS, _DIGEST = "search", "arguments.pickle", "argumentsDigest"
 Self = TypeVar("Self", bound="OutputColumns")
@@ -74,7 +74,7 @@ class SearchStage(Estimator[Any], OutputColumns, MLWritable, DefaultParamsReadab
 
 class _SearchWriter(DefaultParamsWriter):
     def saveImpl(self, path: str) -> None:
-        data: bytes = cloudpickle.dumps(arguments_of(self.instance))
+        data = pickled(arguments_of(self.instance))
         about = {_DIGEST: hashlib.sha256(data).hexdigest()}
         DefaultParamsWriter.saveMetadata(self.instance, path, self.sc, extraMetadata=about)
         open_store(f"{qualified(path, self.sc)}/{_FOLDER}").write(_ARGUMENTS, data)
@@ -101,7 +101,7 @@ def with_metadata(stage: Any, metadata: dict[str, Any]) -> Any:
 
 def _make_search(kind: type[Any], data: bytes) -> Any:
     try:
-        given = moved.loads(data)
+        given = unpickled(data)
     except Exception as error:
         raise ConfigurationError(
             f"the functions of the search cannot be unpickled here: {type(error).__name__}: {error}. Use the Python"

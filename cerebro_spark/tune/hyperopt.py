@@ -13,22 +13,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
-import cloudpickle
 import numpy as np
 
 from cerebro_spark.checks import check_at_least
 from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.data.input.base import is_spark_frame
+from cerebro_spark.data.input.base import is_frame, is_spark_frame
 from cerebro_spark.errors import CerebroError, ConfigurationError, PreflightFailed
 from cerebro_spark.result import Result
-from cerebro_spark.store import moved
 from cerebro_spark.store.opening import open_store
 from cerebro_spark.tune.arguments import check_backend, concurrent_trials, fused_trials
 from cerebro_spark.tune.options import ModelFn, TrainingOptions, copy_options
 from cerebro_spark.tune.plugins.hyperopt_search import NO_MODEL, FminSearch, Limits, checked_point, hyperopt, is_bare
 from cerebro_spark.tune.plugins.led import Absent
 from cerebro_spark.tune.plugins.led_training import LedTraining
-from cerebro_spark.tune.saving import NOT_SAVED, address_of, saved_arguments
+from cerebro_spark.tune.saving import NOT_SAVED, address_of, pickled, saved_arguments, unpickled
 from cerebro_spark.tune.signatures import explained
 from cerebro_spark.tune.spaces.bare import Bare
 from cerebro_spark.tune.training import open_result
@@ -82,8 +80,9 @@ class CerebroTrials(TrainingOptions, hyperopt.Trials):  # type: ignore[misc]
     `model_fn` and the other functions get the value itself, as with plain trials. Tables and logs call it "value"; a
     `batch_size` is looked for in dicts only.
 
-    Trials can be pickled, without their backend and trackers, and with the address of the store alone. Results can be
-    read at once, and after `trials.backend = cs.SparkBackend(spark)` another `fmin` continues.
+    Trials can be pickled, without their backend and trackers, and with the addresses of stores alone, also of those
+    that functions use. Results can be read at once, and after `trials.backend = cs.SparkBackend(spark)` another `fmin`
+    continues. A Spark DataFrame is pickled only as what `fmin` prepared from it.
 
     Args:
         data: A DataFrame (of Spark or pandas), a dict of arrays, or a Dataset from `cs.prepare` or `cs.open_dataset`.
@@ -135,13 +134,14 @@ class CerebroTrials(TrainingOptions, hyperopt.Trials):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         options = saved_arguments(self, TrainingOptions)
+        data, options["validation"] = _kept_rows(self.data, self.validation)
         others = {name: value for name, value in vars(self).items() if name not in {*options, *NOT_SAVED}}
         # Only cloudpickle can pickle functions of a notebook, or lambdas.
-        return {**others, _OPTIONS: cloudpickle.dumps(options), "data": _without_store(self.data)}
+        return {**others, _OPTIONS: pickled(options), "data": data}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         known = {field.name for field in fields(TrainingOptions)}
-        options = {name: value for name, value in moved.loads(state[_OPTIONS]).items() if name in known}
+        options = {name: value for name, value in unpickled(state[_OPTIONS]).items() if name in known}
         own = {_FORMER.get(name, name): value for name, value in state.items() if name != _OPTIONS}
         self.__dict__.update({"run_id": None} | own | options | {"backend": None, "trackers": ()})
         if isinstance(self.data, _Lodged):
@@ -243,8 +243,8 @@ class CerebroTrials(TrainingOptions, hyperopt.Trials):  # type: ignore[misc]
             )
         if self.data is None:
             raise ConfigurationError(
-                "these CerebroTrials were pickled before their `data`, a Spark DataFrame, was prepared, and it is not"
-                " pickled: make new ones, with data=cs.prepare(df, ...)"
+                "these CerebroTrials were pickled before their `data` and `validation` were prepared, of which one is a"
+                " Spark DataFrame, and that is not pickled: make new ones, with data=cs.prepare(df, ...)"
             )
 
     def _training(self, fn: ModelFn, no_dict: bool) -> LedTraining:
@@ -303,12 +303,17 @@ class _Lodged(NamedTuple):
     address: str
 
 
-def _without_store(data: Any) -> Any:
-    """Return data as it is pickled; None for a Spark DataFrame, which exists in its session alone."""
+def _kept_rows(data: Any, validation: Any) -> tuple[Any, Any]:
+    """Return `data` and `validation` as they are pickled.
+
+    A Spark DataFrame exists in its session alone. If one of them is, there is no data until it is given again.
+    """
     if isinstance(data, Dataset):
         no_store: Any = None
-        return _Lodged(replace(data, store=no_store), address_of(data.store))
-    return None if is_spark_frame(data) else data
+        lodged = _Lodged(replace(data, store=no_store), address_of(data.store))
+        return lodged, None if is_frame(validation) else validation  # the data set has the rows
+    lost = is_spark_frame(data) or is_spark_frame(validation)
+    return None if lost else data, None if is_spark_frame(validation) else validation
 
 
 def _unknown(params: Any) -> Any:

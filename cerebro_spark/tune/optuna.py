@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from copy import deepcopy
 from typing import Any, Literal
+
+import numpy as np
 
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.checks import check_at_least
@@ -93,15 +95,19 @@ def optimize(
 
     The value of a trial is its best value of `metric`. Each epoch is reported, the first as step 0, and a trial that
     the study's pruner gives up is pruned. Failed trials are told as failed. Each trial of the study has the user
-    attributes `cerebro_run`, `cerebro_trial`, and the metrics of its best epoch.
+    attributes `cerebro_run`, `cerebro_trial`, and the metrics of its best epoch; of its last one if `metric` was finite
+    in none. A sampler asks its `constraints_func` about such trials as well, if they are pruned: return a number for
+    them, because Optuna raises an error for NaN.
 
     A run that was interrupted goes on if `run_id` is its id, with the same study or with a new one, which then learns
-    all that the run knows: no finished unit is trained again. Its data and functions are those that it began with;
-    `n_trials` counts the trials that it has, and the sampler is the study's as it is now. Callbacks are called for
-    trials that had ended only if the study does not know them yet, as a new one does not.
+    all that the run knows, with the user attributes that `space` set: no finished unit is trained again. Its data and
+    functions are those that it began with; `n_trials` counts the trials that it has, and the sampler is the study's as
+    it is now. Callbacks are called for trials that had ended only if the study does not know them yet, as a new one
+    does not.
 
     While it trains, other threads and processes can look at the run and command it, with `cs.attach`. A trial that a
-    person stops is pruned; if a person ends the run, so are those in training that have reported an epoch.
+    person stops is pruned; if a person ends the run, so are those in training. Those of which no epoch is known have
+    failed.
 
     Args:
         study: The study; storage, sampler and pruner are its own. It must have one objective.
@@ -201,7 +207,6 @@ class StudySearch(LedSearch):
         """Of trials that the study knows as pruned already: after how many epochs."""
         self._known_steps: dict[TrialId, set[int]] = {}
         """Of trials that a driver left unfinished: what it had reported."""
-        self._exhausted = False
         self._callbacks = callbacks
 
     def enough(self) -> bool:
@@ -236,8 +241,10 @@ class StudySearch(LedSearch):
     def described(self, trial: TrialId) -> Mapping[str, Any]:
         asked = self._trials[trial]
         kinds = {name: distribution_to_json(kind) for name, kind in asked.distributions.items()}
-        noted = self._study.get_trials(deepcopy=False)[asked.number].system_attrs
-        return {"params": asked.params, "distributions": kinds, "system_attrs": _kept(noted)}
+        noted = self._study.get_trials(deepcopy=False)[asked.number]
+        own = {name: value for name, value in noted.user_attrs.items() if name not in (_RUN, _TRIAL)}
+        attributes = {"system_attrs": _kept(noted.system_attrs), "user_attrs": _kept(own)}
+        return {"params": asked.params, "distributions": kinds, **attributes}
 
     def remember(self, progress: TrialProgress, about: Mapping[str, Any]) -> bool:
         """Take a trial of the study that is there and not finished; else give the study one like it."""
@@ -265,9 +272,12 @@ class StudySearch(LedSearch):
 
     def _add_trial(self, about: Mapping[str, Any]) -> int:
         kinds = {name: json_to_distribution(kind) for name, kind in about["distributions"].items()}
-        noted, params = about["system_attrs"], dict(about["params"])
         made = optuna.create_trial(
-            state=TrialState.RUNNING, params=params, distributions=kinds, system_attrs=json.loads(noted)
+            state=TrialState.RUNNING,
+            params=dict(about["params"]),
+            distributions=kinds,
+            user_attrs=json.loads(about.get("user_attrs", "{}")),  # not kept by earlier versions
+            system_attrs=json.loads(about["system_attrs"]),
         )
         self._study.add_trial(made)
         return len(self._study.get_trials(deepcopy=False)) - 1
@@ -282,7 +292,8 @@ class StudySearch(LedSearch):
         return pruned_after is None or report.epoch < pruned_after
 
     def _over(self) -> bool:
-        stopped = self._exhausted or getattr(self._study, "_stop_flag", False)
+        # Samplers with nothing left to propose stop the study, too.
+        stopped = getattr(self._study, "_stop_flag", False)
         return self.timed_out() or stopped or (self._n_trials is not None and self._begun >= self._n_trials)
 
     def _params(self, trial: optuna.Trial) -> Mapping[str, Any] | None:
@@ -297,11 +308,12 @@ class StudySearch(LedSearch):
                     " the like"
                 )
         except optuna.TrialPruned:
-            self._inform(trial, TrialState.PRUNED)
+            self._study.tell(trial, state=TrialState.PRUNED)
             self._call_back(trial)
             return None
         except BaseException:
-            self._inform(trial, TrialState.FAIL)  # as in Optuna, callbacks are not called for what is raised
+            # As in Optuna, callbacks are not called for what is raised.
+            self._study.tell(trial, state=TrialState.FAIL)
             raise
         return params
 
@@ -322,7 +334,10 @@ class StudySearch(LedSearch):
         self._tell(progress, TrialState.COMPLETE)
 
     def ended(self, progress: TrialProgress) -> None:
-        self._tell(progress, TrialState.PRUNED)
+        if progress.reported:
+            self._tell(progress, TrialState.PRUNED)
+        else:
+            super().ended(progress)  # nothing is known of it that a sampler could learn from
 
     def failed(self, progress: TrialProgress, error: str) -> None:
         self._trials[progress.trial].set_user_attr("error", error)
@@ -332,36 +347,35 @@ class StudySearch(LedSearch):
         trial = self._trials.pop(progress.trial)
         for name, value in progress.metrics.items():
             trial.set_user_attr(name, value)
-        self._inform(trial, state, progress.best if state == TrialState.COMPLETE else None)
+        self._study.tell(trial, progress.best if state == TrialState.COMPLETE else None, state)
         self._call_back(trial)
 
     def _call_back(self, trial: optuna.Trial) -> None:
         for callback in self._callbacks:
             callback(self._study, deepcopy(self._study.get_trials(deepcopy=False)[trial.number]))
 
-    def _inform(self, trial: optuna.Trial, state: TrialState, value: float | None = None) -> None:
-        """Tell the study. A sampler that has nothing left to propose calls `Study.stop`, which raises here."""
-        try:
-            self._study.tell(trial, value, state)
-        except RuntimeError:
-            if not self._study.get_trials(deepcopy=False)[trial.number].state.is_finished():
-                raise
-            self._exhausted = True
-
     def leave(self) -> None:
         """Tell the study that the trials which were not finished have failed, so that it does not wait for them."""
-        for trial in self._trials.values():
-            self._inform(trial, TrialState.FAIL)
-        self._trials = {}
+        left, self._trials = list(self._trials.values()), {}
+        with ExitStack() as told:  # each of them, even if the sampler raises for another
+            for trial in reversed(left):
+                told.callback(self._study.tell, trial, state=TrialState.FAIL)
 
 
 def _kept(attributes: Mapping[str, Any]) -> str:
-    """What a sampler noted at a trial, as JSON: Optuna keeps nothing else either, but in memory."""
+    """What a sampler or the user noted at a trial, as JSON: Optuna keeps nothing else either, but in memory."""
     kept = {}
     for name, value in attributes.items():
         with suppress(TypeError, ValueError):
-            kept[name] = json.loads(json.dumps(value))
+            kept[name] = json.loads(json.dumps(value, default=_plain))
     return json.dumps(kept)
+
+
+def _plain(value: Any) -> Any:
+    """Return a number or an array of NumPy as JSON has them; a study in memory may hold one."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"{value!r} is nothing for JSON")
 
 
 @contextmanager

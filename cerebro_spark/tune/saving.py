@@ -1,4 +1,4 @@
-"""What is saved of the arguments of a search or of trials: no credentials, no backend, no trackers."""
+"""What is saved of the arguments of a search or of trials: no credentials of stores, no backend, no trackers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.store import references
 from cerebro_spark.store.base import Store
 from cerebro_spark.tune.options import TrainingOptions
 
@@ -31,6 +32,24 @@ def saved_arguments(holder: TrainingOptions, kind: type[TrainingOptions]) -> dic
         _log.warning("%s is saved without its trackers: give them again once it is loaded", type(holder).__name__)
     kept = [field.name for field in fields(kind) if field.name not in NOT_SAVED]
     return {name: getattr(holder, name) for name in kept} | {"store": address_of(holder.store)}
+
+
+def pickled(arguments: dict[str, Any]) -> bytes:
+    """Pickle arguments, with the functions of the user. Stores that these hold are in it by their address alone."""
+    return references.dumps(arguments)[0]
+
+
+def unpickled(data: bytes) -> dict[str, Any]:
+    """Return the arguments of this or an earlier version, with stores that find their credentials themselves.
+
+    Args:
+        data: What `pickled` returned. It runs code as it is unpickled: trust its source.
+
+    Returns:
+        The values by name.
+    """
+    arguments: dict[str, Any] = references.loads(data, references.by_address)
+    return arguments
 
 
 def address_of(store: Store | str | os.PathLike[str]) -> str:

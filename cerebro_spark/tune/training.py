@@ -11,11 +11,13 @@ from cerebro_spark import runs
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.backend.remote import RemoteBackend
 from cerebro_spark.data.dataset import Dataset
+from cerebro_spark.data.input.base import is_spark_frame
 from cerebro_spark.data.prepare import prepare
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.recipe import Recipe, check_functions
 from cerebro_spark.result import Result
 from cerebro_spark.search import Search
+from cerebro_spark.spark_session import active_session
 from cerebro_spark.store.base import Store
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.resources import Resources
@@ -116,15 +118,15 @@ class Training:
             raise ConfigurationError("`label` is not given: name the columns, such as label='churned'")
 
 
-def default_backend() -> Backend:
-    """Return the cluster of the active Spark session if there is one, or else two processes on this machine."""
-    if importlib.util.find_spec("pyspark") is not None:
-        from pyspark.sql import SparkSession
+def default_backend(data: Any = None) -> Backend:
+    """Return the cluster of a Spark session, that of `data` or else the active one; without one, processes here."""
+    # What else comes from Spark's modules, such as a column, is refused later.
+    framed = is_spark_frame(data) and hasattr(type(data), "sparkSession")
+    session = data.sparkSession if framed else active_session()
+    if session is not None:
+        from cerebro_spark.backend.spark import SparkBackend
 
-        if SparkSession.getActiveSession() is not None:
-            from cerebro_spark.backend.spark import SparkBackend
-
-            return SparkBackend()
+        return SparkBackend(session)
     from cerebro_spark.backend.local import LocalBackend
 
     return LocalBackend()

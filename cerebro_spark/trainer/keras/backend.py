@@ -44,6 +44,9 @@ class KerasBackend(ABC):
     def forget(self, key: str) -> None:  # noqa: B027 (not every backend keeps arrays)
         """Free the arrays of a partition that are kept between units."""
 
+    def seed_function(self, model: BuiltKerasModel) -> None:  # noqa: B027 (PyTorch's generators hop)
+        """Seed generators that no checkpoint carries, by the state of the trial, before a function of the user."""
+
     def capture_generators(self) -> dict[str, Any]:
         """Return the states of generators that are the backend's own."""
         return {}

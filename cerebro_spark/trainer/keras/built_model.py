@@ -54,6 +54,8 @@ class BuiltKerasModel(BuiltModel):
         for optimizer in optimizers:
             _save_as_plain(optimizer, [rates["weight_decay"] for rates in self._rates if "weight_decay" in rates])
         model._symbolic_build(data_batch=self.pack(sample))
+        # Users' metrics may have kept symbols.
+        model.reset_metrics()
         check_layers(model)
         self.metrics = named_metrics(model)
         fit_labels(model, self.metrics)

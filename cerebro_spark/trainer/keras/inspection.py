@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -15,6 +15,7 @@ from cerebro_spark.trainer.keras.signature import (
     is_foreign,
     is_framework,
     names_set_by_keras,
+    read_adapted,
     read_value,
 )
 from cerebro_spark.trainer.sharing.inspection import (
@@ -30,12 +31,15 @@ from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
 _SETTINGS = (bool, int, float, str, type(None), types.FunctionType)
 # What Keras sets by itself while it trains, and modes that every unit sets.
 _ASIDE = WRAPPERS | {"built", "stop_training", "training", "compiled", "iterations", "supports_jit"}
-_ASIDE |= {"train_function", "test_function", "predict_function"}
+_ASIDE |= {"train_function", "test_function", "predict_function", "stop_evaluating", "stop_predicting"}
+# The attributes that `adapt` replaces.
+_ADAPTED = ("mean", "variance", "bin_boundaries", "lookup_table", "idf_weights_const")
 
 
 def take_keras_snapshot(model: Any, default_seed: Any) -> ObjectSnapshot:
     """Take a snapshot of a compiled and built model."""
-    saved = [*model.variables, *model.optimizer.variables, *model.metrics_variables, default_seed, model.optimizer]
+    metrics = list(_list_metrics(model.metrics))
+    variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables, default_seed]
 
     def roots() -> dict[str, Any]:
         return {
@@ -43,13 +47,28 @@ def take_keras_snapshot(model: Any, default_seed: Any) -> ObjectSnapshot:
             "model": model,
             "optimizer": model.optimizer,
             "loss": model.loss,
+            "metrics": metrics,
         }
 
-    return ObjectSnapshot(roots, lambda: KerasInspector(saved, model))
+    return ObjectSnapshot(roots, lambda: KerasInspector([*variables, model.optimizer, *metrics], model))
+
+
+def _list_metrics(metrics: Iterable[Any]) -> Iterator[Any]:
+    """Yield the metrics of a model, with those inside them."""
+    for metric in metrics:
+        parts = getattr(metric, "metrics", None)
+        if parts is None:
+            yield metric
+        yield from _list_metrics(metric._metrics if parts is None else parts)
 
 
 class KerasInspector(Inspector):
-    """Inspects layers, optimizers, losses and variables, by whether a checkpoint saves them."""
+    """Inspects layers, optimizers, losses, metrics and variables.
+
+    Args:
+        saved: The variables that are saved, the optimizer of which they are, and the metrics that are measured.
+        model: The model of which they are.
+    """
 
     def __init__(self, saved: list[Any] | None = None, model: Any = None) -> None:
         # Kept, so that no other object gets their ids.
@@ -65,9 +84,13 @@ class KerasInspector(Inspector):
         if isinstance(value, keras.layers.Layer):
             return self._inspect_layer(value)
         if isinstance(value, keras.optimizers.Optimizer):
-            return _inspect_settings(value, f"{'the' if id(value) in self._saved else 'another'} {kind}")
+            saved = id(value) in self._saved
+            return _inspect_settings(value, f"the {kind}") if saved else self._inspect_other_optimizer(value)
+        if _is_torch_optimizer(value):
+            return _inspect_torch_optimizer(value)
         if isinstance(value, keras.Metric):
-            return Inspection(f"a {kind}")
+            # A metric that only the user's functions know of is for them to reset.
+            return _inspect_settings(value, f"a {kind}") if id(value) in self._saved else Inspection(f"a {kind}")
         if _is_generator(value):
             return Inspection("a generator", [(".state", value.state)])
         if hasattr(value, "dtype") and hasattr(value, "shape"):
@@ -79,11 +102,43 @@ class KerasInspector(Inspector):
 
     def _inspect_layer(self, layer: Any) -> Inspection:
         children = [(f".{child.name}", child) for child in layer._layers]
+        if isinstance(layer, keras.Model):
+            children.append((".optimizer", getattr(layer, "optimizer", None)))
+        adapted = _read_unsaved_adapted(layer)
+        children.extend((f".{name}", value) for name, value in adapted.items())
         inspection = _inspect_settings(layer, f"a {type(layer).__name__}", children)
         guards = [*inspection.guards, guard_objects(lambda: layer._layers)]
+        if adapted:
+            guards.append(guard_objects(lambda: [getattr(layer, name, None) for name in _ADAPTED]))
         if layer is self._model:
             guards.append(guard_objects(lambda: _compiled_parts(layer)))
         return inspection._replace(guards=guards)
+
+    def _inspect_other_optimizer(self, optimizer: Any) -> Inspection:
+        """Inspect an optimizer that the model was not compiled with, with its variables.
+
+        Moments that are still zero do not count: Keras makes them when the optimizer is built, used or not.
+        """
+        inspection = _inspect_settings(optimizer, f"another {type(optimizer).__name__}")
+
+        def counts(variable: Any) -> bool:
+            value = read_value(variable)
+            used = variable is optimizer.iterations or (value is not None and bool(value.any()))
+            return used and id(variable) not in self._saved
+
+        def read() -> list[Any]:
+            return [variable for variable in optimizer.variables if counts(variable)]
+
+        parts = [(f".variable {n} {v.path}", v) for n, v in enumerate(optimizer.variables) if counts(v)]
+        guards = [*inspection.guards, guard_objects(read)]
+        return inspection._replace(parts=[*inspection.parts, *parts], guards=guards, label="")
+
+
+def _read_unsaved_adapted(layer: Any) -> dict[str, Any]:
+    """Return what `adapt` left in a layer, but for what hops: on PyTorch a Normalization reads views of variables."""
+    if isinstance(layer, keras.layers.Normalization) and keras.backend.backend() == "torch":
+        return {}
+    return read_adapted(layer)
 
 
 def _compiled_parts(model: Any) -> list[Any]:
@@ -95,6 +150,20 @@ def _is_generator(value: Any) -> bool:
     if type(value).__module__.startswith("tensorflow"):
         return hasattr(getattr(value, "state", None), "assign")
     return isinstance(value, keras.random.SeedGenerator)
+
+
+def _is_torch_optimizer(value: Any) -> bool:
+    return hasattr(value, "param_groups") and any(
+        base.__module__.startswith("torch.optim") for base in type(value).__mro__
+    )
+
+
+def _inspect_torch_optimizer(optimizer: Any) -> Inspection:
+    def read() -> list[Any]:
+        return list(optimizer.state.values())
+
+    parts = [(f".state {index}", moments) for index, moments in enumerate(read())]
+    return Inspection(f"another {type(optimizer).__name__}", parts, [guard_objects(read)])
 
 
 def _inspect_settings(thing: Any, fact: str, more: Iterable[tuple[str, Any]] = ()) -> Inspection:
@@ -116,7 +185,7 @@ def _inspect_settings(thing: Any, fact: str, more: Iterable[tuple[str, Any]] = (
 
 
 def _counts(name: str, value: Any, own: frozenset[str]) -> bool:
-    if name in _ASIDE or name.startswith("_self_"):
+    if name in _ASIDE or name.startswith("_self_") or isinstance(value, keras.callbacks.History):
         return False
     if name not in own or name == "_trainable":
         return True

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import keras
 import numpy as np
 
 from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.trainer.keras.signature import names_set_by_keras
 
 Row = tuple[int, ...]
 Measure = Callable[[Any, Any], Any]
@@ -84,7 +85,7 @@ def _goes_by_rows(measure: Measure, label: Any, output: Any) -> bool:
 
 
 def _check_updates(metric: Any) -> Check:
-    """Return the same check for a metric with a state, which is restored afterwards."""
+    """Return the same check for a metric with a state, which is put back afterwards."""
     update = metric.update_state
 
     def result(batches: Iterable[tuple[Any, Any]]) -> Any:
@@ -94,14 +95,32 @@ def _check_updates(metric: Any) -> Check:
         return _array(metric.result())
 
     def goes_by_rows(label: Any, output: Any) -> bool:
-        kept = [np.asarray(variable.numpy()) for variable in metric.variables]
-        try:
+        with _put_back(metric):
             return _is_close(result([(label, output)]), result(_rows(label, output)))
-        finally:
-            for variable, value in zip(metric.variables, kept, strict=True):
-                variable.assign(value)
 
     return goes_by_rows
+
+
+@contextmanager
+def _put_back(metric: Any) -> Iterator[None]:
+    """Put variables and attributes of a metric back after a block, and the items of lists, dicts and sets of a user."""
+    variables = [(variable, np.array(variable.numpy())) for variable in metric.variables]
+    attributes = dict(vars(metric))
+    users = [value for name, value in attributes.items() if name not in names_set_by_keras(metric)]
+    items = [(value, value.copy()) for value in users if isinstance(value, list | dict | set)]
+    with ExitStack() as stack:
+        for part in metric._metrics:
+            stack.enter_context(_put_back(part))
+        try:
+            yield
+        finally:
+            for variable, value in variables:
+                variable.assign(value)
+            vars(metric).clear()
+            vars(metric).update(attributes)
+            for container, kept in items:
+                container.clear()
+                container.extend(kept) if isinstance(container, list) else container.update(kept)
 
 
 def _rows(label: Any, output: Any) -> list[tuple[Any, Any]]:

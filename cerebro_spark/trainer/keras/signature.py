@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras.src.layers.preprocessing.index_lookup import IndexLookup
 
 from cerebro_spark.trainer.sharing.signature import Instead, class_token, compute_signature, unlike_everything
 
@@ -65,14 +66,28 @@ def attributes(thing: Any) -> dict[str, Any]:
     """Return what a part of a model has beyond its configuration.
 
     Of the attributes that Keras' own code sets only those count that hold code or objects of others (activations,
-    regularizers: a configuration has only their names). Attributes that other code sets all count.
+    regularizers: a configuration has only their names), and what `adapt` left. Attributes that other code sets all
+    count.
     """
     own = names_set_by_keras(thing)
-    return {
+    counted = {
         name: value
         for name, value in vars(thing).items()
         if name not in WRAPPERS and (is_foreign(value) if name in own or name.startswith("_self_") else True)
     }
+    return {**counted, **{f"adapted {name}": value for name, value in read_adapted(thing).items()}}
+
+
+def read_adapted(thing: Any) -> dict[str, Any]:
+    """Return what `adapt` left in a preprocessing layer: no configuration has it, and no variable that `call` reads."""
+    if isinstance(thing, keras.layers.Normalization):
+        return {name: read_value(getattr(thing, name, None)) for name in ("mean", "variance")}
+    if isinstance(thing, keras.layers.Discretization):
+        return {"bin_boundaries": thing.bin_boundaries}
+    if isinstance(thing, IndexLookup):
+        weights = getattr(thing, "idf_weights_const", None)
+        return {"vocabulary": list(thing.get_vocabulary()), "idf_weights": read_value(weights)}
+    return {}
 
 
 def framework_bases(value: Any) -> tuple[type, ...]:
@@ -130,7 +145,9 @@ def is_foreign(value: Any) -> bool:
 
 
 def read_value(value: Any) -> np.ndarray[Any, Any] | None:
-    """Return the value of a variable or tensor; None for a symbol of a graph, which has none."""
+    """Return the value of a variable or tensor; None for a symbol of a graph, which has none, and for None."""
+    if value is None:
+        return None
     try:
         return np.asarray(keras.ops.convert_to_numpy(value))
     except _UNSUPPORTED:

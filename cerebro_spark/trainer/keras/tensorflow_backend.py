@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.trainer.checkpoints.randomness import derive_seed
 from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
 from cerebro_spark.trainer.keras.backend import KerasBackend, Pass
 from cerebro_spark.trainer.keras.built_model import BuiltKerasModel
@@ -37,6 +38,11 @@ class TensorFlowBackend(KerasBackend):
         for batch in feed:
             tensors = {name: tf.convert_to_tensor(batch[name]) for name in self._columns.names}
             self._find_graph(model, f"{kind} batch", tensors)(tensors)
+
+    def seed_function(self, model: BuiltKerasModel) -> None:
+        # `fit` shuffles by TensorFlow's own seed, which the last trial that was built has set.
+        steps = int(model.model.optimizer.iterations.numpy())
+        tf.random.set_seed(derive_seed(*model.default_seed.numpy().tolist(), steps))
 
     def forget(self, key: str) -> None:
         self._kept.pop(key, None)

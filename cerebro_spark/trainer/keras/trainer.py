@@ -26,6 +26,7 @@ from cerebro_spark.trainer.keras.built_model import (
 from cerebro_spark.trainer.keras.inspection import KerasInspector, take_keras_snapshot
 from cerebro_spark.trainer.keras.metrics import finish_metrics, read_metrics, start_metrics
 from cerebro_spark.trainer.keras.signature import compute_model_signature
+from cerebro_spark.trainer.sharing.hooks import own_params
 from cerebro_spark.trainer.sharing.inspection import Inspector
 from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
 from cerebro_spark.types import Metrics
@@ -56,8 +57,8 @@ class KerasTrainer(KerasBundling):
 
     framework = f"keras-{BACKEND}"
     _remedy = (
-        "is no variable of the model: use `self.add_weight(..., trainable=False)`, so that it hops with the checkpoint,"
-        " set it in model_fn, or undo it before the unit ends"
+        "is no variable of the model: use `self.add_weight(..., trainable=False)`, so that it hops with the checkpoint"
+        " (of optimizers only the compiled one does), set it in model_fn, or undo it before the unit ends"
     )
 
     def __init__(self, hooks: Hooks, columns: Columns, *, seed: int = 0, resources: Resources | None = None) -> None:
@@ -81,7 +82,7 @@ class KerasTrainer(KerasBundling):
         policy = None if self.resources.precision is None else f"mixed_{self.resources.precision}"
         with fresh_build(policy):
             keras.utils.set_random_seed(seed)
-            model = check_model(self.hooks.model_fn(params))
+            model = check_model(self.hooks.model_fn(own_params(params)))
             built = BuiltKerasModel(model, self.columns, self._sample(params))
             built.default_seed.assign(np.array([0, seed], dtype="uint32"))
             return built
@@ -96,6 +97,10 @@ class KerasTrainer(KerasBundling):
         return KerasInspector()
 
     # The steps of a unit
+
+    def _begin_unit(self, model: BuiltKerasModel, training: bool) -> None:
+        if (self.hooks.train_fn if training else self.hooks.eval_fn) is not None:
+            self._backend.seed_function(model)
 
     def _train(self, model: BuiltKerasModel, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:
         return self._run(model, "train", feed, carried)

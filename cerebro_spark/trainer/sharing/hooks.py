@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,9 @@ from typing import Any
 import cloudpickle
 
 from cerebro_spark.trainer.feed import Batch
+from cerebro_spark.trainer.sharing.generators import find_generators
 from cerebro_spark.trainer.sharing.inspection import Inspector
+from cerebro_spark.trainer.sharing.restoring import Restore, keep_state
 from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot, StateChange
 from cerebro_spark.user_modules import UserModules, collect_modules
 
@@ -59,6 +62,17 @@ def _receive_hooks(modules: UserModules, model_fn: Any, input_fn: Any, train_fn:
     return Hooks(model_fn, input_fn, train_fn, eval_fn, modules)
 
 
+def own_params(params: Params) -> dict[str, Any]:
+    """Return the params as one of the functions gets them: a deep copy, so that what it changes there reaches nobody.
+
+    >>> params = {"lr": 0.1, "units": [3]}
+    >>> own_params(params)["units"].append(4)
+    >>> params
+    {'lr': 0.1, 'units': [3]}
+    """
+    return copy.deepcopy(dict(params))
+
+
 class WatchedHooks:
     """Hooks with a snapshot of what they refer to: closures, attributes, globals.
 
@@ -71,7 +85,13 @@ class WatchedHooks:
         self._inspector = inspector
         self._pickled = _pickle(hooks)
         self._snapshot = self._take_snapshot(hooks)
+        self._generators = _keep_generators(hooks)
         self.hooks = hooks
+
+    def restore_generators(self) -> None:
+        """Put back the generators that `model_fn` has of its own: the next model begins as the first one did."""
+        for restore in self._generators:
+            restore()
 
     def find_change(self) -> StateChange | None:
         """Return the first change that a unit has made to what the functions refer to, or None."""
@@ -84,12 +104,17 @@ class WatchedHooks:
         fresh: Hooks = cloudpickle.loads(self._pickled)
         snapshot = self._take_snapshot(fresh)
         if self._snapshot.find_difference(snapshot) is None:
-            self.hooks, self._snapshot = fresh, snapshot
+            self.hooks, self._snapshot, self._generators = fresh, snapshot, _keep_generators(fresh)
 
     def _take_snapshot(self, hooks: Hooks) -> ObjectSnapshot:
         own = {"input_fn": hooks.input_fn, "train_fn": hooks.train_fn, "eval_fn": hooks.eval_fn}
         given = {name: function for name, function in own.items() if function}
         return ObjectSnapshot(lambda: given, self._inspector, growing=True)
+
+
+def _keep_generators(hooks: Hooks) -> list[Restore]:
+    found = find_generators(hooks.model_fn)
+    return [restore for generator in found for restore in keep_state(generator, has_values=False)]
 
 
 def _pickle(hooks: Hooks) -> bytes | None:

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import types
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from operator import is_
-from random import Random
+from random import Random, SystemRandom
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import xxhash
 
 from cerebro_spark.trainer.sharing.user_code import (
+    CACHED,
     class_data,
     function_parts,
+    functions_of,
     is_opaque,
     is_settled,
     is_users,
-    method_globals,
+    method_parts,
+    named_in,
+    read_cell,
+    references,
 )
 
 Guard = Callable[[], bool]
@@ -33,6 +39,7 @@ ABSENT = object()
 """What a guard finds in place of an attribute or global that is gone."""
 
 _MAX_SHOWN = 8
+_MAX_SHA256 = 1 << 16
 _CODE = (types.ModuleType, types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodWrapperType)
 
 
@@ -61,8 +68,7 @@ class Inspector(Protocol):
 def inspect_value(value: Any) -> Inspection:
     """Inspect anything that needs no framework: containers, arrays, generators, functions, objects."""
     if isinstance(value, Mapping) and isinstance(value, dict | types.MappingProxyType):
-        parts = [(f"[{_key(key)}]", item) for key, item in value.items()]
-        return Inspection("a dict", parts, [guard_items(value)])
+        return Inspection("a dict", _name_items(value), [guard_items(value)])
     if isinstance(value, list | tuple | deque):
         parts = [(f"[{index}]", item) for index, item in enumerate(value)]
         return Inspection(f"a {type(value).__name__}", parts, [guard_objects(lambda: value)])
@@ -104,6 +110,42 @@ def guard_objects(read: Callable[[], Collection[Any]]) -> Guard:
     return same
 
 
+def guard_functions(functions: Sequence[types.FunctionType]) -> Guard:
+    """Return a guard of functions: they refer to the very same objects, and to no more.
+
+    It is called after every unit: the places to look at are found only once.
+    """
+    found = {(id(r.holder), r.key): (r.holder, r.key) for function in functions for r in references(function)}
+    places = [(holder, key, holder[key]) for holder, key in found.values()]
+    held = [(cell, read_cell(cell)) for function in functions for cell in function.__closure__ or ()]
+    settings = [(function, function.__defaults__, vars(function), len(vars(function))) for function in functions]
+    missing = _missing_globals(functions)
+    items = [own for function in functions for own in (vars(function), function.__kwdefaults__) if own]
+    guards = [guard_items(own) for own in items]
+
+    def same() -> bool:
+        return (
+            all(holder.get(key, ABSENT) is then for holder, key, then in places)
+            and all(read_cell(cell) is then for cell, then in held)
+            and all(f.__defaults__ is defaults and len(own) == size for f, defaults, own, size in settings)
+            and all(known.keys().isdisjoint(names) for known, names in missing)
+            and all(guard() for guard in guards)
+        )
+
+    return same
+
+
+def _missing_globals(functions: Sequence[types.FunctionType]) -> list[tuple[dict[str, Any], set[str]]]:
+    """Return the names in functions that are no globals yet, with the globals that they may appear in."""
+    missing: dict[int, tuple[dict[str, Any], set[str]]] = {}
+    for function in functions:
+        known = function.__globals__
+        if is_users(known.get("__name__")):
+            _, names = missing.setdefault(id(known), (known, set()))
+            names.update(name for name in named_in(function.__code__) if name not in known)
+    return list(missing.values())
+
+
 def describe_array(array: np.ndarray[Any, Any], kind: str = "array") -> str:
     """Describe an array: a small one by its values, a large one by a digest.
 
@@ -115,11 +157,15 @@ def describe_array(array: np.ndarray[Any, Any], kind: str = "array") -> str:
     if array.size <= _MAX_SHOWN:
         return f"{kind}({array.tolist()})"
     contents: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    digest = hashlib.sha256(contents).hexdigest()[:8]
+    # A large one is read after every unit, as fast as memory allows.
+    hashed = hashlib.sha256(contents) if contents.nbytes <= _MAX_SHA256 else xxhash.xxh3_128(contents)
+    digest = hashed.hexdigest()[:8]
     return f"{kind} of {array.dtype} {list(array.shape)} with digest {digest}"
 
 
 def _describe_generator(generator: Any) -> str:
+    if isinstance(generator, SystemRandom):
+        return "the system's generator"
     if isinstance(generator, Random):
         state: Any = generator.getstate()
     elif isinstance(generator, np.random.RandomState):
@@ -134,8 +180,10 @@ def _inspect_callable(value: Any) -> Inspection | None:
     if isinstance(value, types.FunctionType):
         if not is_users(value.__module__):
             return Inspection(f"function {value.__qualname__}")
-        guard = guard_objects(lambda: [part for _, part in function_parts(value)])
+        guard = guard_functions([value])
         return Inspection(f"function {value.__qualname__}", function_parts(value), [guard], value.__name__)
+    if isinstance(value, CACHED):
+        return Inspection("a function with a cache", [(".__wrapped__", value.__wrapped__)])
     if isinstance(value, types.MethodType):
         return Inspection(f"method {value.__func__.__qualname__}", [(".__self__", value.__self__)])
     if isinstance(value, partial):
@@ -147,12 +195,11 @@ def _inspect_class(kind: type) -> Inspection:
     fact = f"class {kind.__qualname__}"
     if not is_users(kind.__module__):
         return Inspection(fact)
-    used = method_globals(kind)
     parts = [(f".{name}", value) for name, value in class_data(kind).items()]
-    parts += [(f".{method.__name__}.<global>.{name}", value) for name, method, value in used]
+    parts += method_parts(kind)
     parts += [(f".__bases__[{index}]", base) for index, base in enumerate(kind.__bases__)]
-    guard = guard_objects(lambda: [method.__globals__.get(name, ABSENT) for name, method, _ in used])
-    return Inspection(fact, parts, [guard_items(vars(kind)), guard], kind.__name__)
+    functions = [function for _, function in functions_of(kind)]
+    return Inspection(fact, parts, [guard_items(vars(kind)), guard_functions(functions)], kind.__name__)
 
 
 def _inspect_object(value: Any) -> Inspection:
@@ -175,5 +222,19 @@ def _slots(base: type) -> list[str]:
     return [name for name in ([slots] if isinstance(slots, str) else slots) if name not in ("__dict__", "__weakref__")]
 
 
+def _name_items(mapping: Mapping[Any, Any]) -> list[tuple[str, Any]]:
+    """Return the items of a dict by names of their own: keys that are described alike are numbered."""
+    parts, alike = [], Counter[str]()
+    for key, item in mapping.items():
+        text = _key(key)
+        alike[text] += 1
+        parts.append((f"[{text}]" if alike[text] == 1 else f"[{text} {alike[text]}]", item))
+    return parts
+
+
 def _key(key: Any) -> str:
-    return repr(key) if isinstance(key, PLAIN) else f"a {type(key).__name__}"
+    if isinstance(key, tuple):
+        return f"({', '.join(map(_key, key))})"
+    if isinstance(key, PLAIN) or type(key).__name__ in ("device", "dtype"):
+        return repr(key)
+    return f"a {type(key).__name__}"

@@ -1,13 +1,24 @@
-"""Snapshots of all objects that can be reached and that no checkpoint saves. It changes nothing but users' classes."""
+"""Snapshots of all objects that can be reached and that no checkpoint saves. Only `restore` changes anything."""
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from cerebro_spark.trainer.sharing.inspection import PLAIN, Guard, Inspection, Inspector, inspect_value
-from cerebro_spark.trainer.sharing.user_code import class_data, is_users, method_globals
+from cerebro_spark.trainer.sharing.inspection import (
+    PLAIN,
+    Guard,
+    Inspection,
+    Inspector,
+    guard_items,
+    guard_objects,
+    inspect_value,
+)
+from cerebro_spark.trainer.sharing.restoring import Restore, keep_state
+from cerebro_spark.trainer.sharing.tables import Table, is_large, is_table
+
+GLOBAL = ".<global>."
+"""What the path of a global has in front of its name."""
 
 _ABSENT = "(nothing)"
 _MAX_DEPTH = 100
@@ -42,7 +53,8 @@ class ObjectSnapshot:
         roots: Returns the objects to start from, by name.
         inspector: Returns the framework's inspector; called for every traversal.
         normalize: Called before every comparison, to reset what may change and means nothing.
-        growing: Whether lists and dicts may get more items: a log, or a cache.
+        growing: Whether lists and dicts may get more items: a log, or a cache. Such a snapshot cannot be restored.
+            Without it, dicts that are globals of functions and methods may: tables that are filled as they are needed.
 
     >>> class Anneal:
     ...     def __init__(self):
@@ -75,7 +87,7 @@ class ObjectSnapshot:
         self.normalize()
         if all(guard() for guard in self._taken.guards):
             return None
-        now = self._traverse()
+        now = self._traverse(self._taken)
         change = _find_difference(self._taken, now, self._growing)
         if change is None:
             self._taken = now
@@ -85,39 +97,40 @@ class ObjectSnapshot:
         """Return the first object that is different in another snapshot, or None."""
         return _find_difference(self._taken, other._taken, self._growing)
 
-    def restore_classes(self) -> None:
-        """Put back the data of users' classes, and the global numbers of their methods: all trials share them."""
-        for kind, data in self._taken.classes:
-            for name in class_data(kind).keys() - data.keys():
-                delattr(kind, name)
-            for name, (value, items) in data.items():
-                if vars(kind).get(name) is not value:
-                    setattr(kind, name, value)
-                if items is not None:
-                    _refill(value, items)
-        for name, method, value in self._taken.globals:
-            method.__globals__[name] = value
+    def restore(self) -> None:
+        """Put back all that trials may share: users' classes, what functions and methods refer to, and its contents."""
+        for restore in self._taken.restores:
+            restore()
 
-    def _traverse(self) -> _Traversal:
-        traversal = _Traversal(self._inspector())
+    def _traverse(self, before: _Traversal | None = None) -> _Traversal:
+        traversal = _Traversal(self._inspector(), not self._growing, before)
         for name, root in self._roots().items():
             traversal.visit(name, name, root, 0)
         return traversal
 
 
 class _Traversal:
-    """One traversal of all objects, depth first."""
+    """One traversal of all objects, depth first.
 
-    def __init__(self, inspector: Inspector) -> None:
+    Args:
+        inspector: Inspects the objects of a framework.
+        restorable: Whether to keep what is needed to put them back.
+        before: The traversal that this one is going to be compared with. Tables are the same ones in both.
+    """
+
+    def __init__(self, inspector: Inspector, restorable: bool, before: _Traversal | None) -> None:
         self._inspector = inspector
+        self._restorable = restorable
+        self._facts_before = {} if before is None else before.facts
         self._paths: dict[int, str] = {}
         # As long as they are kept, no other object has their ids.
         self._kept: list[Any] = []
         self.facts: dict[str, Any] = {}
         self.labels: dict[str, str] = {}
         self.guards: list[Guard] = []
-        self.globals: list[tuple[str, types.FunctionType, Any]] = []
-        self.classes: list[tuple[type, dict[str, tuple[Any, Any]]]] = []
+        self.restores: list[Restore] = []
+        # The paths of the items of global dicts: those may get more items.
+        self.table_items: set[str] = set()
 
     def visit(self, path: str, label: str, value: Any, depth: int) -> None:
         self.labels[path] = label
@@ -128,11 +141,20 @@ class _Traversal:
         elif depth < _MAX_DEPTH:
             self._paths[id(value)] = path
             self._kept.append(value)
-            self._enter(path, label, self._inspector(value) or inspect_value(value), depth)
-            if isinstance(value, type) and is_users(value.__module__):
-                data = class_data(value).items()
-                self.globals.extend(method_globals(value))
-                self.classes.append((value, {name: (part, _copy_items(part)) for name, part in data}))
+            inspection = self._inspect_table(path, value) or self._inspector(value) or inspect_value(value)
+            if self._restorable:
+                self.restores.extend(keep_state(value, has_values=bool(inspection.guards)))
+            if isinstance(value, dict) and GLOBAL in path:
+                self.table_items.update(path + name for name, _ in inspection.parts)
+            self._enter(path, label, inspection, depth)
+
+    def _inspect_table(self, path: str, value: Any) -> Inspection | None:
+        """Inspect a large container of plain values, or one that was large when it was first seen, as a whole."""
+        was = self._facts_before.get(path)
+        if not (is_large(value) if was is None else isinstance(was, Table)) or not is_table(value):
+            return None
+        guard = guard_items(value) if isinstance(value, dict) else guard_objects(lambda: value)
+        return Inspection(Table(value), (), [guard])
 
     def _enter(self, path: str, label: str, inspection: Inspection, depth: int) -> None:
         self.facts[path] = inspection.fact
@@ -146,17 +168,22 @@ def _find_difference(before: _Traversal, after: _Traversal, growing: bool) -> St
     grown: tuple[str, ...] = ()
     for path in {**after.facts, **before.facts}:
         was, now = before.facts.get(path, _ABSENT), after.facts.get(path, _ABSENT)
-        if was is _ABSENT and growing and (path.endswith("]") or path.startswith(grown)):
+        may_grow = (growing and path.endswith("]")) or path in after.table_items
+        if was is _ABSENT and (may_grow or path.startswith(grown)):
             grown = (*grown, path)
+        elif isinstance(was, Table) and isinstance(now, Table) and (growing or _is_global_dict(path, now)):
+            if not now.extends(was):
+                return _describe_change(before, after, path)
         elif was != now:
-            return StateChange(after.labels.get(path) or before.labels[path], path, was, now)
+            return _describe_change(before, after, path)
     return None
 
 
-def _copy_items(value: Any) -> Any:
-    return value.copy() if isinstance(value, list | dict | set) else None
+def _is_global_dict(path: str, table: Table) -> bool:
+    return table.is_dict and GLOBAL in path
 
 
-def _refill(container: Any, items: Any) -> None:
-    container.clear()
-    container.extend(items) if isinstance(container, list) else container.update(items)
+def _describe_change(before: _Traversal, after: _Traversal, path: str) -> StateChange:
+    was, now = before.facts.get(path, _ABSENT), after.facts.get(path, _ABSENT)
+    inside = was.describe_change(now) if isinstance(was, Table) else ""
+    return StateChange((after.labels.get(path) or before.labels[path]) + inside, path + inside, was, now)

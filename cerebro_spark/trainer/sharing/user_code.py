@@ -8,17 +8,27 @@ import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 # Objects of these libraries change by themselves, without an effect on a model.
 _OPAQUE_LIBRARIES = {"tqdm", "wandb", "mlflow", "tensorboard", "tensorboardX", "tensorflow", "torch", "keras", "numpy"}
+_OPAQUE_LIBRARIES |= {"loguru", "structlog", "absl", "rich", "numba", "triton"}
 # A model of `transformers` finds out from the dtype of its first labels what kind of problem it has.
 _SETTLED = {"transformers": {"problem_type"}}
 _NUMBERS = (int, float, complex, type(None))
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+# Methods that make objects.
+_MAKERS = {"__init__", "__new__", "__init_subclass__", "__class_getitem__"}
 _PACKAGE_FOLDERS = {"site-packages", "dist-packages"}
+
+
+CACHED: Any = functools._lru_cache_wrapper
+"""The type of functions with `functools.cache` or `lru_cache`. What is in the cache only saves time."""
+
+UNSET = object()
+"""What is read of a variable or global that has no value."""
 
 
 def is_users(module: str | None) -> bool:
@@ -71,14 +81,37 @@ def class_data(kind: type) -> dict[str, Any]:
     }
 
 
-def method_globals(kind: type) -> list[tuple[str, types.FunctionType, Any]]:
-    """Return the global numbers and generators that the methods of a class use, as (name, method, value).
+class Reference(NamedTuple):
+    """A global that a function names, or that of a user's module.
 
-    Other globals are left out: libraries, functions, and constants.
+    Attributes:
+        name: What it is called there, such as "RATE" or "settings.RATE".
+        holder: The globals that it is in.
+        key: Its name in them.
     """
-    methods = [method for method in vars(kind).values() if isinstance(method, types.FunctionType)]
-    named = [(name, method, value) for method in methods for name, value in _globals(method) if "." not in name]
-    return [found for found in named if isinstance(found[2], (*_NUMBERS, *_GENERATORS))]
+
+    name: str
+    holder: dict[str, Any]
+    key: str
+
+
+def functions_of(kind: type) -> list[tuple[str, types.FunctionType]]:
+    """Return the user's functions in a class, by name: methods of any sort, properties, and what is behind caches."""
+    found = [(name, function) for name, member in vars(kind).items() for function in _functions_in(member)]
+    return [(name, function) for name, function in found if is_users(function.__module__)]
+
+
+def method_parts(kind: type) -> list[tuple[str, Any]]:
+    """Return what the methods of a class refer to. Of methods that only make an object, which no unit does, only the
+    numbers and generators: the others are often large, such as the first weights.
+    """
+    parts = []
+    for name, function in functions_of(kind):
+        for inner, value in function_parts(function):
+            if inner == ".__class__" or (name in _MAKERS and not isinstance(value, (*_NUMBERS, *_GENERATORS))):
+                continue
+            parts.append((f".{name}{inner}", value))
+    return parts
 
 
 def function_parts(function: types.FunctionType) -> list[tuple[str, Any]]:
@@ -87,29 +120,56 @@ def function_parts(function: types.FunctionType) -> list[tuple[str, Any]]:
     parts += [(f".<default {index}>", value) for index, value in enumerate(function.__defaults__ or ())]
     parts += [(f".<default {name}>", value) for name, value in (function.__kwdefaults__ or {}).items()]
     parts += [(f".{name}", value) for name, value in vars(function).items()]
-    parts += [(f".<global>.{name}", value) for name, value in _globals(function)]
+    parts += [(f".<global>.{each.name}", each.holder[each.key]) for each in references(function)]
     return parts
 
 
 def cells(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield the variables that a function closes over, as (name, value). Those without a value yet are left out."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            yield name, cell.cell_contents
-        except ValueError:
-            continue
-
-
-def _globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    names, known = _names(function.__code__), function.__globals__
-    for name, value in [(name, known[name]) for name in names if name in known]:
-        if not isinstance(value, types.ModuleType):
+        value = read_cell(cell)
+        if value is not UNSET:
             yield name, value
-        elif is_users(value.__name__):
-            yield from ((f"{name}.{part}", vars(value)[part]) for part in names if part in vars(value))
+
+
+def read_cell(cell: types.CellType) -> Any:
+    """Return the value of a variable of a closure; UNSET if it has none."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return UNSET
+
+
+def references(function: types.FunctionType) -> Iterator[Reference]:
+    """Yield the globals that a function names; none of a library's function, such as a decorator's around a user's."""
+    names, known = named_in(function.__code__), function.__globals__
+    if not is_users(known.get("__name__")):
+        return
+    for name in names:
+        value = known.get(name, UNSET)
+        if isinstance(value, types.ModuleType):
+            if is_users(value.__name__):
+                own = vars(value)
+                yield from (Reference(f"{name}.{part}", own, part) for part in names if part in own)
+        elif value is not UNSET:
+            yield Reference(name, known, name)
+
+
+def _functions_in(member: Any) -> list[types.FunctionType]:
+    """Return the functions that an attribute of a class stands for."""
+    if isinstance(member, types.FunctionType):
+        return [member]
+    if isinstance(member, property):
+        return [each for part in (member.fget, member.fset, member.fdel) for each in _functions_in(part)]
+    if isinstance(member, staticmethod | classmethod):
+        return _functions_in(member.__func__)
+    if isinstance(member, functools.cached_property | functools.partialmethod):
+        return _functions_in(member.func)
+    return _functions_in(member.__wrapped__) if isinstance(member, CACHED) else []
 
 
 @functools.lru_cache(maxsize=1000)
-def _names(code: types.CodeType) -> tuple[str, ...]:
-    inner = [name for constant in code.co_consts if isinstance(constant, types.CodeType) for name in _names(constant)]
+def named_in(code: types.CodeType) -> tuple[str, ...]:
+    """Return the names of globals and attributes in code, and in the functions inside."""
+    inner = [name for constant in code.co_consts if isinstance(constant, types.CodeType) for name in named_in(constant)]
     return tuple(dict.fromkeys([*code.co_names, *inner]))

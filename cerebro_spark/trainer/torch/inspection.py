@@ -8,6 +8,7 @@ from operator import is_, itemgetter
 from typing import Any
 
 import torch
+from torch.amp.grad_scaler import GradScaler
 from torch.optim.lr_scheduler import LRScheduler
 
 from cerebro_spark.trainer.sharing.inspection import (
@@ -35,6 +36,8 @@ _ASIDE = {*_HELD, *_HOOKS, "training", "_is_full_backward_hook", "_compiled_call
 _ASIDE |= {"_output_capturing_hooks_installed"}
 _SCHEDULER_ASIDE = {"optimizer", "_step_count", "_last_lr", "_get_lr_called_within_step", "_is_initial", "verbose"}
 _SCHEDULER_ASIDE |= {"_schedulers"}
+# What a change of a scaler of one's own is called: the way out is the one that a checkpoint has.
+_SCALER = "GradScaler (Resources(precision='float16') has one that hops)"
 _VALUES = (torch.dtype, torch.device, torch.Size, torch.memory_format, torch.layout)
 
 
@@ -100,6 +103,8 @@ class TorchInspector(Inspector):
             return _inspect_schedule(value)
         if isinstance(value, LRScheduler):
             return Inspection(f"a {type(value).__name__}", _attributes(vars(value)), [guard_items(vars(value))])
+        if isinstance(value, GradScaler):
+            return _inspect_scaler(value)
         if isinstance(value, torch.Generator):
             return inspect_leaf(lambda: f"a generator in state {describe_array(value.get_state().numpy())[-8:]}")
         return Inspection(repr(value)) if isinstance(value, _VALUES) else None
@@ -250,6 +255,12 @@ def _guard_parts(list_parts: Callable[[], Sequence[tuple[object, Any]]]) -> Guar
         return len(now) == len(then) and all(part is old and name == before for (name, part), (before, old) in pairs)
 
     return same
+
+
+def _inspect_scaler(scaler: GradScaler) -> Inspection:
+    """Inspect the numbers of a scaler; one that is not enabled has none."""
+    then = scaler.state_dict()
+    return Inspection("a GradScaler", _attributes(then), [lambda: scaler.state_dict() == then], _SCALER)
 
 
 def _inspect_schedule(scheduler: Any) -> Inspection:

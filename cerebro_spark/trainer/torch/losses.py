@@ -13,11 +13,14 @@ from torch.nn import CrossEntropyLoss, MultiLabelMarginLoss, MultiMarginLoss, NL
 from torch.nn.modules import loss as torch_losses
 
 from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.trainer.torch.row_pairing import check_pairing
 from cerebro_spark.trainer.torch.shapes import call_watched, check_same_shape, like_output, row_count, same_but_for_ones
 
-Kind = Literal["class numbers", "class lists", "values"]
+Kind = Literal["class numbers", "class lists", "values", "stored"]
 
 _CLASS_NUMBERS = (CrossEntropyLoss, NLLLoss, MultiMarginLoss)
+# What they say of a loss is its reduction, not what it computes.
+_BASES = (torch_losses._Loss, torch_losses._WeightedLoss)
 _NAMES: dict[Kind, str] = {
     "class numbers": "cross_entropy nll_loss multi_margin_loss",
     "class lists": "multilabel_margin_loss",
@@ -37,7 +40,7 @@ class KnownLoss:
     """What is known of a loss.
 
     Attributes:
-        kind: The labels that it needs.
+        kind: The labels that it needs; "stored" if that is not known.
         setting: `setting(name, default)` returns its present reduction, weight or ignore_index. The weight of a module
             moves to the device only later.
         own: Whether all its code is PyTorch's.
@@ -51,7 +54,7 @@ class KnownLoss:
 
     def fit(self, output: Any, label: Any) -> Any:
         """Return a stored label as the loss needs it: class numbers as int64, others like the output."""
-        if not isinstance(output, torch.Tensor) or not isinstance(label, torch.Tensor):
+        if self.kind == "stored" or not isinstance(output, torch.Tensor) or not isinstance(label, torch.Tensor):
             return label
         if self.kind == "class numbers":
             return _class_numbers(output, label)
@@ -82,11 +85,8 @@ def recognize_loss(loss: Any) -> KnownLoss | None:
     """Return what is known of a loss of PyTorch: a module, a function, or a `functools.partial` of these; else None."""
     if isinstance(loss, torch_losses._Loss):
         forward = type(loss).forward
-        kind: Kind = "class numbers" if isinstance(loss, _CLASS_NUMBERS) else "values"
-        if isinstance(loss, MultiLabelMarginLoss):
-            kind = "class lists"
         own = forward.__module__ == torch_losses.__name__
-        return KnownLoss(kind, partial(getattr, loss), own, forward in _BY_CLASS)
+        return KnownLoss(_module_kind(loss), partial(getattr, loss), own, forward in _BY_CLASS)
     settings: Mapping[str, Any] = {}
     if isinstance(loss, partial) and not loss.args:
         loss, settings = loss.func, loss.keywords
@@ -124,10 +124,14 @@ class CheckedFunction:
             if known.kind != "class numbers":
                 check_same_shape(self._what, output, label)
         elif not self._watched:
-            value = call_watched(self._what, self._function, output, label)
+            value = call_watched(self._what, self._function, output, label, self._check_left)
             self._watched = row_count(label) > 1  # a single row cannot show what stretches rows over rows
             return value, label
         return self._function(output, label), label
+
+    def _check_left(self, output: Any, label: Any) -> None:
+        """Check a function that uses more than PyTorch."""
+        check_pairing(self._what, self._function, output, label)
 
 
 class BatchLoss(CheckedFunction):
@@ -139,13 +143,31 @@ class BatchLoss(CheckedFunction):
     def __call__(self, output: Any, label: Any) -> torch.Tensor:
         value, fitted = self.compute(output, label)
         checked = _check_value(value, output, fitted, row_count(label))
-        if self._known is None and checked.ndim == 0:
+        if checked.ndim == 0 and self._divides_unseen():
             _warn_once(getattr(self._function, "__qualname__", type(self._function).__qualname__))
         return checked
 
     def weigh(self, output: Any, label: Any, rows: int) -> Any:
         """Return how much the loss of a batch counts; None if it is a sum over its rows."""
         return rows if self._known is None else self._known.weigh(output, label, rows)
+
+    def _check_left(self, output: Any, label: Any) -> None:
+        """Nothing is compared outside PyTorch: a loss from there would have no gradients."""
+
+    def _divides_unseen(self) -> bool:
+        """Whether code of the user's divides the loss of a batch, by a number that nobody else knows."""
+        known = self._known
+        return known is None or (not known.own and known.setting("reduction", "mean") != "sum")
+
+
+def _module_kind(loss: torch_losses._Loss) -> Kind:
+    """Return the labels that a module needs, by the nearest class of PyTorch that it is made from."""
+    nearest = next(kind for kind in type(loss).__mro__ if kind.__module__ == torch_losses.__name__)
+    if nearest in _BASES:
+        return "stored"
+    if isinstance(loss, MultiLabelMarginLoss):
+        return "class lists"
+    return "class numbers" if isinstance(loss, _CLASS_NUMBERS) else "values"
 
 
 def _class_numbers(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:

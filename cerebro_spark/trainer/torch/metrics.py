@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from cerebro_spark.trainer.torch.metric_states import (
     set_state,
 )
 from cerebro_spark.trainer.torch.model_checks import is_metric_object
+from cerebro_spark.trainer.torch.row_pairing import check_pairing, compute_anew
 from cerebro_spark.trainer.torch.shapes import call_watched, like_output, row_count
 from cerebro_spark.types import Metrics
 
@@ -150,7 +152,9 @@ class MetricCollector:
         elif self._watched:
             metric.update(output, label)
         else:
-            call_watched(f"metric {name!r}", metric.update, output, label)
+            what = f"metric {name!r}"
+            check_left = partial(check_pairing, what, partial(compute_anew, metric))
+            call_watched(what, metric.update, output, label, check_left)
         check_hidden(name, before, metric)
 
     def _flush(self) -> None:

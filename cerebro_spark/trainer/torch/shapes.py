@@ -25,6 +25,8 @@ _NAMES = """
     binary_cross_entropy_with_logits cosine_similarity pairwise_distance dist
 """
 _ELEMENTWISE = frozenset(_NAMES.split())
+# Functions that give the values of a tensor to Python or NumPy, where nobody sees what becomes of them.
+_LEAVING = frozenset(["numpy", "__array__", "tolist", "__dlpack__"])
 
 
 def same_but_for_ones(one: torch.Size, other: torch.Size) -> bool:
@@ -57,21 +59,39 @@ def row_count(label: Any) -> int:
 def check_same_shape(what: str, output: Any, label: Any) -> None:
     """Refuse two shapes for a function that works element by element."""
     if isinstance(output, torch.Tensor) and isinstance(label, torch.Tensor) and output.shape != label.shape:
-        raise _stretched(what, output.shape, label.shape)
+        raise stretched(what, output.shape, label.shape)
 
 
-def call_watched(what: str, function: Callable[[Any, Any], Any], output: Any, label: Any) -> Any:
+def call_watched(
+    what: str,
+    function: Callable[[Any, Any], Any],
+    output: Any,
+    label: Any,
+    check_left: Callable[[Any, Any], None] | None = None,
+) -> Any:
     """Return `function(output, label)`. Raises ConfigurationError if it broadcasts one against the other inside.
 
     With an output of (rows, 1) and a label of (rows,), `output - label` is a matrix of every row with every other,
     whose mean looks like a loss. The origin of each tensor is followed through the function, so that it may squeeze
     them, or broadcast them on purpose by `[:, None]` or `expand_as`.
+
+    Args:
+        what: What the function is, for error messages.
+        function: The function.
+        output: Its first argument.
+        label: Its second argument.
+        check_left: Called as `check_left(output, label)` if the function has taken values out of PyTorch, where they
+            cannot be followed.
     """
     if _is_compiled(function):
         _check_shapes(what, output, label)
         return function(output, label)
-    with _Watch(what, list(_tensors(output)), list(_tensors(label))):
-        return function(output, label)
+    watch = _Watch(what, list(list_tensors(output)), list(list_tensors(label)))
+    with watch:
+        value = function(output, label)
+    if watch.left and check_left is not None:
+        check_left(output, label)
+    return value
 
 
 class _Watch(TorchFunctionMode):
@@ -79,6 +99,7 @@ class _Watch(TorchFunctionMode):
 
     def __init__(self, what: str, outputs: list[torch.Tensor], labels: list[torch.Tensor]) -> None:
         super().__init__()
+        self.left = False
         self._what = what
         self._rows = max((len(tensor) for tensor in labels if tensor.ndim), default=0)
         self._raw = {(one.shape, other.shape) for one in outputs for other in labels}
@@ -88,13 +109,14 @@ class _Watch(TorchFunctionMode):
         self._note(labels, frozenset(["label"]))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        operands = [tensor for tensor in _tensors((args, kwargs or {})) if tensor in self._origins]
+        operands = [tensor for tensor in list_tensors((args, kwargs or {})) if tensor in self._origins]
         if _is_elementwise(func):
             for one, other in combinations(operands, 2):
                 self._check(one, other)
+        self.left = self.left or bool(operands and getattr(func, "__name__", "") in _LEAVING)
         result = func(*args, **(kwargs or {}))
         if operands:
-            self._note(_tensors(result), frozenset().union(*(self._origins[tensor] for tensor in operands)))
+            self._note(list_tensors(result), frozenset().union(*(self._origins[tensor] for tensor in operands)))
         return result
 
     def _note(self, tensors: Iterable[torch.Tensor], origins: Origins) -> None:
@@ -109,14 +131,15 @@ class _Watch(TorchFunctionMode):
             return  # one number for all rows
         rows_meet_columns = small.ndim < large.ndim and len(small) == self._rows
         if rows_meet_columns or {(one.shape, other.shape), (other.shape, one.shape)} & self._raw:
-            raise _stretched(self._what, one.shape, other.shape)
+            raise stretched(self._what, one.shape, other.shape)
 
 
-def _stretched(what: str, one: torch.Size, other: torch.Size) -> ConfigurationError:
+def stretched(what: str, one: torch.Size, other: torch.Size, library: str = "PyTorch") -> ConfigurationError:
+    """Return the error of a function that would broadcast output and label of these shapes against each other."""
     return ConfigurationError(
-        f"{what} compares shapes {tuple(one)} and {tuple(other)} of output and label, which PyTorch would stretch over"
-        " each other, so that rows meet other rows: give both one shape, as by `.squeeze(-1)` at the module's end or"
-        " `label.view_as(output)`; where it is meant, write it out: `label[:, None]`, `label.expand_as(output)`"
+        f"{what} compares shapes {tuple(one)} and {tuple(other)} of output and label, which {library} would stretch"
+        " over each other, so that rows meet other rows: give both one shape, as by `.squeeze(-1)` at the module's end"
+        " or `label.view_as(output)`; where it is meant, write it out: `label[:, None]`, `label.expand_as(output)`"
     )
 
 
@@ -133,14 +156,15 @@ def _is_compiled(function: Any) -> bool:
 
 def _check_shapes(what: str, output: Any, label: Any) -> None:
     """Refuse shapes that a compiled function may broadcast."""
-    for one, other in product(_tensors(output), _tensors(label)):
+    for one, other in product(list_tensors(output), list_tensors(label)):
         if one.shape != other.shape and same_but_for_ones(one.shape, other.shape):
-            raise _stretched(what, one.shape, other.shape)
+            raise stretched(what, one.shape, other.shape)
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def list_tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in a value: a tensor, or a dict, list or tuple of them."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict | list | tuple):
         for item in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(item)
+            yield from list_tensors(item)

@@ -14,6 +14,7 @@ from cerebro_spark.trainer.checkpoints.arrays import StateArray, wrap_numpy
 from cerebro_spark.trainer.checkpoints.randomness import capture_host, restore_host, seed_host
 from cerebro_spark.trainer.checkpoints.tree import Tree
 from cerebro_spark.trainer.feed import Array, Batch, Feed
+from cerebro_spark.trainer.sharing.hooks import own_params
 from cerebro_spark.trainer.sharing.inspection import Inspector
 from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
 from cerebro_spark.trainer.torch.auto_steps import AutoSteps
@@ -76,7 +77,7 @@ class TorchTrainer(BundledEvaluation):
     def _build(self, params: Params, seed: int) -> BuiltTorchModel:
         seed_host(seed)
         torch.manual_seed(seed)
-        model = check_model(self.hooks.model_fn(params), own_loop=self.hooks.train_fn is not None)
+        model = check_model(self.hooks.model_fn(own_params(params)), own_loop=self.hooks.train_fn is not None)
         if any(torch.nn.parameter.is_lazy(p) for p in model.module.parameters()):
             with torch.no_grad():
                 self._forward(model.module, {n: from_numpy(a) for n, a in self._sample(params).items()})

@@ -21,7 +21,10 @@ from cerebro_spark.types import Objective, Report, TrialId, Work
 
 @dataclass(slots=True)
 class TrialProgress:
-    """A trial that is being trained: how many epochs it reported, and the best of them."""
+    """A trial that is being trained: how many epochs it reported, and the best of them.
+
+    The metrics are those of the best epoch; as long as none has a finite value, those of the last.
+    """
 
     trial: TrialId
     params: Mapping[str, Any]
@@ -196,6 +199,8 @@ class LedSearch(Search):
         progress.reported += 1
         if self.objective.better(value, than=progress.best):
             progress.best, progress.best_epoch, progress.metrics = value, report.epoch, dict(report.metrics)
+        elif progress.best != progress.best:
+            progress.metrics = dict(report.metrics)
         goes_on, past = self._goes_on(progress, report, value)
         # Epochs are counted, because they may be evaluated out of order.
         if goes_on and progress.reported < self.epochs:

@@ -363,6 +363,25 @@ def test_a_backend_has_one_run_at_a_time_and_it_is_left_alone(setting: Setting) 
     assert len(run.loaded) == 1
 
 
+def test_a_backend_that_is_kept_for_a_run_is_refused_to_other_threads(setting: Setting) -> None:
+    backend, refused = setting.backend, list[BackendError]()
+
+    def bind() -> None:
+        try:
+            backend.bind(setting.job)
+        except BackendError as error:
+            refused.append(error)
+
+    for kept in (True, False):
+        with backend.turn(wait=kept):
+            backend.bind(setting.job)
+            other = threading.Thread(target=bind, daemon=True)
+            other.start()
+            other.join(300)
+    assert [str(error).partition(":")[0] for error in refused] == ["this backend is running already"] * 2
+    backend.bind(setting.job)
+
+
 def test_whoever_leaves_a_block_in_good_order_waits_for_the_run_of_another_thread(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

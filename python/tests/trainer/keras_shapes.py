@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from cerebro_spark.trainer import Columns, ColumnSpec, Feed, Hooks
+from cerebro_spark.trainer.keras.shapes import fit_labels
 from cerebro_spark.trainer.keras.trainer import KerasTrainer
 from cerebro_spark.types import Unit
 
@@ -63,6 +64,27 @@ class Hits(keras.metrics.Metric):  # type: ignore[misc]
 
     def result(self) -> Any:
         return self.hits / self.rows
+
+
+class Noting(Hits):
+    """Notes its updates in attributes."""
+
+    def __init__(self, name: str = "noting") -> None:
+        super().__init__(name=name)
+        self.notes: list[Any] = []
+        self.last: Any = None
+
+    def update_state(self, label: Any, output: Any, sample_weight: Any = None) -> None:
+        super().update_state(label, output)
+        self.notes.append(label)
+        self.last = label
+
+
+def checked(metric: Any) -> Any:
+    """The metric, once it was updated with a label for which the shape must be found first."""
+    fit_labels(keras.Sequential(), {metric.name: metric})
+    metric.update_state(ops.convert_to_tensor(Y), ops.convert_to_tensor(X))
+    return metric
 
 
 def root(label: Any, output: Any) -> Any:

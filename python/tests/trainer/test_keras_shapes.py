@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.errors import ConfigurationError, TrialFailed
 
 # Importing TensorFlow alone takes seconds.
 pytestmark = pytest.mark.slow
@@ -45,6 +45,18 @@ def test_a_metric_is_right_in_every_shape(models: Any, metric: str, shapes: str)
 
 def test_a_metric_that_squeezes_for_itself_gets_the_label_as_it_is(models: Any) -> None:
     assert models.measured("mse", models.squeezing_outputs)["squeezing_outputs"] == right(models)
+
+
+def test_trying_a_metric_leaves_no_trace_in_it(models: Any) -> None:
+    metric = models.checked(models.Noting())
+    assert [len(label) for label in metric.notes] == [11]
+    assert metric.last is metric.notes[0]
+    assert float(metric.rows) == 11
+
+
+def test_a_metric_with_state_in_attributes_is_refused(models: Any) -> None:
+    with pytest.raises(TrialFailed, match=r"`Noting\..*` changed from .*add_weight"):
+        models.measured("mse", models.Noting)
 
 
 def test_what_cannot_be_told_is_refused(models: Any) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.modules import loss as torch_losses
 from trainer_data import arrays, columns
 
 from cerebro_spark.trainer import Columns, ColumnSpec, Feed, Hooks, Resources, TorchModel
@@ -132,6 +133,73 @@ def test_a_mean_that_nobody_sees_is_said_once(caplog: pytest.LogCaptureFixture) 
     assert len(told) == 1
     assert "unseen_mean" in told[0]
     assert "mean over its rows" in told[0]
+
+
+class Focal(torch_losses._WeightedLoss):
+    """The focal loss as it is found everywhere."""
+
+    def __init__(self, gamma: float = 2.0, **options: Any) -> None:
+        super().__init__(**options)
+        self.gamma = gamma
+
+    def forward(self, output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        loss = functional.cross_entropy(output, label, weight=self.weight, reduction=self.reduction)
+        return torch.pow(1 - torch.exp(-loss), self.gamma) * loss
+
+
+class Scaled(torch_losses._Loss):
+    """A value a class, of one's own."""
+
+    def forward(self, output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        return 2 * functional.cross_entropy(output, label, reduction=self.reduction)
+
+
+def expected_of(loss: Any, trainer: TorchTrainer, rows: dict[str, Any]) -> Any:
+    features, label = torch.from_numpy(rows["features"]), torch.from_numpy(rows["label"])
+    return loss(trainer.model().module(features), label)
+
+
+@pytest.mark.parametrize("make", [Focal, Scaled])
+def test_a_loss_made_from_a_bare_base_class_gets_the_label_as_it_is_stored(make: Any) -> None:
+    rows = arrays("classes", 0)
+    trainer = trainer_of(nn.Linear(8, 3), make(), columns("classes"))
+    assert by_parts(trainer, rows, [], ROWS) == pytest.approx(expected_of(make(), trainer, rows).item(), rel=1e-5)
+    a_row = make(reduction="none")
+    trainer = trainer_of(nn.Linear(8, 3), a_row, columns("classes"))
+    expected = pytest.approx(expected_of(a_row, trainer, rows).mean().item(), rel=1e-5)
+    assert by_parts(trainer, rows, [20], 7) == expected
+
+
+def test_a_sum_of_a_loss_made_from_a_bare_base_class_is_counted_by_rows() -> None:
+    rows, loss = arrays("classes", 0), Scaled(reduction="sum")
+    trainer = trainer_of(nn.Linear(8, 3), loss, columns("classes"))
+    expected = pytest.approx(expected_of(loss, trainer, rows).item() / ROWS, rel=1e-5)
+    assert by_parts(trainer, rows, [20], 7) == expected
+
+
+class OverSteps(nn.CrossEntropyLoss):
+    """A cross entropy whose classes come last."""
+
+    def forward(self, output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        return super().forward(output.transpose(1, 2), label)
+
+
+class Renamed(nn.CrossEntropyLoss):
+    """A cross entropy with nothing of its own."""
+
+
+def test_a_mean_in_a_forward_of_ones_own_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    rng = np.random.default_rng(0)
+    rows = {"x": rng.normal(size=(ROWS, 5, 3)).astype("float32"), "y": rng.integers(0, 3, (ROWS, 5))}
+    data = Columns({"x": ColumnSpec("float32", (5, 3))}, {"y": ColumnSpec("int64", (5,))})
+    with caplog.at_level(logging.WARNING):
+        by_parts(trainer_of(nn.Linear(3, 3), OverSteps(reduction="sum"), data), rows, [], 30)
+        by_parts(trainer_of(nn.Linear(8, 3), Renamed(WEIGHTS), columns("classes")), arrays("classes", 0), [], 30)
+        assert not caplog.records
+        by_parts(trainer_of(nn.Linear(3, 3), OverSteps(WEIGHTS, ignore_index=1), data), rows, [], 30)
+    [told] = [record.getMessage() for record in caplog.records]
+    assert "OverSteps" in told
+    assert "mean over its rows" in told
 
 
 def test_weights_in_a_column_are_not_stretched_over_the_rows() -> None:

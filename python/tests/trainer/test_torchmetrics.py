@@ -11,12 +11,14 @@ from trainer_data import columns, feed
 
 from cerebro_spark.codec import from_plain, to_plain
 from cerebro_spark.trainer import Feed, Hooks, Resources, TorchModel
+from cerebro_spark.trainer.torch.metrics import MetricCollector
 from cerebro_spark.trainer.torch.trainer import TorchTrainer
 from cerebro_spark.types import Metrics, Unit
 
 # To import torchmetrics takes seconds.
 pytestmark = pytest.mark.slow
 EVAL = Unit("t", 1, "v", "eval")
+CPU = torch.device("cpu")
 
 
 class Chance(nn.Module):
@@ -69,3 +71,25 @@ def test_values_do_not_depend_on_the_split(trainer: TorchTrainer, cuts: list[int
     assert found.pop("loss") == pytest.approx(whole.pop("loss"), rel=1e-6)
     assert found == whole
     assert 0.5 < whole["auc"] < 1.0
+
+
+@pytest.mark.parametrize("name", ["BinaryAccuracy", "BinaryAUROC", "BinaryCalibrationError"])
+def test_wrapped_metrics_of_logits_do_not_depend_on_the_batches(name: str) -> None:
+    """As the documentation says: by themselves they guess for each batch whether they see logits."""
+    classification = pytest.importorskip("torchmetrics.classification")
+    wrappers = pytest.importorskip("torchmetrics.wrappers")
+    drawn = torch.Generator().manual_seed(0)
+    logits = torch.randn(64, 1, generator=drawn)
+    label = (logits.flatten() + torch.randn(64, generator=drawn) > 0).long()
+    plain = getattr(classification, name)()
+    expected = float(plain(logits.flatten().sigmoid(), label))
+    for size in (1, 2, 5, 64):
+        metric = wrappers.LambdaInputTransformer(getattr(classification, name)(), transform_pred=torch.sigmoid)
+        parts: list[Metrics] = []
+        for half in (slice(0, 30), slice(30, 64)):
+            collector = MetricCollector({"m": metric}, parts[-1] if parts else None, lambda o, y, n: n, CPU)
+            for output, wanted in zip(logits[half].split(size), label[half].split(size), strict=True):
+                collector.add(torch.tensor(0.0), output, wanted)
+            parts.append(collector.collect())
+        found = MetricCollector({"m": metric}, None, lambda o, y, n: n, CPU).finish(Metrics.merge(parts))
+        assert found["m"] == pytest.approx(expected, rel=1e-5)

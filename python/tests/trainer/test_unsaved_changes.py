@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import io
+import random
 from collections.abc import Callable
 from typing import Any
 
 import hypothesis
+import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
@@ -211,3 +214,138 @@ def test_large_tensors_count_as_the_same_if_they_are_equal(step: float, says: st
     change = snapshot.find_change()
     assert (change is None) == (says is None)
     assert says is None or says in str(change)
+
+
+COUNTS: dict[str, Any] = {"calls": 0, "rates": [1.0]}
+TABLES: dict[int, torch.Tensor] = {}
+WORDS = np.arange(100_000)
+
+
+class Outside(nn.Module):
+    """Uses what lies outside of it, in methods of all sorts."""
+
+    @staticmethod
+    def count() -> None:
+        COUNTS["calls"] += 1
+        COUNTS["rates"].append(2.0)
+
+    @property
+    def table(self) -> torch.Tensor:
+        return TABLES.setdefault(len(TABLES), torch.zeros(4))
+
+    @functools.cached_property
+    def words(self) -> int:
+        return int(WORDS[0])
+
+    @classmethod
+    @functools.cache
+    def size(cls) -> int:
+        return len(COUNTS)
+
+
+def snapshot_of(module: nn.Module) -> ObjectSnapshot:
+    return take_torch_snapshot(TorchModel(module, torch.optim.SGD([nn.Parameter(torch.zeros(1))]), nn.MSELoss()))
+
+
+def test_what_methods_use_is_seen_and_put_back_in_place() -> None:
+    module = Outside()
+    snapshot, rates = snapshot_of(module), COUNTS["rates"]
+    module.count()
+    assert str(snapshot.find_change()) == "`Outside.count.<global>.COUNTS['calls']` changed from 0 to 1"
+    snapshot.restore()
+    assert COUNTS == {"calls": 0, "rates": [1.0]}
+    assert COUNTS["rates"] is rates
+    assert snapshot.find_change() is None
+
+
+def test_tables_of_methods_may_get_items_but_keep_those_they_have() -> None:
+    module = Outside()
+    snapshot = snapshot_of(module)
+    for _ in range(2):
+        assert module.table.sum() == module.words == 0
+        assert module.size() == 2
+        del module.__dict__["words"]
+        assert snapshot.find_change() is None
+    TABLES[0] += 1
+    assert "TABLES[0]` changed from tensor" in str(snapshot.find_change())
+    snapshot.restore()
+    assert TABLES[0].sum() == 0
+
+
+def test_large_arrays_of_methods_are_compared_by_their_values() -> None:
+    module = Outside()
+    snapshot = snapshot_of(module)
+    WORDS[-1] += 1
+    assert "<global>.WORDS` changed from array of int64 [100000] with digest" in str(snapshot.find_change())
+    snapshot.restore()
+    assert snapshot.find_change() is None
+    assert WORDS[-1] == 99_999
+
+
+def test_a_variable_of_a_method_that_is_bound_anew_is_put_back() -> None:
+    calls = 0
+
+    class Closing(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            nonlocal calls
+            calls += 1
+            return x
+
+    module = Closing()
+    snapshot = snapshot_of(module)
+    module(torch.zeros(1))
+    assert str(snapshot.find_change()) == "`Closing.forward.calls` changed from 0 to 1"
+    snapshot.restore()
+    assert calls == 0
+
+
+@pytest.mark.parametrize("growing", [False, True])
+@pytest.mark.parametrize("make", [dict.fromkeys, list])
+def test_large_tables_are_compared_as_a_whole(make: Any, growing: bool) -> None:
+    things = {"table": make(range(20_000)), "small": make(range(4_000))}
+    snapshot = ObjectSnapshot(lambda: {"things": things}, lambda: lambda value: None, growing=growing)
+    assert len(snapshot._taken.facts) < 5_000
+    things["table"] = make(range(20_000))
+    assert snapshot.find_change() is None
+
+    for name, table in things.items():
+        table.update(more=1) if isinstance(table, dict) else table.append(1)
+        change = snapshot.find_change()
+        assert (change is None) == growing, name
+        snapshot = ObjectSnapshot(lambda: {"things": things}, lambda: lambda value: None, growing=growing)
+        table[7] = -1
+        assert "`things['" + name + "'][7]` changed from" in str(snapshot.find_change())
+        table[7] = 7 if isinstance(table, list) else None
+        assert snapshot.find_change() is None
+
+
+def test_a_small_table_may_grow_large() -> None:
+    log: list[float] = []
+    snapshot = ObjectSnapshot(lambda: {"log": log}, lambda: lambda value: None, growing=True)
+    for _ in range(3):
+        log.extend(range(4_000))
+        assert snapshot.find_change() is None
+    log[0] = -1
+    assert "`log[0]` changed from 0 to -1" in str(snapshot.find_change())
+
+
+def test_items_whose_keys_look_alike_are_told_apart() -> None:
+    kind = torch.float32
+    table: dict[Any, Any] = {(4, kind): 1, (8, kind): 2, torch.device("cpu"): 3, Outside(): 4, Outside(): 5}
+    snapshot = ObjectSnapshot(lambda: {"table": table}, lambda: lambda value: None, growing=True)
+    table[16, kind] = 6
+    assert snapshot.find_change() is None
+    table[4, kind] = 7
+    assert str(snapshot.find_change()) == "`table[(4, torch.float32)]` changed from 1 to 7"
+    table[4, kind] = 1
+    first = next(key for key in table if isinstance(key, Outside))
+    table[first] = 8
+    assert str(snapshot.find_change()) == "`table[a Outside]` changed from 4 to 8"
+
+
+def test_the_generator_of_the_system_has_no_state() -> None:
+    system = random.SystemRandom()
+    snapshot = ObjectSnapshot(lambda: {"own": system}, lambda: lambda value: None)
+    system.random()
+    assert snapshot.find_change() is None
+    snapshot.restore()

@@ -291,6 +291,33 @@ def plain(*middle, optimizer=None, **options):
     return compiled(mlp(*middle), optimizer or optimizers.SGD(0.1), **options)
 
 
+def adapted(layer, rows):
+    layer.adapt(rows)
+    return layer
+
+
+def after(*first, optimizer=None):
+    return compiled(keras.Sequential([*first, layers.Dense(1, activation="sigmoid")]), optimizer or optimizers.SGD(0.1))
+
+
+def normalized(v, optimizer=None):
+    """Normalizes by rows that are spread by `v`."""
+    rows = np.random.default_rng(0).normal(1.0, v, (50, 8)).astype("float32")
+    return after(adapted(layers.Normalization(), rows), optimizer=optimizer)
+
+
+def in_bins(v):
+    bins = layers.Discretization(num_bins=4, output_mode="one_hot")
+    return after(adapted(bins, np.linspace(-v, v, 50, dtype="float32")), layers.Flatten())
+
+
+def looked_up(v):
+    """Knows numbers in the order of how often they were seen."""
+    words = np.repeat(np.arange(4), np.arange(1, 5) if v > 0.1 else np.arange(4, 0, -1))
+    lookup = adapted(layers.IntegerLookup(output_mode="multi_hot"), words)
+    return after(layers.Lambda(lambda x: ops.cast(3 * ops.abs(x), "int64")), lookup)
+
+
 # By `v`, which no variable holds: such trials must not share a traced model.
 UNLIKE = {
     "partial loss": lambda v: plain(loss=partial(power, v)),
@@ -301,12 +328,16 @@ UNLIKE = {
     "constant": lambda v: plain(with_constant(v)),
     "custom optimizer": lambda v: plain(optimizer=Steps(v)),
     "custom schedule": lambda v: plain(optimizer=optimizers.SGD(Rate(v))),
+    "adapted normalization": normalized,
+    "adapted bins": in_bins,
+    "adapted vocabulary": looked_up,
 }
 # Here `v` is only a number that a variable holds.
 ALIKE = {
     "rate": lambda v: plain(optimizer=optimizers.SGD(v)),
     "named activation": lambda v: plain(layers.Dense(4, activation=scaled_tanh(2.0)), optimizer=optimizers.SGD(v)),
     "custom layer": lambda v: plain(Private(2.0), Scaled(), optimizer=optimizers.Adam(v)),
+    "adapted alike": lambda v: normalized(0.5, optimizers.SGD(v)),
     "custom metric": lambda v: plain(metrics=[Largest(), "accuracy"], optimizer=optimizers.RMSprop(v)),
 }
 

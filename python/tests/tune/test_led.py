@@ -128,6 +128,15 @@ def test_a_trial_counts_by_its_best_epoch() -> None:
     assert (course.best, course.best_epoch, course.metrics["val_auc"]) == (0.25, 2, 0.25)
 
 
+def test_a_trial_without_a_finite_value_has_the_metrics_of_its_last_epoch() -> None:
+    search = Leader(3, 1, False, 1, set())
+    search.ask()
+    course = search.under_way["t0"]
+    for epoch in (1, 2, 3):
+        search.tell(Report("t0", epoch, {"val_loss": float("inf"), "val_auc": epoch / 4}))
+    assert (course.best_epoch, course.metrics["val_auc"], search.fates) == (0, 0.75, {"t0": "failed"})
+
+
 def test_a_trial_is_over_when_all_its_epochs_are_known_in_whatever_order() -> None:
     search = Leader(2, 1, False, 1, set())
     search.ask()

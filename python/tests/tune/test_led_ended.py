@@ -69,7 +69,8 @@ def studied(
         study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=5), pruner=optuna.pruners.NopPruner())
     space = {"x": optuna.distributions.FloatDistribution(-3, 3)}
     fixed: dict[str, Any] = {"metric": "val_loss", "epochs": 100, "n_trials": 2, "max_concurrent": 2, "run_id": "mine"}
-    optimize(study, torch_fn, space, store=str(folder), data=dataset, backend=ending(at), **fixed, **options)
+    given = {"backend": ending(at), **fixed, **options}
+    optimize(study, torch_fn, space, store=str(folder), data=dataset, **given)
     return study
 
 
@@ -103,6 +104,25 @@ def test_a_study_that_is_told_again_of_a_run_that_was_ended_knows_the_same(
 def test_a_study_has_failed_trials_if_nothing_is_known_of_them(dataset: Dataset, tmp_path: Path) -> None:
     study = studied(tmp_path, dataset, SOON)
     assert [trial.state for trial in study.trials] == [TrialState.FAIL] * 2
+
+
+@pytest.mark.filterwarnings("ignore:.constraints_func. has been deprecated:FutureWarning")
+def test_a_trial_that_is_stopped_before_its_first_epoch_has_failed(dataset: Dataset, tmp_path: Path) -> None:
+    """A sampler is asked for constraints of pruned trials, which depend on what was measured."""
+
+    def constraints(trial: optuna.trial.FrozenTrial) -> list[float]:
+        return [trial.user_attrs["val_loss"] - 1.0]
+
+    def new_study() -> optuna.Study:
+        sampler = optuna.samplers.TPESampler(seed=5, constraints_func=constraints)
+        return optuna.create_study(sampler=sampler, pruner=optuna.pruners.NopPruner())
+
+    stops = [(SOON, Command("stop_trial", trial="t0000")), (LATER, Command("end"))]
+    study = studied(tmp_path, dataset, None, new_study(), backend=LossyBackend(wavy, commands=stops))
+    assert [trial.state for trial in study.trials] == [TrialState.FAIL, TrialState.PRUNED]
+    assert "before an epoch of it was measured" in study.trials[0].user_attrs["error"]
+    assert "t0000" not in reached(tmp_path)
+    assert known(studied(tmp_path, dataset, None, new_study())) == known(study)
 
 
 # -- Hyperopt

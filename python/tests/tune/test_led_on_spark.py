@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 from hyperopt import hp, tpe
 from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState
+from simulated_fmin import LossyBackend, torch_fn
 from small_search import small_rows, torch_model_fn
 
 from cerebro_spark.backend.spark import SparkBackend
+from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.tune.hyperopt import CerebroTrials
 from cerebro_spark.tune.optuna import optimize
 
@@ -86,6 +89,32 @@ def test_fmin_on_spark_stops_early_and_leaves_the_session_as_it_was(spark: Any, 
     assert "too steep" in next(result["error"] for result in trials.results if result["status"] == "fail")
     assert not {doc["state"] for doc in trials._dynamic_trials} & {hyperopt.JOB_STATE_NEW, hyperopt.JOB_STATE_RUNNING}
     assert spark.range(10).count() == 10, "its slots are free again"
+
+
+def test_trials_of_which_the_validation_is_a_frame_of_spark_are_pickled(frame: Any, tmp_path: Path) -> None:
+    def loss(params: Any, epoch: int) -> float:
+        return float(params["lr"])
+
+    def minimize(trials: CerebroTrials, max_evals: int) -> None:
+        space = {"lr": hp.uniform("lr", 0.001, 0.05)}
+        options: dict[str, Any] = {"max_queue_len": 2, "rstate": np.random.default_rng(1), "verbose": False}
+        hyperopt.fmin(torch_fn, space, tpe.suggest, max_evals, trials=trials, **options)
+
+    options = DATA | {"validation": frame, "data": frame, "store": str(tmp_path)}
+    trials = CerebroTrials(backend=LossyBackend(loss), **options)
+    early = pickle.loads(pickle.dumps(trials))
+    early.backend = LossyBackend(loss)
+    with pytest.raises(ConfigurationError, match=r"pickled before their `data` and `validation` were prepared"):
+        minimize(early, 2)
+    minimize(trials, 2)
+    again = pickle.loads(pickle.dumps(trials))
+    assert (again.losses(), again.validation, again.data.validation) == (trials.losses(), None, trials.data.validation)
+    again.backend = LossyBackend(loss)
+    minimize(again, 3)
+    assert again.statuses() == ["ok"] * 3
+    rows = {"x": small_rows(40)["x"], "y": small_rows(40)["y"]}
+    mixed = pickle.loads(pickle.dumps(CerebroTrials(backend=LossyBackend(loss), **options | {"data": rows})))
+    assert (mixed.data, mixed.validation) == (None, None), "no rows are better than half of them"
 
 
 def test_a_study_leads_a_run_on_spark(spark: Any, frame: Any, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from cerebro_spark.segments import Line, SegmentReader
 from cerebro_spark.store import paths
 from cerebro_spark.store.opening import open_store
 from cerebro_spark.tune.hyperopt import CerebroTrials
-from cerebro_spark.tune.optuna import optimize
+from cerebro_spark.tune.optuna import StudySearch, optimize
 from cerebro_spark.tune.plugins.led import LedSearch
 from cerebro_spark.tune.plugins.recall import Answer, Proposals, Recollection
 from cerebro_spark.tune.trackers import Tracker
@@ -582,6 +582,46 @@ def test_a_sampler_that_notes_what_it_gave_knows_it_again(go: Optimize, tmp_path
     go(study(), lives=14, space=space, n_trials=6)
     go(study(), space=space, n_trials=6)
     assert sorted(params["x"] for params in asked(tmp_path, "mine").values()) == grid["x"]
+
+
+@pytest.mark.filterwarnings("ignore:.constraints_func. has been deprecated:FutureWarning")
+@pytest.mark.parametrize("same", [True, False], ids=["the same study", "a new study"])
+def test_what_a_space_notes_at_a_trial_is_known_again(same: bool, go: Optimize, tmp_path: Path) -> None:
+    def noting(trial: optuna.Trial) -> dict[str, Any]:
+        trial.set_user_attr("size", np.int64(trial.number % 3))
+        return {"x": trial.suggest_float("x", -3, 3)}
+
+    def study() -> optuna.Study:
+        sampler = optuna.samplers.TPESampler(seed=5, constraints_func=lambda trial: [trial.user_attrs["size"] - 1])
+        return optuna.create_study(sampler=sampler, pruner=optuna.pruners.ThresholdPruner(upper=6.0))
+
+    first = study()
+    go(first, lives=30, space=noting)
+    again = first if same else study()
+    go(again, space=noting)
+    told = {t.user_attrs["cerebro_trial"]: t for t in again.trials if t.state != FAIL}
+    assert sorted(told) == sorted(asked(tmp_path, "mine"))
+    assert {t.state for t in told.values()} == {COMPLETE, PRUNED}
+    begun = {t.user_attrs["cerebro_trial"]: t.user_attrs["size"] for t in first.trials}
+    for name, trial in told.items():
+        assert trial.user_attrs["size"] == begun.get(name, trial.number % 3)
+        assert trial.system_attrs["constraints"] == (trial.user_attrs["size"] - 1,)
+
+
+def test_a_run_whose_proposals_have_no_user_attributes_goes_on(
+    go: Optimize, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier versions did not keep them."""
+    described = StudySearch.described
+
+    def without(search: StudySearch, trial: str) -> Mapping[str, Any]:
+        return {name: value for name, value in described(search, trial).items() if name != "user_attrs"}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StudySearch, "described", without)
+        go(new_study(), lives=30)
+    assert go(new_study()).finished
+    assert len(asked(tmp_path, "mine")) == 10
 
 
 def test_optimize_may_be_interrupted_again_and_again(go: Optimize, tmp_path: Path) -> None:

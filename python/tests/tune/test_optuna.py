@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -150,6 +151,49 @@ def test_what_is_no_number_is_for_the_pruner_to_judge(go: Optimize) -> None:
     assert pruned == [trial.params["x"] < 0 for trial in study.trials]
     assert set(pruned) == {True, False}
     assert sorted(set(result.history.groupby("trial").size())) == [1, 4]
+
+
+@pytest.mark.filterwarnings("ignore:.constraints_func. has been deprecated:FutureWarning")
+def test_a_pruned_trial_without_a_finite_value_has_the_metrics_of_its_last_epoch(go: Optimize) -> None:
+    """A sampler asks for constraints of pruned trials, too."""
+
+    def constraints(trial: optuna.trial.FrozenTrial) -> list[float]:
+        loss = trial.user_attrs["val_loss"]
+        return [1.0 if math.isnan(loss) else loss - 1.0]
+
+    sampler = optuna.samplers.TPESampler(seed=5, constraints_func=constraints)
+    study = optuna.create_study(sampler=sampler, pruner=optuna.pruners.ThresholdPruner(upper=10))
+    backend = LossyBackend(lambda params, epoch: float("nan") if params["x"] < 0 else 1.0)
+    go(study, n_trials=6, epochs=4, backend=backend)
+    assert set(states(study)) == {TrialState.PRUNED, TrialState.COMPLETE}
+    for trial in study.trials:
+        assert math.isnan(trial.user_attrs["val_score"]) == (trial.state == TrialState.PRUNED)
+        assert trial.system_attrs["constraints"] == ((1.0,) if trial.state == TrialState.PRUNED else (0.0,))
+
+
+class Broken(optuna.samplers.RandomSampler):
+    """Has a bug that shows when trials end."""
+
+    def after_trial(self, study: Any, trial: Any, state: Any, values: Any) -> None:
+        raise RuntimeError(f"the bug, for trial {trial.number}")
+
+
+def broken_constraints(trial: optuna.trial.FrozenTrial) -> list[float]:
+    raise RuntimeError("the bug")
+
+
+@pytest.mark.filterwarnings("ignore:.constraints_func. has been deprecated:FutureWarning")
+@pytest.mark.parametrize(
+    "sampler",
+    [lambda: optuna.samplers.TPESampler(constraints_func=broken_constraints), Broken],
+    ids=["of its constraints", "of its own"],
+)
+def test_an_error_of_the_sampler_is_raised(sampler: Callable[[], Any], go: Optimize) -> None:
+    study = optuna.create_study(sampler=sampler(), pruner=optuna.pruners.NopPruner())
+    with pytest.raises(RuntimeError, match="the bug"):
+        go(study, max_concurrent=3)
+    assert len(study.trials) == 3
+    assert TrialState.RUNNING not in states(study)
 
 
 @pytest.mark.filterwarnings("ignore:BruteForceSampler is experimental")

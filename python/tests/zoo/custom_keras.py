@@ -169,6 +169,210 @@ def eval_that_trains(model, batches, params):
     return steps(model, batches, params)
 
 
+def fit(model, batches, params, **options):
+    """Let `fit` train, batch after batch."""
+    total, rows = 0.0, 0
+    for batch in batches:
+        history = model.fit(batch["features"], batch["label"], epochs=2, batch_size=4, verbose=0, **options)
+        total, rows = total + history.history["loss"][-1] * len(batch["label"]), rows + len(batch["label"])
+    return {"loss": total, "rows": rows}
+
+
+def fit_in_order(model, batches, params):
+    return fit(model, batches, params, shuffle=False)
+
+
+def fit_and_validate(model, batches, params):
+    stop = keras.callbacks.EarlyStopping(patience=0, monitor="val_loss")
+    return fit(model, batches, params, shuffle=False, validation_split=0.5, callbacks=[stop])
+
+
+def predict(model, batches, params):
+    """Measure by what `predict` returns."""
+    total, rows = 0.0, 0
+    for batch in batches:
+        outputs = model.predict(batch["features"], verbose=0)
+        total, rows = total + float(np.abs(outputs[:, 0] - batch["label"]).sum()), rows + len(batch["label"])
+    return {"error": total, "rows": rows}
+
+
+def evaluate(model, batches, params):
+    total, rows = 0.0, 0
+    for batch in batches:
+        loss = model.evaluate(batch["features"], batch["label"], verbose=0)
+        total, rows = total + float(loss) * len(batch["label"]), rows + len(batch["label"])
+    return {"loss": total, "rows": rows}
+
+
+def predict_and_train(model, batches, params):
+    kept = list(batches)
+    return {**steps(model, kept, params), **predict(model, kept, params)}
+
+
+class TwoOptimizers(keras.Sequential):
+    """Has an optimizer of its own beside the compiled one; the step applies both, or only the compiled one."""
+
+    def __init__(self, parts, both):
+        super().__init__(parts)
+        self.body_opt = keras.optimizers.Adam(0.01)
+        self.both = both
+
+    def train_step(self, data):
+        if self.both:
+            body = self.layers[0].trainable_variables
+            self.body_opt.apply([0.1 * ops.ones_like(variable) for variable in body], body)
+        return super().train_step(data)
+
+
+def two_optimizers(both, built=False):
+    def model_fn(params):
+        model = TwoOptimizers([keras.Input((8,)), layers.Dense(4), layers.Dense(1, activation="sigmoid")], both)
+        if built:
+            model.body_opt.build(model.layers[0].trainable_variables)
+        model.compile(optimizer=keras.optimizers.SGD(0.1, momentum=0.9), loss="binary_crossentropy")
+        return model
+
+    return model_fn
+
+
+class Nested(keras.Sequential):
+    """Trains a part that was compiled by itself, with its optimizer, or does not."""
+
+    def __init__(self, part, used):
+        super().__init__([keras.Input((8,)), part, layers.Dense(1, activation="sigmoid")])
+        self.used = used
+
+    def train_step(self, data):
+        if self.used:
+            body = self.layers[0].trainable_variables
+            self.layers[0].optimizer.apply([0.1 * ops.ones_like(variable) for variable in body], body)
+        return super().train_step(data)
+
+
+def with_compiled_part(used):
+    def model_fn(params):
+        part = keras.Sequential([keras.Input((8,)), layers.Dense(4)], name="part")
+        part.compile(optimizer="adam", loss="mse")
+        model = Nested(part, used)
+        model.compile(optimizer="sgd", loss="binary_crossentropy")
+        return model
+
+    return model_fn
+
+
+def known_to_its_model(params):
+    """The compiled optimizer has another name in the model too."""
+    model = TwoOptimizers([keras.Input((8,)), layers.Dense(4), layers.Dense(1, activation="sigmoid")], False)
+    model.compile(optimizer=model.body_opt, loss="binary_crossentropy")
+    return model
+
+
+class WithTorch(TwoOptimizers):
+    def train_step(self, data):
+        logs = super().train_step(data)
+        self.body_opt.step()
+        return logs
+
+
+def with_torch_optimizer(params):
+    import torch
+
+    model = WithTorch([keras.Input((8,)), layers.Dense(4), layers.Dense(1, activation="sigmoid")], False)
+    model.body_opt = torch.optim.Adam([variable.value for variable in model.layers[0].trainable_variables])
+    model.compile(optimizer=keras.optimizers.SGD(0.1, momentum=0.9), loss="binary_crossentropy")
+    return model
+
+
+def with_global_optimizer(model, batches, params):
+    body = model.layers[0].trainable_variables
+    SECOND.apply([0.1 * ops.ones_like(variable) for variable in body], body)
+    return steps(model, batches, params)
+
+
+class Collected(keras.metrics.Metric):
+    """Collects outputs in a list, as for scikit-learn."""
+
+    def __init__(self):
+        super().__init__(name="collected")
+        self.outputs = []
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.outputs.append(ops.stop_gradient(y_pred))
+
+    def reset_state(self):
+        self.outputs.clear()
+
+    def result(self):
+        return ops.mean(ops.concatenate([ops.reshape(part, (-1,)) for part in self.outputs])) if self.outputs else 0.0
+
+
+class Around(keras.metrics.Metric):
+    """Measures by another metric."""
+
+    def __init__(self, inner):
+        super().__init__(name="around")
+        self.inner = inner
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.inner.update_state(y_true, y_pred)
+
+    def reset_state(self):
+        self.inner.reset_state()
+
+    def result(self):
+        return self.inner.result()
+
+
+class Squares(keras.metrics.Metric):
+    """Sums up in variables, and knows its settings from its first update on."""
+
+    def __init__(self):
+        super().__init__(name="squares")
+        self.total = self.add_variable((), initializer="zeros", name="total")
+        self.width = None
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.width = y_pred.shape[-1]
+        self.total.assign_add(ops.sum(ops.square(y_pred)))
+
+    def result(self):
+        return self.total / self.width
+
+
+class Rate(keras.metrics.Metric):
+    """Shows a setting: it has no state at all."""
+
+    def __init__(self):
+        super().__init__(name="rate")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        pass
+
+    def result(self):
+        return 0.1
+
+
+def with_metric(make, eager=False):
+    def model_fn(params):
+        model = keras.Sequential([layers.Dense(4), layers.Dense(1, activation="sigmoid")])
+        model.compile(optimizer="sgd", loss="binary_crossentropy", metrics=[make()], run_eagerly=eager)
+        return model
+
+    return model_fn
+
+
+def normalized(params):
+    body = layers.Normalization()
+    body.adapt(np.random.default_rng(0).normal(size=(20, 8)).astype("float32"))
+    model = keras.Sequential([body, layers.Dense(1, activation="sigmoid")])
+    model.compile(optimizer="sgd", loss="binary_crossentropy")
+    return model
+
+
+def adapt_again(model):
+    model.layers[0].adapt(np.ones((20, 8), "float32"))
+
+
 def augmenting(batch, params):
     return {**batch, "features": batch["features"] + OWN.normal(size=8).astype("float32")}
 
@@ -193,7 +397,31 @@ CASES = {
     "recurrent": Case(recurrent(False)),
     "set to the same": Case(with_layer(dropout), train_fn=changing(same_again), **CHANGED),
     "evaluation that trains": Case(plain, eval_fn=eval_that_trains),
+    "fit": Case(plain, train_fn=fit_in_order),
+    "fit, shuffled": Case(plain, train_fn=fit),
+    "fit with validation": Case(plain, train_fn=fit_and_validate, eval_fn=evaluate),
+    "evaluate": Case(plain, eval_fn=evaluate),
+    "predict": Case(with_layer(layers.BatchNormalization), eval_fn=predict),
+    "predict while training": Case(with_layer(dropout), train_fn=predict_and_train, eval_fn=predict),
+    "predict eagerly": Case(with_layer(dropout, eager=True), eval_fn=predict),
+    "second optimizer, never applied": Case(two_optimizers(False)),
+    "second optimizer, built and never applied": Case(two_optimizers(False, built=True)),
+    "compiled part": Case(with_compiled_part(False)),
+    "optimizer of two names": Case(known_to_its_model),
+    "metric in variables": Case(with_metric(Squares)),
+    "metric around one of Keras": Case(with_metric(lambda: Around(keras.metrics.AUC()))),
+    "metric around one in variables": Case(with_metric(lambda: Around(Squares()))),
+    "metric without a state": Case(with_metric(Rate)),
+    "normalized": Case(normalized),
     # What is refused, by name.
+    "second optimizer": Case(
+        two_optimizers(True), refused="`TwoOptimizers.body_opt.*iteration` .*of optimizers only the compiled one does"
+    ),
+    "compiled part, trained by itself": Case(with_compiled_part(True), refused="`Sequential.optimizer.*iteration`"),
+    "second optimizer, built": Case(two_optimizers(True, built=True), refused="`TwoOptimizers.body_opt"),
+    "metric in a list": Case(with_metric(Collected), refused="`Collected.outputs"),
+    "metric in a list, eagerly": Case(with_metric(Collected, eager=True), refused="`Collected.outputs"),
+    "metric around one in a list": Case(with_metric(lambda: Around(Collected())), refused="`Collected.outputs"),
     "attribute": Case(with_layer(Anneal), refused="`Anneal.steps` changed from .* use `self.add_weight"),
     "attribute, eagerly": Case(with_layer(Anneal, eager=True), refused="`Anneal.steps` changed from"),
     "hidden variable": Case(with_layer(Hidden), refused="`Box.inside`"),
@@ -214,3 +442,14 @@ CASES = {
 if keras.backend.backend() == "tensorflow":
     CASES["symbols"] = Case(with_layer(Symbols))
     CASES["variable of TensorFlow's own"] = Case(with_layer(Beside), refused=r"`Beside.holder\[0\]`")
+    # On PyTorch the layer computes with views of its variables, which hop.
+    CASES["adapted while training"] = Case(
+        normalized, train_fn=changing(adapt_again), refused="`Normalization.mean` changed", **CHANGED
+    )
+else:
+    # TensorFlow would begin its threads here. The next trainer of this process gets an optimizer that was applied to
+    # the variables of the first one: hence no rehearsal.
+    SECOND = keras.optimizers.Adam(0.01)
+    refusal = "`with_global_optimizer.*SECOND.*iteration.* changed from variable.0. to variable.1."
+    CASES["global optimizer"] = Case(plain, train_fn=with_global_optimizer, refused=refusal, late=True)
+    CASES["optimizer of PyTorch"] = Case(with_torch_optimizer, refused="`WithTorch.body_opt.state")

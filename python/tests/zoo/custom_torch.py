@@ -3,9 +3,29 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import torch
+from custom_torch_globals import (
+    ByDecorated,
+    ByHelper,
+    ByProperty,
+    ByStaticMethod,
+    InArray,
+    InDefault,
+    InDict,
+    InDictLater,
+    InGenerator,
+    InLargeTensor,
+    InList,
+    InNamespace,
+    InNested,
+    InTensor,
+    Steady,
+    closing,
+    using,
+)
 from custom_torch_loops import (
     CHANGED,
     Rate,
@@ -81,6 +101,8 @@ F = nn.functional
 
 
 LBFGS = torch.optim.LBFGS
+BY: dict[str, Any] = {"params": {"by": 1}}
+"""Of two trials only one changes something."""
 
 CASES = {
     # What hops.
@@ -108,6 +130,7 @@ CASES = {
     "rate object": Case(scheduled(lambda o: schedules.LambdaLR(o, Rate()))),
     "loss inside": Case(learnt_loss_inside),
     "a log": Case(lambda params: made(), input_fn=logging_batches),
+    "constants and caches": Case(with_layer(Steady)),
     # What is refused, by name.
     "attribute": Case(
         with_layer(Anneal), refused=r"`Anneal.steps`.* from 0 to \d while training and is no .*: use `register_buffer`"
@@ -132,6 +155,21 @@ CASES = {
     "global number": Case(
         lambda params: made(Global(params.get("by", 0))), refused="`Global.forward.<global>.CALLS`", params={"by": 1}
     ),
+    "global dict": Case(using(InDict), refused=r"`InDict.forward.<global>.STATE\['step'\]`.* from 0 to \d", **BY),
+    "nested global": Case(using(InNested), refused=r"STATE\['nested'\]\['rates'\]\[0\]` changed from 1.0", **BY),
+    "global list": Case(using(InList), refused=r"`InList.forward.<global>.SEEN\[0\]`", **BY),
+    "global tensor": Case(using(InTensor), refused=r"<global>.STEPS` changed from tensor\(0.0\)", **BY),
+    "large global tensor": Case(using(InLargeTensor), refused=r"<global>.FILLED` changed from tensor of", **BY),
+    "global array": Case(using(InArray), refused=r"<global>.COUNTS` changed from array", **BY),
+    "global torch generator": Case(using(InGenerator), refused=r"<global>.OWN`.*is a generator that no", **BY),
+    "global namespace": Case(using(InNamespace), refused=r"`SimpleNamespace.calls` changed from 0", **BY),
+    "global dict, filled later": Case(using(InDictLater), refused=r"LATE\['step'\]` changed from 3", late=True, **BY),
+    "helper function": Case(using(ByHelper), refused="`count.<global>.N` changed from 0", **BY),
+    "static method": Case(using(ByStaticMethod), refused=r"`ByStaticMethod.count.<global>.STATE\['step'\]`", **BY),
+    "property": Case(using(ByProperty), refused=r"`ByProperty.rate.<global>.STATE\['step'\]`", **BY),
+    "decorated method": Case(using(ByDecorated), refused=r"rate.<global>.STATE\['step'\]`", **BY),
+    "default of a method": Case(using(InDefault), refused=r"`InDefault.forward.<default 0>\['n'\]`", **BY),
+    "closure of a method": Case(closing, refused=r"`Closing.forward.calls` changed from 0", **BY),
     "class list": Case(with_layer(Log), refused=r"`Log.history\[0\]`"),
     "helper object": Case(with_layer(Helped), refused="`Counter.calls`"),
     "helper with slots": Case(with_layer(HelpedBySlots), refused="`Slotted.calls`"),
