@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from types import TracebackType
@@ -23,6 +24,8 @@ from cerebro_spark.spark_session import active_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
 
 _INSTEAD_OF_CONNECT = (
     "Spark Connect gives no access to its cluster's tasks: run the search in a classic session, such as that of"
@@ -82,6 +85,14 @@ class SparkBackend(RemoteBackend):
         use_this_python(context)
         cluster = spark_cluster.settled(context) if num_workers is None else spark_cluster.look(context)
         count = max(1, cluster.slots) if num_workers is None else num_workers
+        expected = spark_cluster.expected_slots(context) if num_workers is None else None
+        if expected is not None and count < expected:
+            _log.warning(
+                "%s has room for %d tasks although its settings ask for executors with room for %d: they may still be"
+                " starting. Runs have %d workers; if there shall be more, make the backend when they are there, or have"
+                " Spark wait for them with spark.scheduler.maxRegisteredResourcesWaitingTime",
+                *(cluster.master, cluster.slots, expected, count),
+            )
         super().__init__(
             count,
             heartbeat=heartbeat,

@@ -60,6 +60,20 @@ def test_all_slots_if_nobody_says_how_many(spark: Any) -> None:
     assert SparkBackend(spark).num_workers == 2
 
 
+def test_executors_that_were_asked_for_and_are_not_there_are_said(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    SparkBackend(spark)
+    assert caplog.text == ""
+    monkeypatch.setattr(cluster, "settled", cluster.look)  # it would wait for them
+    monkeypatch.setattr(cluster, "expected_slots", lambda context: 5)
+    assert SparkBackend(spark).num_workers == 2
+    assert "has room for 2 tasks although its settings ask for executors with room for 5" in caplog.text
+    caplog.clear()
+    SparkBackend(spark, num_workers=2)
+    assert caplog.text == "", "who says how many gets no advice"
+
+
 def test_a_worker_owns_the_cores_of_its_task(spark_house: SparkHouse) -> None:
     session = spark_house.session("local[2]", spark__task__cpus="2")
     assert SparkBackend(session).num_workers == 1

@@ -255,7 +255,8 @@ def test_the_end_gives_a_result_and_runs_are_compared(
     result = ended.run.wait(SECONDS)
     assert ended.run.status == "done"
     assert result.finished
-    assert result.best_trial.id == "t1", "it has the higher lr"
+    # One of the two, whichever got further until then.
+    assert result.best_trial.metrics["val_loss"] == result.history["val_loss"].min()
     page.get_by_role("button", name="Close").click()
     expect(page.locator(".head-title")).to_contain_text("finished")
     expect(page.locator(".head").get_by_role("button").filter(visible=True)).to_have_count(0)

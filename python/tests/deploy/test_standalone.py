@@ -17,10 +17,18 @@ from cerebro_spark.store import paths
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(900)]
 HOSTS = ["127.0.0.2", "127.0.0.3"]
+# The job counts its executors: so that a busy machine is no trouble, it is begun only when both are there.
+SETTINGS = """
+spark.ui.enabled false
+spark.driver.memory 512m
+spark.ui.showConsoleProgress false
+spark.scheduler.minRegisteredResourcesRatio 1.0
+spark.scheduler.maxRegisteredResourcesWaitingTime 600s
+"""
 
 
 def test_the_job_runs_on_two_workers_in_its_own_environment(gateway: Gateway, tmp_path: Path) -> None:
-    gateway.configure("spark.ui.enabled false\nspark.driver.memory 512m\nspark.ui.showConsoleProgress false\n")
+    gateway.configure(SETTINGS)
     place = tmp_path / "store"
     with StandaloneCluster(tmp_path, HOSTS, python_path=()) as cluster:
         command = pages.block("standalone", "bash", under="The job")

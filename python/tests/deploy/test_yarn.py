@@ -19,8 +19,10 @@ from cerebro_spark.store import paths
 from cerebro_spark.store.hdfs import HdfsStore
 
 pytestmark = [pytest.mark.jvm, pytest.mark.hadoop, pytest.mark.slow, pytest.mark.timeout(1200)]
-# Only so that a minute is enough: JVMs of little memory, no web pages.
+# Only so that a minute is enough: JVMs of little memory, no web pages. And so that a busy machine is no trouble: the
+# job counts its executors, and a node may take long to unpack the environment.
 THRIFT = """
+spark.scheduler.maxRegisteredResourcesWaitingTime 600s
 spark.ui.enabled       false
 spark.driver.memory    512m
 spark.yarn.am.memory   512m
