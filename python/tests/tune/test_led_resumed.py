@@ -348,6 +348,7 @@ def test_fmin_may_be_interrupted_again_and_again(fmin: Fmin, tmp_path: Path) -> 
     assert len(set(after)) == len(after) == 8 * 2 * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("timeout", [None, 900], ids=["whole trials", "epoch by epoch"])
 @pytest.mark.parametrize("same", [True, False], ids=["the same trials", "new trials"])
 def test_fmin_goes_on_with_a_log_that_ends_within_a_turn(
@@ -516,8 +517,9 @@ def test_optimize_goes_on_with_its_run(
     assert again.best_trial.user_attrs["cerebro_trial"] == result.best_trial.id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["the same study", "a new study", "a killed driver's study"])
-@pytest.mark.parametrize("at_once", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("at_once", [1, 2])
 def test_optimize_goes_on_with_a_log_that_ends_within_a_turn(
     at_once: int, kind: str, go: Optimize, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
