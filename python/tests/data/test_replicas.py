@@ -63,8 +63,7 @@ def test_the_name_node_says_which_hosts_hold_a_partition_also_after_one_died(
             rows = [int(v) for partition in moved.partitions for v in cache.load(moved, partition)["label"]]
         assert sorted(rows) == list(range(3000))
     finally:
-        hadoop_cluster.datanodes[0].start()
-        hadoop_cluster.wait_live(3)
+        hadoop_cluster.revive(hadoop_cluster.datanodes[0])
 
 
 def test_a_file_of_many_blocks_lists_the_host_of_most_bytes_first(

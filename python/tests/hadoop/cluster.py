@@ -25,14 +25,15 @@ class HadoopCluster:
     ...     cluster.url                               # "hdfs://127.0.0.1:20321"
     ...     cluster.datanodes[0].kill()
     ...     cluster.wait_live(2)
-    ...     cluster.datanodes[0].start()
-    ...     cluster.wait_live(3)
+    ...     cluster.revive(cluster.datanodes[0])
     """
 
     def __init__(self, folder: Path, datanodes: int = 3, replication: int = 2, block_size: int = 16 << 20) -> None:
         self.folder = folder
         self.conf_dir = folder / "client-conf"
         self._ports: set[int] = set()
+        self.data_ports: dict[str, int] = {}
+        self._datanode_http: dict[str, str] = {}
         rpc, http = free_ports("127.0.0.1", 2, self._ports)
         self.url = f"hdfs://127.0.0.1:{rpc}"
         self.http = f"http://127.0.0.1:{http}"
@@ -51,9 +52,7 @@ class HadoopCluster:
             for datanode in self.datanodes:
                 datanode.start()
             self.wait_live(len(self.datanodes), timeout)
-            self.namenode.await_(
-                lambda: not self._bean("NameNodeInfo").get("Safemode", "?"), "leave safe mode", timeout
-            )
+            self.wait_writable(timeout)
         except BaseException:
             self.stop()
             raise
@@ -74,20 +73,45 @@ class HadoopCluster:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def wait_live(self, count: int, timeout: float = 300) -> None:
-        """Wait until the name node counts exactly `count` live data nodes; a killed one is given up after some 11 s."""
+        """Wait until the name node counts exactly `count` live data nodes; a killed one is given up after some 11 s.
+
+        Until then it counts one that is down, or is just being started: see `revive`.
+        """
 
         def ready() -> bool:
-            return bool(self._bean("FSNamesystemState").get("NumLiveDataNodes") == count)
+            return bool(self._namenode_bean("FSNamesystemState").get("NumLiveDataNodes") == count)
 
         self.namenode.await_(ready, f"count {count} live data nodes", timeout)
 
+    def revive(self, datanode: Daemon, timeout: float = 300) -> None:
+        """Start a killed data node, and wait until it says itself that the name node has it, and all others are live.
+
+        The name node's count alone would not do: a data node that was killed a moment ago still counts.
+        """
+        datanode.start()
+        datanode.await_(lambda: self._is_registered(datanode), "register with the name node", timeout)
+        self.wait_live(sum(node.running for node in self.datanodes), timeout)
+
     def wait_writable(self, timeout: float = 300) -> None:
         """Wait until the name node has heard of all blocks and takes writes, as after a restart."""
-        self.namenode.await_(lambda: not self._bean("NameNodeInfo").get("Safemode", "?"), "leave safe mode", timeout)
+        self.namenode.await_(
+            lambda: not self._namenode_bean("NameNodeInfo").get("Safemode", "?"), "leave safe mode", timeout
+        )
 
     def wait_for(self, ready: Callable[[], bool], what: str, timeout: float = 300) -> None:
-        """Wait for another state of the cluster that can only be asked for."""
-        wait_for(ready, what, timeout)
+        """Wait for another state of the cluster that can only be asked for; without an answer it is asked again."""
+        unanswered: list[OSError] = []
+
+        def answered() -> bool:
+            try:
+                return ready()
+            except urllib.error.HTTPError:
+                raise
+            except OSError as error:  # no connection, or none in time
+                unanswered.append(error)
+                return False
+
+        wait_for(answered, what, timeout, hint=lambda: f"questions without an answer: {unanswered[-3:]}")
 
     def block_hosts(self, path: str) -> list[list[str]]:
         """The data nodes' addresses of each block of the file at the absolute `path`, block by block."""
@@ -127,16 +151,13 @@ class HadoopCluster:
             body = answer.read()
         return json.loads(body) if body else None
 
-    def _bean(self, name: str) -> dict[str, Any]:
-        """One of the name node's management beans, empty while its web server does not answer."""
-        try:
-            with urllib.request.urlopen(
-                f"{self.http}/jmx?qry=Hadoop:service=NameNode,name={name}", timeout=2
-            ) as answer:
-                beans = json.load(answer)["beans"]
-        except (urllib.error.URLError, TimeoutError, ConnectionError):
-            return {}
-        return dict(beans[0]) if beans else {}
+    def _namenode_bean(self, name: str) -> dict[str, Any]:
+        return _bean(self.http, f"Hadoop:service=NameNode,name={name}")
+
+    def _is_registered(self, datanode: Daemon) -> bool:
+        information = _bean(self._datanode_http[datanode.host], "Hadoop:service=DataNode,name=DataNodeInfo")
+        actors = json.loads(information.get("BPServiceActorInfo", "[]"))
+        return bool(actors) and all(actor["ActorState"] == "RUNNING" for actor in actors)
 
     def _namenode_settings(self, http: int) -> dict[str, str]:
         return self.settings | {
@@ -162,6 +183,8 @@ class HadoopCluster:
     def _datanode(self, number: int) -> Daemon:
         host = f"127.0.0.{number + 2}"
         data, http, ipc = free_ports(host, 3, self._ports)
+        self.data_ports[host] = data
+        self._datanode_http[host] = f"http://{host}:{http}"
         settings = self.settings | {
             "dfs.datanode.data.dir": (self.folder / f"data-{number}").as_uri(),
             # The name node knows a data node by the address it calls from, which is 127.0.0.1 for all of them: what
@@ -176,6 +199,19 @@ class HadoopCluster:
             "dfs.block.scanner.volume.bytes.per.second": "0",
         }
         return Daemon(f"datanode-{number}", f"{_HDFS}.datanode.DataNode", self.folder, host, settings)
+
+
+def _bean(server: str, name: str) -> dict[str, Any]:
+    """One of a daemon's management beans, empty while its web server does not answer."""
+    try:
+        with urllib.request.urlopen(f"{server}/jmx?qry={name}", timeout=2) as answer:
+            beans = json.load(answer)["beans"]
+    except urllib.error.HTTPError as error:
+        error.close()
+        return {}
+    except (urllib.error.URLError, TimeoutError, ConnectionError):
+        return {}
+    return dict(beans[0]) if beans else {}
 
 
 def _client_settings(url: str, replication: int, block_size: int) -> dict[str, str]:

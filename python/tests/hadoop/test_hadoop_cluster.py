@@ -6,6 +6,7 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -73,9 +74,10 @@ def test_a_blob_lies_whole_on_each_of_its_hosts(hadoop_cluster: HadoopCluster) -
 @pytest.mark.hadoop
 @pytest.mark.slow
 def test_data_outlives_a_killed_data_node_and_it_comes_back(hadoop_cluster: HadoopCluster) -> None:
-    store = HdfsStore(f"{hadoop_cluster.url}/survives", options=hadoop_cluster.settings)
+    store = RetryingStore(HdfsStore(f"{hadoop_cluster.url}/survives", options=hadoop_cluster.settings))
     data = os.urandom(20 << 20)
     store.write("before", data)
+    hadoop_cluster.wait_replicated("/survives/before", 2)
     victim = hadoop_cluster.datanodes[0]
     victim.kill()
     try:
@@ -90,10 +92,21 @@ def test_data_outlives_a_killed_data_node_and_it_comes_back(hadoop_cluster: Hado
             "copy lost blocks to the other nodes",
         )
     finally:
-        victim.start()
-        hadoop_cluster.wait_live(3)
+        hadoop_cluster.revive(victim)
     assert store.read("before") == data
     assert store.read("with two") == data
+
+
+@pytest.mark.jvm
+@pytest.mark.hadoop
+@pytest.mark.slow
+def test_a_data_node_is_back_when_it_takes_bytes_again(hadoop_cluster: HadoopCluster) -> None:
+    """The name node counts a node that was killed a moment ago: its count says nothing about one that is started."""
+    victim = hadoop_cluster.datanodes[2]
+    victim.kill()
+    hadoop_cluster.wait_live(3)
+    hadoop_cluster.revive(victim)
+    socket.create_connection((victim.host, hadoop_cluster.data_ports[victim.host]), timeout=20).close()
 
 
 @pytest.mark.jvm
@@ -122,8 +135,7 @@ def test_writers_outlive_a_killed_data_node(hadoop_cluster: HadoopCluster) -> No
         assert all(store.read(f"small {number}") == piece for number in range(10))
         assert hadoop_cluster.staged("/pipeline") == []
     finally:
-        victim.start()
-        hadoop_cluster.wait_live(3)
+        hadoop_cluster.revive(victim)
 
 
 @pytest.mark.jvm

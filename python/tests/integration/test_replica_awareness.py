@@ -141,8 +141,7 @@ class Outage:
                 self._standalone.workers[self._host].kill()
 
     def mend(self) -> None:
-        self._hadoop.datanodes[HOSTS.index(self._host)].start()
-        self._hadoop.wait_live(len(HOSTS))
+        self._hadoop.revive(self._hadoop.datanodes[HOSTS.index(self._host)])
         if self._standalone is not None:
             self._standalone.workers[self._host].start()
             self._standalone.wait_alive(len(HOSTS))
