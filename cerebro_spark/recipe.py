@@ -53,7 +53,8 @@ class Recipe:
     def __setstate__(self, state: Sequence[Any]) -> None:
         """Set the fields in their order; those that an older release did not have get their defaults."""
         if isinstance(state[3], Hooks):  # before there was a TrainerSpec, its four fields were the recipe's own
-            state = [*state[:3], TrainerSpec(*state[3:7]), *state[7:]]
+            hooks, seed, framework, resources = state[3:7]
+            state = [*state[:3], TrainerSpec(hooks, seed, framework, resources, metric_rule="guess"), *state[7:]]
         for index, known in enumerate(dataclasses.fields(self)):
             object.__setattr__(self, known.name, state[index] if index < len(state) else known.default)
 

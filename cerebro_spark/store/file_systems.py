@@ -1,4 +1,7 @@
-"""fsspec file systems that functions of the user hold: whether a pickle of one has credentials in it. It opens none."""
+"""File systems of fsspec and pyarrow that functions of the user hold: whether a pickle of one has credentials in it.
+
+It opens none.
+"""
 
 from __future__ import annotations
 
@@ -20,26 +23,35 @@ _HARMLESS = (None, True, False, "", "anon", "google_default", "cloud", "browser"
 
 
 def file_system_classes() -> tuple[type, ...]:
-    """Return the class of all fsspec file systems; nothing if nobody has imported fsspec, so that there is none."""
-    found = getattr(sys.modules.get("fsspec.spec"), "AbstractFileSystem", None)
-    return () if found is None else (found,)
+    """Return the classes of all file systems of fsspec and pyarrow, as far as somebody has imported them."""
+    bases = (("fsspec.spec", "AbstractFileSystem"), ("pyarrow.fs", "FileSystem"))
+    found = [getattr(sys.modules.get(module), name, None) for module, name in bases]
+    return tuple(kind for kind in found if kind is not None)
 
 
 def check_no_credentials(file_system: Any) -> None:
-    """Raise ConfigurationError if an fsspec file system was opened with credentials: its pickle would have them.
+    """Raise ConfigurationError if a file system was opened with credentials: its pickle would have them.
 
     Args:
         file_system: The file system. One that finds its credentials itself, or needs none, is fine.
     """
-    names = list(inspect.signature(type(file_system).__init__).parameters)[1:]
-    given = dict(zip(names, file_system.storage_args, strict=False)) | file_system.storage_options
-    secrets = sorted({f"`{name}`" for name in secret_options(given)})
+    secrets = sorted({f"`{name}`" for name in secret_options(_options_of(file_system))})
     if secrets:
         raise ConfigurationError(
             f"a function uses a {type(file_system).__name__} that was opened with {', '.join(secrets)}, which would be"
             " kept for all to read: open it inside the function, with credentials from the environment, or use"
             " cs.open_store, of which only the address is kept"
         )
+
+
+def _options_of(file_system: Any) -> Mapping[str, Any]:
+    """Return the options that a file system was opened with, by name."""
+    if hasattr(file_system, "storage_options"):
+        names = list(inspect.signature(type(file_system).__init__).parameters)[1:]
+        return {**dict(zip(names, file_system.storage_args, strict=False)), **file_system.storage_options}
+    # One of pyarrow is made again from its options. One around another file system has none: that one is looked at.
+    _, values, *_ = file_system.__reduce__()
+    return {name: value for each in values if isinstance(each, Mapping) for name, value in each.items()}
 
 
 def secret_options(options: Mapping[str, Any]) -> Iterator[str]:

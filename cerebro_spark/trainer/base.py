@@ -15,6 +15,7 @@ from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
 from cerebro_spark.trainer.members import EvaluatedMember as EvaluatedMember
 from cerebro_spark.trainer.members import Member as Member
 from cerebro_spark.trainer.members import TrainedMember as TrainedMember
+from cerebro_spark.trainer.metric_rule import MetricRule
 from cerebro_spark.trainer.resources import Resources as Resources
 from cerebro_spark.trainer.sharing.hooks import Hooks as Hooks
 from cerebro_spark.trainer.sharing.hooks import Params as Params
@@ -52,6 +53,8 @@ class Trainer(ABC):
     """The name of the framework, as checkpoints have it."""
     steps: Steps = ""
     """How the steps of the last training unit were taken, where the trainer has a choice."""
+    metric_rule: MetricRule = "loss"
+    """What tells classification metrics that outputs are logits; set before the first unit."""
 
     @abstractmethod
     def __init__(

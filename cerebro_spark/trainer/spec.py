@@ -6,7 +6,7 @@ It loads a framework only when the class of the trainer is asked for.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Literal
@@ -14,6 +14,7 @@ from typing import Any, Literal
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer.base import Hooks, Resources, Trainer
 from cerebro_spark.trainer.feed import Columns
+from cerebro_spark.trainer.metric_rule import MetricRule
 from cerebro_spark.trainer.torch.model import TorchModel
 
 Framework = Literal["auto", "keras", "torch"] | type[Trainer]
@@ -30,12 +31,20 @@ class TrainerSpec:
         seed: The seed of weights, dropout and the order of rows.
         framework: "keras" or "torch"; "auto" goes by the code of `model_fn`; a class is used as it is.
         resources: What the trainer may use of its machine.
+        metric_rule: What tells classification metrics that outputs are logits. It is part of a run's recipe, so that
+            a run is resumed and replayed by its own rule.
     """
 
     hooks: Hooks
     seed: int = 0
     framework: Framework = "auto"
     resources: Resources = field(default_factory=Resources)
+    metric_rule: MetricRule = "loss"
+
+    def __setstate__(self, state: Sequence[Any]) -> None:
+        """Take on the pickled fields. An older pickle lacks the last one, and means the rule of then."""
+        for index, known in enumerate(dataclasses.fields(self)):
+            object.__setattr__(self, known.name, state[index] if index < len(state) else "guess")
 
     @property
     def trainer_class(self) -> type[Trainer]:
@@ -44,7 +53,9 @@ class TrainerSpec:
 
     def make_trainer(self, columns: Columns) -> Trainer:
         """Return a new trainer for data with these columns."""
-        return self.trainer_class(self.hooks, columns, seed=self.seed, resources=self.resources)
+        trainer = self.trainer_class(self.hooks, columns, seed=self.seed, resources=self.resources)
+        trainer.metric_rule = self.metric_rule
+        return trainer
 
     def with_modules(self) -> TrainerSpec:
         """Return the same with the modules that the functions need, as they are now."""

@@ -23,6 +23,10 @@ _OPTIMIZERS = (
     "is in neither its `state` nor its `param_groups`, which are what hops of an optimizer: keep it there, or use"
     " another optimizer"
 )
+_SCALERS = (
+    "does not hop with the checkpoint: Resources(precision='float16') has one that hops, without a train_fn; or make a"
+    " scaler in each call of train_fn"
+)
 
 
 @contextmanager
@@ -45,6 +49,8 @@ def unsaved_change(change: StateChange, unit: Unit, params: Mapping[str, Any], r
         remedy = _GENERATORS
     elif change.place.startswith("optimizer"):
         remedy = _OPTIMIZERS
+    elif change.what.startswith("GradScaler."):
+        remedy = _SCALERS
     return TrialFailed(
         f"{_where(unit)}: {change} while {doing} and {remedy} (it is at {change.place}; params {dict(params)!r})"
     )

@@ -42,6 +42,18 @@ def test_a_recipe_of_an_older_version_is_as_if_nothing_newer_was_given(tmp_path:
     assert recipes.unpack(*recipes.pack(recipe)).settings(2).max_kills == 7
 
 
+def test_a_recipe_without_a_trainer_of_its_own_leaves_metrics_their_guesses(tmp_path: Path) -> None:
+    """Such a recipe had the four fields of a TrainerSpec itself, when there was no other rule."""
+    trainer = TrainerSpec(Hooks(print), seed=3, framework="torch")
+    recipe = Recipe(FixedSearch([{}], 1), Objective("loss", "min"), small_dataset(tmp_path), trainer)
+    state = recipe.__getstate__()
+    assert isinstance(state, list)
+    older = Recipe.__new__(Recipe)
+    older.__setstate__([*state[:3], trainer.hooks, trainer.seed, trainer.framework, trainer.resources, *state[4:]])
+    assert (older.trainer.seed, older.trainer.metric_rule) == (3, "guess")
+    assert trainer.metric_rule == "loss"
+
+
 def test_resources_of_an_older_version_compile_nothing(tmp_path: Path) -> None:
     older = Resources.__new__(Resources)
     older.__setstate__([2, "cpu", None, 1 << 30, None])

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from kept_workers import KeptWorkers
+from logs import logged as logged_words
 from observing import each_event
 from plain_loop import check_run, judged, logged
 from small_driver import CONFIGURATIONS, EPOCHS, SEED, Stop, small_recipe, stopping_after
@@ -105,8 +106,8 @@ def test_a_driver_that_is_stopped_takes_its_workers_along_and_the_run_is_resumed
                 assert f'run r1 can be resumed: cs.resume("{dataset.store.url}", "r1", backend=...)' in said
             else:
                 process.kill()
-                process.wait(60)
-            assert all_end(30)
+                process.wait(300)
+            assert all_end(300)
     before = logged(dataset.store, "r1")
     assert not judged(before)[0].finished
     assert not [e for e in before if type(e).__name__ == "WorkerLost"], "an interrupt is no worker's fault"
@@ -152,11 +153,26 @@ class Outage:
         self._folder.symlink_to(self._folder)  # a loop: whatever is asked of it is an error, and none of the final ones
 
     def end(self) -> None:
-        self._folder.unlink()
-        self._away.rename(self._folder)
+        # In one step: between two, somebody could make an empty folder.
+        back = self._folder.with_name(self._folder.name + ".back")
+        back.symlink_to(self._away)
+        back.replace(self._folder)
+
+    @contextlib.contextmanager
+    def ending_when_noticed(self) -> Iterator[None]:
+        """Within the block, it ends when a store of this process has said for the first time that a call failed."""
+        with logged_words("cerebro_spark.store.retrying", "trying again in") as noticed:
+            waiting = threading.Thread(target=self._end_after, args=(noticed,), daemon=True)
+            waiting.start()
+            yield
+        waiting.join(300)
+
+    def _end_after(self, noticed: threading.Event) -> None:
+        if noticed.wait(300):
+            self.end()
 
 
-def outage_after(units: int, outage: Outage, seconds: float | None) -> Observer:
+def outage_after(units: int, outage: Outage) -> Observer:
     count = 0
 
     @each_event
@@ -165,8 +181,6 @@ def outage_after(units: int, outage: Outage, seconds: float | None) -> Observer:
         count += isinstance(event, UnitFinished)
         if isinstance(event, UnitFinished) and count == units:
             outage.begin()
-            if seconds is not None:
-                threading.Timer(seconds, outage.end).start()
 
     return observe
 
@@ -177,7 +191,8 @@ def test_a_store_that_fails_for_a_while_only_delays_the_run(
     dataset = small_dataset(tmp_path, partitions=3)
     outage = Outage(tmp_path / "store")
     recipe = small_recipe(dataset, 3)
-    runs.execute(recipe, dataset.store, kept_backend(2), "r1", [outage_after(9, outage, 3.0)], store_patience=60.0)
+    with outage.ending_when_noticed():
+        runs.execute(recipe, dataset.store, kept_backend(2), "r1", [outage_after(9, outage)], store_patience=300.0)
     assert "trying again in" in caplog.text
     check_run(dataset, "r1", len(CONFIGURATIONS), 3, SEED)
 
@@ -187,7 +202,7 @@ def test_a_store_that_fails_for_ever_ends_the_run_which_is_resumed_when_it_is_ba
 ) -> None:
     dataset = small_dataset(tmp_path, partitions=3)
     outage = Outage(tmp_path / "store")
-    observers = [outage_after(9, outage, None)]
+    observers = [outage_after(9, outage)]
     before = children(os.getpid())
     with pytest.raises(StoreUnavailable, match=r"writing 'runs/r1/log/.*failed \d+ times.*can be resumed") as caught:
         runs.execute(
@@ -207,7 +222,7 @@ def test_checkpoints_that_cannot_be_written_end_the_run_not_its_trials(
     dataset = small_dataset(tmp_path, partitions=3)
     folder = tmp_path / "store" / paths.checkpoint_folder("r1")
     outage = Outage(folder)
-    observers = [outage_after(9, outage, None)]
+    observers = [outage_after(9, outage)]
     with pytest.raises(
         BackendError, match=r"run r1 cannot go on: the store failed worker w\d.*StoreUnavailable.*resume"
     ) as caught:

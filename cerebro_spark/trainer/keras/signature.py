@@ -11,7 +11,6 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras.src.layers.preprocessing.index_lookup import IndexLookup
 
 from cerebro_spark.trainer.sharing.signature import Instead, class_token, compute_signature, unlike_everything
 
@@ -84,7 +83,7 @@ def read_adapted(thing: Any) -> dict[str, Any]:
         return {name: read_value(getattr(thing, name, None)) for name in ("mean", "variance")}
     if isinstance(thing, keras.layers.Discretization):
         return {"bin_boundaries": thing.bin_boundaries}
-    if isinstance(thing, IndexLookup):
+    if isinstance(thing, keras.layers.StringLookup | keras.layers.IntegerLookup):
         weights = getattr(thing, "idf_weights_const", None)
         return {"vocabulary": list(thing.get_vocabulary()), "idf_weights": read_value(weights)}
     return {}

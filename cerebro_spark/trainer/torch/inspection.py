@@ -36,8 +36,6 @@ _ASIDE = {*_HELD, *_HOOKS, "training", "_is_full_backward_hook", "_compiled_call
 _ASIDE |= {"_output_capturing_hooks_installed"}
 _SCHEDULER_ASIDE = {"optimizer", "_step_count", "_last_lr", "_get_lr_called_within_step", "_is_initial", "verbose"}
 _SCHEDULER_ASIDE |= {"_schedulers"}
-# What a change of a scaler of one's own is called: the way out is the one that a checkpoint has.
-_SCALER = "GradScaler (Resources(precision='float16') has one that hops)"
 _VALUES = (torch.dtype, torch.device, torch.Size, torch.memory_format, torch.layout)
 
 
@@ -260,7 +258,7 @@ def _guard_parts(list_parts: Callable[[], Sequence[tuple[object, Any]]]) -> Guar
 def _inspect_scaler(scaler: GradScaler) -> Inspection:
     """Inspect the numbers of a scaler; one that is not enabled has none."""
     then = scaler.state_dict()
-    return Inspection("a GradScaler", _attributes(then), [lambda: scaler.state_dict() == then], _SCALER)
+    return Inspection("a GradScaler", _attributes(then), [lambda: scaler.state_dict() == then], GradScaler.__name__)
 
 
 def _inspect_schedule(scheduler: Any) -> Inspection:

@@ -9,7 +9,15 @@ from functools import cache, partial
 from typing import Any, Literal
 
 import torch
-from torch.nn import CrossEntropyLoss, MultiLabelMarginLoss, MultiMarginLoss, NLLLoss, functional
+from torch.nn import (
+    BCEWithLogitsLoss,
+    CrossEntropyLoss,
+    MultiLabelMarginLoss,
+    MultiLabelSoftMarginLoss,
+    MultiMarginLoss,
+    NLLLoss,
+    functional,
+)
 from torch.nn.modules import loss as torch_losses
 
 from cerebro_spark.errors import ConfigurationError
@@ -32,6 +40,15 @@ _NAMES: dict[Kind, str] = {
 _FUNCTIONS = {getattr(functional, name): kind for kind, names in _NAMES.items() for name in names.split()}
 # Losses whose mean is weighted by the classes of the labels, and leaves ignored labels out.
 _BY_CLASS = (functional.cross_entropy, functional.nll_loss, CrossEntropyLoss.forward, NLLLoss.forward)
+# Losses that say that outputs are logits.
+_OF_LOGITS = (
+    functional.binary_cross_entropy_with_logits,
+    functional.cross_entropy,
+    functional.multilabel_soft_margin_loss,
+    BCEWithLogitsLoss.forward,
+    CrossEntropyLoss.forward,
+    MultiLabelSoftMarginLoss.forward,
+)
 _log = logging.getLogger(__name__)
 
 
@@ -45,12 +62,14 @@ class KnownLoss:
             moves to the device only later.
         own: Whether all its code is PyTorch's.
         by_class: Whether its mean is weighted by class.
+        takes_logits: Whether the outputs that it is given are logits.
     """
 
     kind: Kind
     setting: Callable[[str, Any], Any]
     own: bool = True
     by_class: bool = False
+    takes_logits: bool = False
 
     def fit(self, output: Any, label: Any) -> Any:
         """Return a stored label as the loss needs it: class numbers as int64, others like the output."""
@@ -86,7 +105,7 @@ def recognize_loss(loss: Any) -> KnownLoss | None:
     if isinstance(loss, torch_losses._Loss):
         forward = type(loss).forward
         own = forward.__module__ == torch_losses.__name__
-        return KnownLoss(_module_kind(loss), partial(getattr, loss), own, forward in _BY_CLASS)
+        return KnownLoss(_module_kind(loss), partial(getattr, loss), own, forward in _BY_CLASS, forward in _OF_LOGITS)
     settings: Mapping[str, Any] = {}
     if isinstance(loss, partial) and not loss.args:
         loss, settings = loss.func, loss.keywords
@@ -95,7 +114,9 @@ def recognize_loss(loss: Any) -> KnownLoss | None:
     except TypeError:  # a callable that cannot be hashed is the user's own
         return None
     old = settings.get("size_average") is not None or settings.get("reduce") is not None
-    return None if found is None or old else KnownLoss(found, settings.get, by_class=loss in _BY_CLASS)
+    if found is None or old:
+        return None
+    return KnownLoss(found, settings.get, by_class=loss in _BY_CLASS, takes_logits=loss in _OF_LOGITS)
 
 
 class CheckedFunction:
@@ -146,6 +167,11 @@ class BatchLoss(CheckedFunction):
         if checked.ndim == 0 and self._divides_unseen():
             _warn_once(getattr(self._function, "__qualname__", type(self._function).__qualname__))
         return checked
+
+    @property
+    def takes_logits(self) -> bool:
+        """Whether the loss says that outputs are logits: it is PyTorch's own, and takes them."""
+        return self._known is not None and self._known.takes_logits
 
     def weigh(self, output: Any, label: Any, rows: int) -> Any:
         """Return how much the loss of a batch counts; None if it is a sum over its rows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.utils._pytree import tree_map
 
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer.torch.losses import CheckedFunction
+from cerebro_spark.trainer.torch.metric_inputs import MetricInputs
 from cerebro_spark.trainer.torch.metric_states import (
     adds_up,
     check_hidden,
@@ -30,6 +32,8 @@ Weigh = Callable[[Any, Any, int], Any]
 
 # Batches between two sums on the device: it bounds the tensors that are kept.
 _FLUSH_BATCHES = 1024
+# Beside the states of a carried metric, whose names are identifiers.
+_COUNTS = "batches in and beyond [0, 1]"
 
 
 class MetricCollector:
@@ -43,9 +47,18 @@ class MetricCollector:
         weigh: `weigh(output, label, rows)` returns how much the loss of a batch counts; None for a loss that is a
             sum over its rows.
         device: Where the outputs are.
+        takes_logits: Whether the loss takes logits, so that classification metrics are given probabilities. False, the
+            default, if that is not known. None leaves all to the metrics, as older runs did.
     """
 
-    def __init__(self, metrics: Mapping[str, Any], carried: Metrics | None, weigh: Weigh, device: torch.device) -> None:
+    def __init__(
+        self,
+        metrics: Mapping[str, Any],
+        carried: Metrics | None,
+        weigh: Weigh,
+        device: torch.device,
+        takes_logits: bool | None = False,
+    ) -> None:
         self._objects = {name: m for name, m in metrics.items() if is_metric_object(m)}
         self._functions = {
             name: CheckedFunction(f"metric {name!r}", m) for name, m in metrics.items() if name not in self._objects
@@ -59,11 +72,12 @@ class MetricCollector:
         self._rows = 0
         self._weight = 0.0
         self._watched = False
+        self._inputs = {} if takes_logits is None else self._find_inputs(takes_logits)
         for name, metric in self._objects.items():
             metric.reset()
             move_part(metric, device)
             if carried is not None and name in carried.carried:
-                set_state(metric, carried.carried[name], device)
+                self._continue(name, metric, carried.carried[name])
 
     @torch.no_grad()
     def add(self, loss: torch.Tensor, output: Any, label: Any) -> None:
@@ -127,8 +141,14 @@ class MetricCollector:
     def collect(self) -> Metrics:
         """Return the metrics of the unit. Only here, and after many batches, the device is waited for."""
         self._flush()
-        states = {name: get_added_state(metric) for name, metric in self._objects.items() if adds_up(metric)}
-        carried = {name: get_state(metric) for name, metric in self._objects.items() if name not in states}
+        counts = {name: inputs.count() for name, inputs in self._inputs.items()}
+        for name, inputs in self._inputs.items():
+            inputs.check(counts[name])
+        added = {name: metric for name, metric in self._objects.items() if adds_up(metric)}
+        states = {name: (*get_added_state(metric), *counts.get(name, ())) for name, metric in added.items()}
+        carried = {name: get_state(metric) for name, metric in self._objects.items() if name not in added}
+        for name in counts.keys() & carried.keys():
+            carried[name][_COUNTS] = counts[name]
         weights = {**dict.fromkeys(self._sums, float(self._rows)), "loss": self._weight}
         return Metrics(self._sums, weights, states, carried)
 
@@ -137,15 +157,37 @@ class MetricCollector:
         values: dict[str, float] = {}
         for name, metric in self._objects.items():
             if name in metrics.states:
+                self._check_counts(name, metrics.states[name])
                 set_added_state(metric, metrics.states[name])
             elif name in metrics.carried:
-                set_state(metric, metrics.carried[name], self._device)
+                self._continue(name, metric, metrics.carried[name])
             else:
                 continue
             values[name] = _to_number(name, metric.compute())
         return values
 
+    def _find_inputs(self, takes_logits: bool) -> dict[str, MetricInputs]:
+        """Return the inputs of those metrics that would guess what they are given."""
+        found = {name: MetricInputs(name, each, takes_logits, self._device) for name, each in self._objects.items()}
+        return {name: inputs for name, inputs in found.items() if inputs.guesses}
+
+    def _continue(self, name: str, metric: Any, carried: Any) -> None:
+        """Put a metric object into the state in which the partition before left it."""
+        set_state(metric, {key: value for key, value in carried.items() if key != _COUNTS}, self._device)
+        if name in self._inputs:
+            self._inputs[name].add(carried[_COUNTS])
+
+    def _check_counts(self, name: str, state: tuple[float, ...]) -> None:
+        """Check the batches that a metric with an added state has seen in all partitions."""
+        if name in self._inputs:
+            inputs = self._inputs[name]
+            inputs.check(state[-len(inputs.count()) :])
+
     def _update(self, name: str, metric: Any, output: Any, label: Any) -> None:
+        with self._inputs[name].of(output) if name in self._inputs else nullcontext():
+            self._update_object(name, metric, output, label)
+
+    def _update_object(self, name: str, metric: Any, output: Any, label: Any) -> None:
         before = {} if self._watched else get_hidden_state(metric)
         if name in self._reshaped:
             metric.update(output, like_output(output, label))

@@ -173,7 +173,8 @@ class TorchTrainer(BundledEvaluation):
         self, model: BuiltTorchModel, carried: Metrics | None, metrics: Mapping[str, Any] | None = None
     ) -> MetricCollector:
         own = model.model.metrics if metrics is None else metrics
-        return MetricCollector(own, carried, model.loss.weigh, self.device)
+        takes_logits = None if self.metric_rule == "guess" else model.loss.takes_logits
+        return MetricCollector(own, carried, model.loss.weigh, self.device, takes_logits)
 
     def _compute_loss(self, model: BuiltTorchModel, tensors: Tensors) -> tuple[torch.Tensor, Any, Any]:
         """Return the loss of a batch, the output and the label."""

@@ -212,7 +212,7 @@ def test_a_process_that_dies_between_two_runs_is_replaced_and_nobody_is_lost(set
     parent = backend._parents._parents[0].handle
     assert parent.pid
     os.kill(parent.pid, signal.SIGKILL)
-    assert parent.ended.wait(60)
+    assert parent.ended.wait(300)
     backend.start(setting.partitions)
     joined: list[str] = []
     while len(joined) < 2:

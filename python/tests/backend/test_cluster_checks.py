@@ -6,7 +6,8 @@ import logging
 import py_compile
 import signal
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -201,14 +202,22 @@ search.fit(small_dataset(folder), run_id="stopped")
 def test_ctrl_c_stops_spark_workers_and_leaves_a_run_to_resume(tmp_path: Path) -> None:
     driver = started_driver(DRIVER, tmp_path)
     assert driver.stdout is not None
-    workers = next(line.split()[1:] for line in driver.stdout if line.startswith("workers"))
-    assert len(workers) == 2
+    workers = next((line.split()[1:] for line in driver.stdout if line.startswith("workers")), [])
+    assert len(workers) == 2, workers or driver.communicate(timeout=450)
     assert all(is_worker(pid) for pid in workers)
     driver.send_signal(signal.SIGINT)
     _, said = driver.communicate(timeout=450)
     assert "KeyboardInterrupt" in said
     assert 'can be resumed: cs.resume("' in said
-    assert not any(is_worker(pid) for pid in workers)
+    await_end(workers)
+
+
+def await_end(pids: Sequence[str]) -> None:
+    """Wait until no worker process is left: each ends by itself, and no child of this process."""
+    end = time.monotonic() + 120.0
+    while left := [pid for pid in pids if is_worker(pid)]:
+        assert time.monotonic() < end, f"{left} of {pids} are still there"
+        time.sleep(0.05)
 
 
 def is_worker(pid: str) -> bool:

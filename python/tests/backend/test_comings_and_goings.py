@@ -63,7 +63,7 @@ def test_a_second_ctrl_c_leaves_no_worker(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(pool, "close", pressed_again)
     with pytest.raises(KeyboardInterrupt):
         backend.close()
-    assert handle.ended.wait(30)
+    assert handle.ended.wait(300)
 
 
 @pytest.mark.slow
@@ -104,9 +104,10 @@ def test_who_was_let_go_for_its_failures_is_replaced_after_a_while(tmp_path: Pat
     with kept_backend(2) as backend:
         begun(backend, tmp_path)
         backend.submit(RetireWorker("w0", back_after=0.01))
-        (joined,) = backend.events()
-        assert isinstance(joined, WorkerJoined)
-        assert joined.worker == "w0.1"
+        joined: list[str] = []
+        while not joined:
+            joined += [event.worker for event in backend.events() if isinstance(event, WorkerJoined)]
+        assert joined == ["w0.1"]
 
 
 @pytest.mark.slow
@@ -120,8 +121,8 @@ def test_a_place_that_is_still_bad_does_not_end_the_run(
         w0 = backend._run.pool.handles["w0"]
         with logged("cerebro_spark.backend.driver.pool", "no restart is left") as given_up:
             backend.submit(RetireWorker("w0", back_after=0.01))
-            assert given_up.wait(60)
-        assert w0.ended.wait(60)
+            assert given_up.wait(300)
+        assert w0.ended.wait(300)
         assert not backend._run._events.failed
         assert [name for name in backend.workers if name != "w0"] == ["w1"]
 
@@ -186,5 +187,8 @@ def test_a_run_on_a_session_that_was_stopped_ends_with_what_to_do(tmp_path: Path
     said = [sys.executable, "-c", script, str(tmp_path / "store")]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     done = subprocess.run(said, env=environment, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 1
-    assert "the Spark session was stopped: make a new one, and a new SparkBackend of it" in done.stderr.splitlines()[-1]
+    assert done.returncode == 1, done.stderr[-3000:]
+    # Not always the last line: the JVM, which ends a moment later, writes there too.
+    assert "the Spark session was stopped: make a new one, and a new SparkBackend of it" in done.stderr, done.stderr[
+        -3000:
+    ]

@@ -124,4 +124,4 @@ def test_a_session_that_is_stopped_takes_its_tasks_along(spark_house: Any, tmp_p
         assert backend._parents is not None
         handles = [parent.handle for parent in backend._parents._parents]
         session.stop()
-        assert all(handle.ended.wait(120) for handle in handles)
+        assert all(handle.ended.wait(300) for handle in handles)

@@ -45,7 +45,7 @@ from cerebro_spark.turns import Turn
 from cerebro_spark.types import Checkpoint, Objective, Unit
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-SECONDS = 30.0
+SECONDS = 300.0
 
 
 class DeadlyStore(LocalStore):

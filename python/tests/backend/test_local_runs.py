@@ -319,7 +319,7 @@ class Staffing:
             if self._units == 6:
                 with logged("cerebro_spark.backend.driver.run", "worker w2 has joined") as joined:
                     assert self._backend.add_workers() == ["w2"]
-                    assert joined.wait(60), "small units would all be done before it has started"
+                    assert joined.wait(300), "small units would all be done before it has started"
             elif event.worker == "w2" and not self._removed:
                 self._removed = True
                 self._backend.remove_worker("w0")

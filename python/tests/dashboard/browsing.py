@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 SCREENSHOTS = Path(__file__).resolve().parents[3] / "build" / "screenshots"
-PATIENCE_MS = 60_000
+PATIENCE_MS = 180_000
 # Tells the page's tests of everything that the policy refused.
 _LISTEN = """
 window.refused = [];
@@ -55,7 +55,9 @@ def started_browser() -> Iterator[Browser]:
         pytest.skip(reason)
     with sync_api.sync_playwright() as playwright:
         # Without a sandbox, which containers do not allow: it opens nothing but the pages of these tests.
-        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        started = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"], timeout=PATIENCE_MS
+        )
         try:
             yield started
         finally:

@@ -32,7 +32,7 @@ from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
 from cerebro_spark.tune import training
 from cerebro_spark.types import DigestName, Metrics, TrialId, Unit
 
-SECONDS = 60.0
+SECONDS = 300.0
 UNIT_SECONDS = 0.1
 ROWS = 32
 ENDLESS = 10_000

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import made_up_answers as answers
 import page_checks
 import pytest
-from browsing import expect, set_hidden, wait_for_frames
+from browsing import PATIENCE_MS, expect, set_hidden, wait_for_frames
 from made_up_run import RUN, MadeUpRun
 from made_up_server import MadeUpServer
 
@@ -162,6 +162,7 @@ def test_earlier_events_stay_when_another_comes(page: Page, server: MadeUpServer
 
 def test_a_part_that_fails_keeps_no_other_from_the_news(browser: Browser, server: MadeUpServer, run: MadeUpRun) -> None:
     context = browser.new_context()  # of its own: in all others no script may fail
+    context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))

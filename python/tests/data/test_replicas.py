@@ -41,7 +41,7 @@ def test_the_name_node_says_which_hosts_hold_a_partition_also_after_one_died(
     }
     hosts = find_replica_hosts(spark, dataset)
     assert {partition: sorted(held) for partition, held in hosts.items()} == expected
-    assert {host for held in hosts.values() for host in held} == ADDRESSES
+    assert {host for held in hosts.values() for host in held} <= ADDRESSES, "which of them, the name node draws"
     for partition in dataset.partitions:  # as known when it was written: a second replica may not have been
         assert partition.hosts
         assert set(partition.hosts) <= set(expected[partition.id])

@@ -121,12 +121,14 @@ class HadoopCluster:
 
     def wait_replicated(self, path: str, count: int, timeout: float = 300) -> list[list[str]]:
         """Wait until every block of a file is known on `count` data nodes; a writer waits for the first one only."""
-        self.wait_for(
-            lambda: all(len(set(hosts)) >= count for hosts in self.block_hosts(path)),
-            f"{count} replicas of {path}",
-            timeout,
-        )
-        return self.block_hosts(path)
+        blocks: list[list[str]] = []
+
+        def ready() -> bool:
+            blocks[:] = self.block_hosts(path)
+            return all(len(set(hosts)) >= count for hosts in blocks)
+
+        self.wait_for(ready, f"{count} replicas of {path}", timeout)
+        return blocks
 
     def staged(self, folder: str) -> list[str]:
         """What lies in the staging folder of the store at the absolute path `folder`."""
@@ -147,7 +149,7 @@ class HadoopCluster:
         """Call the name node's REST interface as the superuser; the answer's JSON, or None where it is empty."""
         query = {"user.name": getpass.getuser(), **query}
         url = f"{self.http}/webhdfs/v1{urllib.parse.quote(path)}?{urllib.parse.urlencode(query)}"
-        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=20) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=120) as answer:
             body = answer.read()
         return json.loads(body) if body else None
 

@@ -84,7 +84,7 @@ class Daemon:
                 # An order, not just the end of the pipe: a forked child of the tests may hold a copy of it.
                 with contextlib.suppress(BrokenPipeError):
                     orders.write(b"k")
-            process.wait(30)
+            process.wait(300)
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:

@@ -41,7 +41,7 @@ def test_a_guarded_command_dies_with_the_holder_of_its_pipe(tmp_path: Path) -> N
         with open(fifo, "rb") as end:
             assert end.readline() == b"up\n"
             process.send_signal(signal.SIGKILL)
-            ready, _, _ = select.select([end], [], [], 20)
+            ready, _, _ = select.select([end], [], [], 300)
             assert ready, "the command outlived its holder"
             assert end.read() == b""
 
@@ -104,9 +104,8 @@ def test_a_data_node_is_back_when_it_takes_bytes_again(hadoop_cluster: HadoopClu
     """The name node counts a node that was killed a moment ago: its count says nothing about one that is started."""
     victim = hadoop_cluster.datanodes[2]
     victim.kill()
-    hadoop_cluster.wait_live(3)
     hadoop_cluster.revive(victim)
-    socket.create_connection((victim.host, hadoop_cluster.data_ports[victim.host]), timeout=20).close()
+    socket.create_connection((victim.host, hadoop_cluster.data_ports[victim.host]), timeout=120).close()
 
 
 @pytest.mark.jvm
@@ -198,5 +197,5 @@ def test_a_daemon_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
     daemon = Daemon("broken", "no.such.Main", tmp_path, "127.0.0.1", {})
     daemon.start()
     with pytest.raises(DaemonError, match=r"broken ended by itself; the end of .*broken\.log:\n(.|\n)*no\.such\.Main"):
-        daemon.await_(lambda: False, "get ready", 30)
+        daemon.await_(lambda: False, "get ready", 300)
     daemon.kill()

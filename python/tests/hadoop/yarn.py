@@ -81,6 +81,9 @@ class YarnCluster:
         try:
             with urllib.request.urlopen(f"{self.http}/ws/v1/cluster/metrics", timeout=2) as answer:
                 return dict(json.load(answer)["clusterMetrics"])
+        except urllib.error.HTTPError as error:
+            error.close()
+            return {}
         except (urllib.error.URLError, TimeoutError, ConnectionError):
             return {}
 

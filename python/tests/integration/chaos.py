@@ -27,7 +27,7 @@ from cerebro_spark.turns import Turn
 from cerebro_spark.types import Partition, Report, Unit, Work
 
 Kind = Literal["worker", "task", "executor", "stall", "return"]
-_SECONDS_TO_FIND_A_VICTIM = 60.0
+_SECONDS_TO_FIND_A_VICTIM = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Chaos:
         with self._news:
             self._over = True
             self._news.notify_all()
-        self._thread.join(timeout=10.0)
+        self._thread.join(timeout=60.0)
 
     # -- what the run does; called by the engine's thread and by the hub's
 

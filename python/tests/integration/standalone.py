@@ -129,5 +129,8 @@ class StandaloneCluster:
         try:
             with urllib.request.urlopen(self._http, timeout=2) as answer:
                 return dict(json.load(answer))
+        except urllib.error.HTTPError as error:
+            error.close()
+            return {}
         except (urllib.error.URLError, TimeoutError, ConnectionError):
             return {}

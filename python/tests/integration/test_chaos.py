@@ -25,7 +25,7 @@ from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.types import Objective
 
-pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(1200)]
 SEED = 20
 TRIALS, PARTITIONS = 6, 3
 KILLS: list[Kind] = ["worker", "worker", "task", "executor", "executor"]
@@ -132,7 +132,7 @@ def check_the_dead_stay_dead(strikes: list[Strike], events: list[Event]) -> None
         elif isinstance(event, UnitFinished):
             assert event.worker not in given_up
     for strike in strikes:
-        await_end(strike.pid, seconds=10.0)
+        await_end(strike.pid, seconds=120.0)
     assert [strike for strike in strikes if alive(strike.pid)] == []
 
 

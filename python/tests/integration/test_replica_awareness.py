@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 from counting_store import CountingStore, Entry, entries
+from hadoop.cluster import HadoopCluster
 from sparks import SparkHouse
 from standalone import StandaloneCluster
 from trial_models import CONFIGURATIONS
@@ -36,7 +36,7 @@ WITHOUT_B = [(A, B), (B, C), (A, B, C), (A, B, C)]
 
 
 @pytest.fixture(scope="module")
-def standalone(tmp_path_factory: pytest.TempPathFactory, hadoop_cluster: Any) -> Iterator[StandaloneCluster]:
+def standalone(tmp_path_factory: pytest.TempPathFactory, hadoop_cluster: HadoopCluster) -> Iterator[StandaloneCluster]:
     with StandaloneCluster(tmp_path_factory.mktemp("standalone"), HOSTS) as cluster:
         yield cluster
 
@@ -47,10 +47,8 @@ def session(standalone: StandaloneCluster, spark_house: SparkHouse) -> Iterator[
     spark_house.close()  # its executors would hold the places of the next
 
 
-def lay_out(session: Any, cluster: Any, dataset: Dataset, layout: Sequence[Sequence[str]]) -> Dataset:
+def lay_out(session: Any, cluster: HadoopCluster, dataset: Dataset, layout: Sequence[Sequence[str]]) -> Dataset:
     """Write the partitions again, each to the hosts that the layout says; HDFS itself would choose any two."""
-    nodes = json.loads(cluster._bean("NameNodeInfo")["LiveNodes"])
-    ports = {name.partition(":")[0]: int(node["xferaddr"].rpartition(":")[2]) for name, node in nodes.items()}
     jvm, gateway = session._jvm, session.sparkContext._gateway
     root = dataset.store.url
     for index, partition in enumerate(dataset.partitions):
@@ -58,7 +56,7 @@ def lay_out(session: Any, cluster: Any, dataset: Dataset, layout: Sequence[Seque
         favored = gateway.new_array(jvm.java.net.InetSocketAddress, len(hosts))
         for at, host in enumerate(hosts):
             # The name node knows all data nodes by the address they call from, and tells them apart by their ports.
-            favored[at] = jvm.java.net.InetSocketAddress("127.0.0.1", ports[host])
+            favored[at] = jvm.java.net.InetSocketAddress("127.0.0.1", cluster.data_ports[host])
         (file,) = partition.files
         path = jvm.org.apache.hadoop.fs.Path(f"{root}/{file}")
         system = path.getFileSystem(session._jsc.hadoopConfiguration())
@@ -83,7 +81,7 @@ def far_units(told: Told, units: Sequence[UnitFinished], hosts: Mapping[str, Seq
 
 
 def test_every_unit_runs_where_its_blocks_are_and_bytes_are_those_of_the_formula(
-    session: Any, hadoop_cluster: Any, tmp_path: Path
+    session: Any, hadoop_cluster: HadoopCluster, tmp_path: Path
 ) -> None:
     ledger = tmp_path / "ledger"
     store = CountingStore(f"{hadoop_cluster.url}/near", hadoop_cluster.settings, str(ledger))
@@ -125,7 +123,7 @@ def check_bytes(told: Told, dataset: Dataset, ledger: Sequence[Entry]) -> None:
 class Outage:
     """Takes a host away in the middle of a run: its Spark worker with the executor, and its data node."""
 
-    def __init__(self, standalone: StandaloneCluster | None, hadoop: Any, host: str, after: int) -> None:
+    def __init__(self, standalone: StandaloneCluster | None, hadoop: HadoopCluster, host: str, after: int) -> None:
         self._standalone, self._hadoop, self._host, self._after = standalone, hadoop, host, after
         self._units = 0
 
@@ -148,7 +146,7 @@ class Outage:
 
 
 def test_when_a_host_is_gone_units_still_run_where_their_blocks_are(
-    session: Any, standalone: StandaloneCluster, hadoop_cluster: Any, tmp_path: Path
+    session: Any, standalone: StandaloneCluster, hadoop_cluster: HadoopCluster, tmp_path: Path
 ) -> None:
     store = HdfsStore(f"{hadoop_cluster.url}/outage", options=hadoop_cluster.settings)
     dataset = lay_out(session, hadoop_cluster, prepared(store), WITHOUT_B)
@@ -166,7 +164,7 @@ def test_when_a_host_is_gone_units_still_run_where_their_blocks_are(
     assert far_units(told, told.units, {p.id: p.hosts for p in dataset.partitions}) == []
 
 
-def test_a_run_goes_on_when_a_data_node_dies(hadoop_cluster: Any, tmp_path: Path) -> None:
+def test_a_run_goes_on_when_a_data_node_dies(hadoop_cluster: HadoopCluster, tmp_path: Path) -> None:
     store = HdfsStore(f"{hadoop_cluster.url}/one-less", options=hadoop_cluster.settings)
     dataset = prepared(store)
     for partition in dataset.partitions:

@@ -29,6 +29,7 @@ from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.search import FixedSearch
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
+from cerebro_spark.store.retrying import RetryingStore
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.resources import Resources
 from cerebro_spark.trainer.spec import TrainerSpec
@@ -77,12 +78,14 @@ def run_to_end(
 ) -> Told:
     """Run all configurations, and tell what came of it."""
     weights: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
+    patient = RetryingStore(store)  # as the run itself is, also when a data node has just died
 
     @each_event
     def keep(event: Event) -> None:
         """Later epochs make the checkpoint of this one needless; just now it is there."""
         if isinstance(event, UnitFinished) and event.checkpoint and event.checkpoint.step == len(dataset.train):
-            weights[event.checkpoint.name] = _weights(store.read(paths.checkpoint(RUN, event.checkpoint)), framework)
+            data = patient.read(paths.checkpoint(RUN, event.checkpoint))
+            weights[event.checkpoint.name] = _weights(data, framework)
 
     recipe = Recipe(
         FixedSearch(CONFIGURATIONS, epochs),

@@ -1,4 +1,4 @@
-"""A file system of fsspec that a function holds is kept if it has no credentials, and else refused by name."""
+"""A file system of fsspec or pyarrow that a function holds is kept without credentials, and else refused by name."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import fsspec
+import pyarrow.fs as arrow
 import pytest
 import s3fs
 from fsspec.implementations.dirfs import DirFileSystem
@@ -22,6 +23,10 @@ def secret_memory() -> Any:
     return fsspec.filesystem("memory", password="planted")
 
 
+def arrow_s3() -> Any:
+    return arrow.S3FileSystem(access_key="planted", secret_key="planted", region="eu-west-1")
+
+
 @pytest.mark.parametrize(
     ("make", "options"),
     [
@@ -32,8 +37,15 @@ def secret_memory() -> Any:
         (secret_memory, "a MemoryFileSystem .* with `password`"),
         (lambda: DirFileSystem(path="/", fs=secret_memory()), "`password`"),
         (lambda: secret_memory().get_mapper("/folder"), "`password`"),
+        (lambda: arrow_s3(), "a S3FileSystem .* with `access_key`, `secret_key`"),
+        (lambda: arrow.S3FileSystem(proxy_options="http://me:planted@host:80", region="eu-west-1"), "`password`"),
+        (lambda: arrow.SubTreeFileSystem("bucket", arrow_s3()), "`access_key`, `secret_key`"),
+        (lambda: arrow.PyFileSystem(arrow.FSSpecHandler(secret_memory())), "`password`"),
     ],
-    ids=["options", "arguments", "within a dict", "password", "another kind", "within another", "within a mapping"],
+    ids=[
+        *("options", "arguments", "within a dict", "password", "another kind", "within another", "within a mapping"),
+        *("pyarrow", "pyarrow's proxy", "within pyarrow's", "fsspec within pyarrow's"),
+    ],
 )
 def test_one_with_credentials_is_refused(make: Make, options: str) -> None:
     files = make()
@@ -74,3 +86,22 @@ def test_one_without_credentials_is_kept(make: Make) -> None:
     again = references.loads(data, references.by_address)()
     assert stores == []
     assert (type(again), again.storage_options) == (type(files), files.storage_options)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: arrow.LocalFileSystem(),
+        lambda: arrow.S3FileSystem(region="eu-west-1"),
+        lambda: arrow.SubTreeFileSystem("bucket", arrow.S3FileSystem(anonymous=True, region="eu-west-1")),
+    ],
+    ids=["local", "environment", "anonymous, within another"],
+)
+def test_one_of_pyarrow_without_credentials_is_kept(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "planted")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted")
+    files = make()
+    data, stores = references.dumps(lambda: files)
+    assert stores == []
+    assert b"planted" not in data
+    assert references.loads(data, references.by_address)() == files

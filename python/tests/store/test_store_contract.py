@@ -306,7 +306,7 @@ def test_readers_never_see_half(store: Store) -> None:
             with store.writer("slow") as file:
                 for start in range(0, len(data), 100_000):
                     file.write(data[start : start + 100_000])
-            assert [watcher.result(30) for watcher in watchers] == [len(data)] * 2
+            assert [watcher.result(300) for watcher in watchers] == [len(data)] * 2
         finally:
             gone.set()
 
@@ -350,7 +350,7 @@ def test_writing_beside_deletes_never_fails(store: Store) -> None:
                 store.write(f"d/e/{number}", b"x")
         finally:
             begun.release(turns)
-        deleter.result(30)
+        deleter.result(300)
     assert all(store.read(name) == b"x" for name in store.list("d"))
     store.delete("d")
     assert store.list() == []

@@ -192,7 +192,7 @@ def _count_of_unchecked_requests(options: dict[str, Any], count: int) -> None:
     """Tell moto how many requests to let through before it looks at credentials."""
     url = options["client_kwargs"]["endpoint_url"] + "/moto-api/reset-auth"
     order = urllib.request.Request(url, str(count).encode(), {"Content-Type": "text/plain"}, method="POST")
-    urllib.request.urlopen(order, timeout=10).close()
+    urllib.request.urlopen(order, timeout=120).close()
 
 
 @pytest.mark.slow
@@ -201,7 +201,7 @@ def test_an_upload_whose_answer_is_lost_still_wins(s3_options: dict[str, Any]) -
     make_bucket(s3_options, "lossy")
     proxy, lost = _proxy_that_loses_one_answer(s3_options["client_kwargs"]["endpoint_url"])
     with proxy:
-        thread = threading.Thread(target=proxy.serve_forever)
+        thread = threading.Thread(target=proxy.serve_forever, daemon=True)
         thread.start()
         endpoint = {"endpoint_url": f"http://127.0.0.1:{proxy.server_port}", "region_name": "eu-west-1"}
         store = FsspecStore("s3://lossy/x", **(s3_options | {"client_kwargs": endpoint}))
@@ -222,7 +222,7 @@ def _proxy_that_loses_one_answer(endpoint: str) -> tuple[ThreadingHTTPServer, th
 
         def forward(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            upstream = http.client.HTTPConnection(urlsplit(endpoint).netloc, timeout=20)
+            upstream = http.client.HTTPConnection(urlsplit(endpoint).netloc, timeout=120)
             upstream.request(self.command, self.path, body, dict(self.headers))
             answer = upstream.getresponse()
             data = answer.read()

@@ -55,7 +55,7 @@ if child == 0:
     store.write("child", b"c")
     copy.write("copy", copy.read("child"))
     os._exit(0 if store.read("from the parent") == b"p" else 1)
-signal.alarm(60)
+signal.alarm(400)
 assert os.waitpid(child, 0)[1] == 0
 assert store.read("child") == store.read("copy") == b"c"
 store.write("after", b"a")

@@ -347,7 +347,7 @@ def test_an_object_store_that_comes_late_and_then_stalls_is_waited_for() -> None
 
         running: list[subprocess.Popen[bytes]] = []
         stalled: list[bool] = []
-        store = RetryingStore(FsspecStore("s3://late/data", **options), seconds=90.0, longest=1.0, sleep=sleep)
+        store = RetryingStore(FsspecStore("s3://late/data", **options), seconds=300.0, longest=1.0, sleep=sleep)
         with pytest.raises(NotFoundInStore):  # there is a server now, and no bucket yet
             store.read("a")
         s3fs.S3FileSystem(**patient).mkdir("late")

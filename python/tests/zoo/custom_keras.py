@@ -14,9 +14,11 @@ def Case(model_fn, **options):
     return AnyCase(model_fn, framework="keras", **options)
 
 
-def made(*middle, loss="binary_crossentropy", eager=False):
+def made(*middle, loss="binary_crossentropy", eager=False, jit=False):
+    """Traced, but not compiled by XLA too: Keras' default, "auto", is for a few only, as it takes long."""
     model = keras.Sequential([layers.Dense(4), *middle, layers.Dense(1, activation="sigmoid")])
-    model.compile(optimizer=keras.optimizers.SGD(0.1, momentum=0.9), loss=loss, run_eagerly=eager)
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+    model.compile(optimizer=optimizer, loss=loss, run_eagerly=eager, jit_compile=jit)
     return model
 
 
@@ -110,9 +112,10 @@ class CountingLoss(keras.losses.Loss):
 
 def recurrent(stateful):
     def model_fn(params):
-        body = [keras.Input((8,), batch_size=8), layers.Reshape((2, 4)), layers.LSTM(4, stateful=stateful)]
+        lstm = layers.LSTM(4, stateful=stateful, unroll=True)
+        body = [keras.Input((8,), batch_size=8), layers.Reshape((2, 4)), lstm]
         model = keras.Sequential([*body, layers.Dense(1, activation="sigmoid")])
-        model.compile("sgd", "mse")
+        model.compile("sgd", "mse", jit_compile=False)
         return model
 
     return model_fn
@@ -153,7 +156,7 @@ def swap_activation(model):
 
 
 def compile_again(model):
-    model.compile(optimizer=keras.optimizers.Adam(0.1), loss="mse")
+    model.compile(optimizer=keras.optimizers.Adam(0.1), loss="mse", run_eagerly=True)
 
 
 def set_attribute(model):
@@ -173,7 +176,7 @@ def fit(model, batches, params, **options):
     """Let `fit` train, batch after batch."""
     total, rows = 0.0, 0
     for batch in batches:
-        history = model.fit(batch["features"], batch["label"], epochs=2, batch_size=4, verbose=0, **options)
+        history = model.fit(batch["features"], batch["label"], epochs=2, batch_size=8, verbose=0, **options)
         total, rows = total + history.history["loss"][-1] * len(batch["label"]), rows + len(batch["label"])
     return {"loss": total, "rows": rows}
 
@@ -229,7 +232,8 @@ def two_optimizers(both, built=False):
         model = TwoOptimizers([keras.Input((8,)), layers.Dense(4), layers.Dense(1, activation="sigmoid")], both)
         if built:
             model.body_opt.build(model.layers[0].trainable_variables)
-        model.compile(optimizer=keras.optimizers.SGD(0.1, momentum=0.9), loss="binary_crossentropy")
+        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+        model.compile(optimizer=optimizer, loss="binary_crossentropy", jit_compile=False)
         return model
 
     return model_fn
@@ -254,7 +258,7 @@ def with_compiled_part(used):
         part = keras.Sequential([keras.Input((8,)), layers.Dense(4)], name="part")
         part.compile(optimizer="adam", loss="mse")
         model = Nested(part, used)
-        model.compile(optimizer="sgd", loss="binary_crossentropy")
+        model.compile(optimizer="sgd", loss="binary_crossentropy", run_eagerly=not used, jit_compile=False)
         return model
 
     return model_fn
@@ -263,7 +267,7 @@ def with_compiled_part(used):
 def known_to_its_model(params):
     """The compiled optimizer has another name in the model too."""
     model = TwoOptimizers([keras.Input((8,)), layers.Dense(4), layers.Dense(1, activation="sigmoid")], False)
-    model.compile(optimizer=model.body_opt, loss="binary_crossentropy")
+    model.compile(optimizer=model.body_opt, loss="binary_crossentropy", run_eagerly=True, jit_compile=False)
     return model
 
 
@@ -352,10 +356,10 @@ class Rate(keras.metrics.Metric):
         return 0.1
 
 
-def with_metric(make, eager=False):
+def with_metric(make, eager=False, jit=False):
     def model_fn(params):
         model = keras.Sequential([layers.Dense(4), layers.Dense(1, activation="sigmoid")])
-        model.compile(optimizer="sgd", loss="binary_crossentropy", metrics=[make()], run_eagerly=eager)
+        model.compile(optimizer="sgd", loss="binary_crossentropy", metrics=[make()], run_eagerly=eager, jit_compile=jit)
         return model
 
     return model_fn
@@ -365,7 +369,7 @@ def normalized(params):
     body = layers.Normalization()
     body.adapt(np.random.default_rng(0).normal(size=(20, 8)).astype("float32"))
     model = keras.Sequential([body, layers.Dense(1, activation="sigmoid")])
-    model.compile(optimizer="sgd", loss="binary_crossentropy")
+    model.compile(optimizer="sgd", loss="binary_crossentropy", run_eagerly=True, jit_compile=False)
     return model
 
 
@@ -389,55 +393,72 @@ def plain(params):
     return made()
 
 
+def untraced(params):
+    """For what a `train_fn` does to a model, whichever way the model computes."""
+    return made(eager=True)
+
+
+ONE_BATCH: dict[str, Any] = {"batch_size": 16}
+"""For functions that call `fit` and its like, each of which makes a data set of its batch: one a unit."""
+VARIANT: dict[str, Any] = {"quick": False}
+
+
 CASES = {
     # What hops.
-    "batch norm": Case(with_layer(layers.BatchNormalization)),
+    "batch norm": Case(with_layer(layers.BatchNormalization, jit="auto")),
     "counting in a weight": Case(with_layer(Counting)),
-    "generator": Case(with_layer(Drawing)),
+    "generator": Case(with_layer(Drawing, jit="auto")),
     "recurrent": Case(recurrent(False)),
-    "set to the same": Case(with_layer(dropout), train_fn=changing(same_again), **CHANGED),
-    "evaluation that trains": Case(plain, eval_fn=eval_that_trains),
-    "fit": Case(plain, train_fn=fit_in_order),
-    "fit, shuffled": Case(plain, train_fn=fit),
-    "fit with validation": Case(plain, train_fn=fit_and_validate, eval_fn=evaluate),
-    "evaluate": Case(plain, eval_fn=evaluate),
-    "predict": Case(with_layer(layers.BatchNormalization), eval_fn=predict),
-    "predict while training": Case(with_layer(dropout), train_fn=predict_and_train, eval_fn=predict),
-    "predict eagerly": Case(with_layer(dropout, eager=True), eval_fn=predict),
-    "second optimizer, never applied": Case(two_optimizers(False)),
+    "set to the same": Case(with_layer(dropout, eager=True), train_fn=changing(same_again), **CHANGED),
+    "evaluation that trains": Case(untraced, eval_fn=eval_that_trains),
+    "fit": Case(plain, train_fn=fit_in_order, **ONE_BATCH, **VARIANT),
+    "fit, shuffled": Case(plain, train_fn=fit, **ONE_BATCH),
+    "fit with validation": Case(plain, train_fn=fit_and_validate, eval_fn=evaluate, **ONE_BATCH),
+    "evaluate": Case(plain, eval_fn=evaluate, **VARIANT),
+    "predict": Case(with_layer(layers.BatchNormalization), eval_fn=predict, **ONE_BATCH, **VARIANT),
+    "predict while training": Case(with_layer(dropout), train_fn=predict_and_train, eval_fn=predict, **ONE_BATCH),
+    "predict eagerly": Case(with_layer(dropout, eager=True), eval_fn=predict, **ONE_BATCH, **VARIANT),
+    "second optimizer, never applied": Case(two_optimizers(False), **VARIANT),
     "second optimizer, built and never applied": Case(two_optimizers(False, built=True)),
     "compiled part": Case(with_compiled_part(False)),
     "optimizer of two names": Case(known_to_its_model),
-    "metric in variables": Case(with_metric(Squares)),
-    "metric around one of Keras": Case(with_metric(lambda: Around(keras.metrics.AUC()))),
-    "metric around one in variables": Case(with_metric(lambda: Around(Squares()))),
-    "metric without a state": Case(with_metric(Rate)),
+    "metric in variables": Case(with_metric(Squares, jit="auto")),
+    "metric around one of Keras": Case(with_metric(lambda: Around(keras.metrics.MeanSquaredError()))),
+    "metric around one in variables": Case(with_metric(lambda: Around(Squares())), **VARIANT),
+    "metric without a state": Case(with_metric(Rate, eager=True)),
     "normalized": Case(normalized),
     # What is refused, by name.
     "second optimizer": Case(
         two_optimizers(True), refused="`TwoOptimizers.body_opt.*iteration` .*of optimizers only the compiled one does"
     ),
     "compiled part, trained by itself": Case(with_compiled_part(True), refused="`Sequential.optimizer.*iteration`"),
-    "second optimizer, built": Case(two_optimizers(True, built=True), refused="`TwoOptimizers.body_opt"),
+    "second optimizer, built": Case(two_optimizers(True, built=True), refused="`TwoOptimizers.body_opt", **VARIANT),
     "metric in a list": Case(with_metric(Collected), refused="`Collected.outputs"),
     "metric in a list, eagerly": Case(with_metric(Collected, eager=True), refused="`Collected.outputs"),
-    "metric around one in a list": Case(with_metric(lambda: Around(Collected())), refused="`Collected.outputs"),
-    "attribute": Case(with_layer(Anneal), refused="`Anneal.steps` changed from .* use `self.add_weight"),
+    "metric around one in a list": Case(
+        with_metric(lambda: Around(Collected())), refused="`Collected.outputs", **VARIANT
+    ),
+    "attribute": Case(with_layer(Anneal, jit="auto"), refused="`Anneal.steps` changed from .* use `self.add_weight"),
     "attribute, eagerly": Case(with_layer(Anneal, eager=True), refused="`Anneal.steps` changed from"),
     "hidden variable": Case(with_layer(Hidden), refused="`Box.inside`"),
     "loss attribute": Case(lambda params: made(loss=CountingLoss()), refused="`CountingLoss.calls`"),
     "stateful": Case(recurrent(True), refused=r"'lstm' \(LSTM\) has stateful=True"),
     "dropout's rate": Case(
-        with_layer(dropout), train_fn=changing(set_rate), refused="`Dropout.rate` changed from 0.5 to 0.9", **CHANGED
+        with_layer(dropout, eager=True),
+        train_fn=changing(set_rate),
+        refused="`Dropout.rate` changed from 0.5 to 0.9",
+        **CHANGED,
     ),
-    "frozen": Case(plain, train_fn=changing(freeze), refused="trainable|variables", **CHANGED),
-    "frozen variable": Case(plain, train_fn=changing(freeze_variable), refused="dense/kernel", **CHANGED),
-    "activation": Case(plain, train_fn=changing(swap_activation), refused="`Dense.activation`", **CHANGED),
-    "compiled again": Case(plain, train_fn=changing(compile_again), refused="`optimizer`|`Sequential.loss`", **CHANGED),
+    "frozen": Case(untraced, train_fn=changing(freeze), refused="trainable|variables", **CHANGED),
+    "frozen variable": Case(untraced, train_fn=changing(freeze_variable), refused="dense/kernel", **CHANGED),
+    "activation": Case(untraced, train_fn=changing(swap_activation), refused="`Dense.activation`", **CHANGED),
+    "compiled again": Case(
+        untraced, train_fn=changing(compile_again), refused="`optimizer`|`Sequential.loss`", **CHANGED
+    ),
     "new attribute": Case(
-        plain, train_fn=changing(set_attribute), refused="`Sequential.temperature` changed from .nothing", **CHANGED
+        untraced, train_fn=changing(set_attribute), refused="`Sequential.temperature` changed from .nothing", **CHANGED
     ),
-    "global generator": Case(plain, input_fn=augmenting, refused="OWN"),
+    "global generator": Case(untraced, input_fn=augmenting, refused="OWN"),
 }
 if keras.backend.backend() == "tensorflow":
     CASES["symbols"] = Case(with_layer(Symbols))

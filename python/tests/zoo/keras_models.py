@@ -34,7 +34,7 @@ SHORT: dict[str, dict[str, Any]] = {
 COMPILED = {"densenet.DenseNet"}
 QUICK = {
     "tensorflow": {"densenet.DenseNet"},
-    "torch": {"efficientnet_v2.EfficientNetV2", "mobilenet_v2.MobileNetV2"},
+    "torch": {"efficientnet_v2.EfficientNetV2"},
 }
 
 

@@ -19,8 +19,7 @@ TORCHVISION = (
     "swin_v2_t", "vgg11", "vgg11_bn", "wide_resnet50_2",
 )  # fmt: skip
 QUICK = {
-    "densenet121", "efficientnet_b0", "googlenet-64", "mnasnet0_5", "mobilenet_v3_small", "regnet_y_400mf",
-    "resnet18", "shufflenet_v2_x0_5", "squeezenet1_1",
+    "efficientnet_b0", "googlenet-64", "mnasnet0_5", "mobilenet_v3_small", "shufflenet_v2_x0_5", "squeezenet1_1",
 }  # fmt: skip
 
 
