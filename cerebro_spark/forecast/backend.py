@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,8 @@ from cerebro_spark.events import Event, LoadPartition, RunUnit, UnitFailed, Unit
 from cerebro_spark.forecast.curves import DrawnCurves
 from cerebro_spark.forecast.fitting import ROUNDING
 from cerebro_spark.forecast.pace import Pace
+from cerebro_spark.scheduling.kin import kin_of
+from cerebro_spark.trainer.torch.traced.pace import PATIENCE
 from cerebro_spark.types import Checkpoint, Metrics, Objective, Partition, PartitionId, TrialId, UnitKind, WorkerId
 
 _OVERDUE = 1.1
@@ -100,6 +103,8 @@ class RemainingBackend(SimulatedBackend):
         self.guessed = False
         """Whether a unit began of which nothing like it was ever measured."""
         self._trial_factors: dict[tuple[UnitKind, TrialId], float] = {}
+        self._eager_steps = dict(pace.switching.taken) if pace.switching else {}
+        self._kin: dict[TrialId, str] = {}
 
     def start(self, partitions: Sequence[Partition], at: float = 0.0) -> None:
         """Put every worker where it stands. What began earlier has its end in the heap earlier, as in the run."""
@@ -153,6 +158,8 @@ class RemainingBackend(SimulatedBackend):
         usual, spread = pace.expected.seconds(unit.kind, unit.trial, order.params, width)
         self.guessed = self.guessed or spread > 0.0
         seconds = usual * pace.expected.factor(worker, unit.partition) * pace.recent[unit.kind]
+        if unit.kind == "train" and width == 1:
+            seconds *= self._traced_factor(order, worker)
         if not self._future.noisy:
             return seconds
         luck = random.Random(f"{self._future.seed}/{unit}")
@@ -162,6 +169,22 @@ class RemainingBackend(SimulatedBackend):
             * self._trial_factor(unit.kind, unit.trial, spread)
             * luck.choice(pace.ratios[unit.kind])
         )
+
+    def _traced_factor(self, order: RunUnit, worker: WorkerId) -> float:
+        """Return how much shorter a unit is once its worker has taken enough eager steps with its structure."""
+        switching, trial = self._future.pace.switching, order.unit.trial
+        if trial not in self._kin:
+            self._kin[trial] = kin_of(order.params)
+        kin = self._kin[trial]
+        if switching is None or not switching.is_ahead(kin):
+            return 1.0
+        before = self._eager_steps.get((worker, kin), 0)
+        self._eager_steps[worker, kin] = before + switching.steps_of(order.unit.partition, order.params)
+        if before < PATIENCE:
+            return 1.0
+        mean, spread = switching.expected_gain
+        luck = random.Random(f"{self._future.seed}/{kin}/traced")
+        return min(1.0, math.exp(luck.gauss(mean, spread) if self._future.noisy else mean))
 
     def _trial_factor(self, kind: UnitKind, trial: TrialId, spread: float) -> float:
         """Return by how much a trial that was never measured differs from what is expected of it."""

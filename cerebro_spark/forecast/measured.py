@@ -33,13 +33,14 @@ from cerebro_spark.events import (
 from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.scheduling.kin import kin_of
 from cerebro_spark.scheduling.records import OrderRecord
-from cerebro_spark.types import Metrics, PartitionId, TrialId, UnitKind, WorkerId
+from cerebro_spark.types import Metrics, PartitionId, Steps, TrialId, UnitKind, WorkerId
 
 
 class UnitSample(NamedTuple):
     """A unit that was done: its own seconds, or its share of those of `width` units that were computed at once.
 
-    `first` says that it was among the first that its worker ever did, with all that is done once in a process.
+    `first` says that it was among the first that its worker ever did, with all that is done once in a process, and
+    `steps` how its steps were taken.
     """
 
     kind: UnitKind
@@ -50,6 +51,7 @@ class UnitSample(NamedTuple):
     width: int
     seconds: float
     first: bool
+    steps: Steps = ""
 
 
 class OrderSample(NamedTuple):
@@ -247,7 +249,7 @@ class Watch:
         for done in results:
             kind, trial, partition = done.unit.kind, done.unit.trial, done.unit.partition
             seen.units.append(
-                UnitSample(kind, trial, seen.kin(trial), worker, partition, done.width, done.seconds, first)
+                UnitSample(kind, trial, seen.kin(trial), worker, partition, done.width, done.seconds, first, done.steps)
             )
         if not progress.spoilt:
             overhead = at - progress.began - sum(done.seconds for done in results)

@@ -11,6 +11,7 @@ from statistics import fmean, median, pstdev
 from cerebro_spark.forecast.expected import ExpectedSeconds
 from cerebro_spark.forecast.fitting import ROUNDING
 from cerebro_spark.forecast.measured import Measurements, UnitSample
+from cerebro_spark.forecast.switching import Switching
 from cerebro_spark.types import Partition, UnitKind
 
 KINDS: tuple[UnitKind, ...] = ("train", "eval")
@@ -44,6 +45,7 @@ class Pace:
         loss: The probability that a worker dies during an order.
         failure: The probability that a trial fails.
         stacks: Whether units of several trials were ever computed at once; else those of one order go one by one.
+        switching: What is known of steps that become faster once they are traced; None if nothing is.
     """
 
     expected: ExpectedSeconds
@@ -58,6 +60,7 @@ class Pace:
     loss: float = 0.0
     failure: float = 0.0
     stacks: bool = False
+    switching: Switching | None = None
 
     @property
     def varies(self) -> bool:
@@ -74,7 +77,8 @@ def pace_of(seen: Measurements, partitions: Sequence[Partition]) -> Pace:
         seen: What was measured.
         partitions: The partitions of the run.
     """
-    samples, warm_up = _settled(seen, partitions)
+    switching = Switching(seen.units, partitions, seen.params)
+    samples, warm_up = _settled(seen, switching.in_present_steps(seen.units), partitions)
     expected = ExpectedSeconds(samples, partitions, seen.params)
     recent = {kind: _recent(samples, expected, kind) for kind in KINDS}
     ratios = {kind: _ratios(samples, expected, kind, recent[kind]) for kind in KINDS}
@@ -92,18 +96,21 @@ def pace_of(seen: Measurements, partitions: Sequence[Partition]) -> Pace:
         min(0.5, seen.losses / max(seen.begun, 1)),
         len(seen.failed) / max(len({sample.trial for sample in samples} | seen.failed), 1),
         any(sample.width > 1 for sample in samples),
+        switching,
     )
 
 
-def _settled(seen: Measurements, partitions: Sequence[Partition]) -> tuple[list[UnitSample], float]:
+def _settled(
+    seen: Measurements, units: Sequence[UnitSample], partitions: Sequence[Partition]
+) -> tuple[list[UnitSample], float]:
     """Return the units that tell what later ones will take, and what the first order of a worker takes beyond that."""
-    later = [sample for sample in seen.units if not sample.first]
-    if not later or _is_exact(seen.units, ExpectedSeconds(seen.units, partitions, seen.params)):
-        return list(seen.units), 0.0
+    later = [sample for sample in units if not sample.first]
+    if not later or _is_exact(units, ExpectedSeconds(units, partitions, seen.params)):
+        return list(units), 0.0
     expected = ExpectedSeconds(later, partitions, seen.params)
-    first = [sample for sample in seen.units if sample.first and expected.knows(sample)]
+    first = [sample for sample in units if sample.first and expected.knows(sample)]
     if not first or median(sample.seconds / expected.of(sample) for sample in first) <= _NOTICEABLE:
-        return list(seen.units), 0.0
+        return list(units), 0.0
     extra = median(sample.seconds * sample.width - expected.of(sample) * sample.width for sample in first)
     waits = [order.overhead for order in seen.orders if order.first]
     usual = [order.overhead for order in seen.orders if not order.first]
