@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import fmean, median, pstdev
+from statistics import fmean, median, stdev
 
 from cerebro_spark.forecast.expected import ExpectedSeconds
 from cerebro_spark.forecast.fitting import ROUNDING
@@ -37,8 +37,8 @@ class Pace:
         ratios: By kind, measured seconds over expected ones; (1.0,) if there is no variation.
         overhead: By kind, seconds of an order beyond those of its units, on average.
         overheads: By kind, how they vary.
-        drift: The spread of the pace from one part of the run to another (a logarithm); 0 if units take exactly what is
-            expected.
+        drift: How far the pace to come may be from that of late (the spread of a logarithm); 0 if units take exactly
+            what is expected.
         warm_up: Seconds that the first order of a worker takes longer.
         load: Seconds to load a partition.
         repair: Seconds until a worker that is lost is replaced; None if that is not known.
@@ -154,7 +154,10 @@ def _overheads(seen: Measurements, kind: UnitKind, warm: bool) -> tuple[float, .
 
 
 def _drift(samples: Sequence[UnitSample], expected: ExpectedSeconds) -> float:
-    """Return the spread of the pace between parts of the run that follow each other."""
+    """Return how far the pace to come may be from that of late, by how parts of the run differ from each other.
+
+    That of late is itself the mean of a few such parts only, so it is uncertain, too.
+    """
     if _is_exact(samples, expected):
         return 0.0
     planned = [expected.of(sample) for sample in samples]
@@ -164,7 +167,8 @@ def _drift(samples: Sequence[UnitSample], expected: ExpectedSeconds) -> float:
     cuts = [len(samples) * block // blocks for block in range(blocks + 1)]
     spent = [sum(sample.seconds for sample in samples[a:b]) for a, b in pairwise(cuts)]
     plans = [sum(planned[a:b]) for a, b in pairwise(cuts)]
-    return math.hypot(_DRIFT, pstdev([math.log(a / b) for a, b in zip(spent, plans, strict=True)]))
+    apart = stdev([math.log(a / b) for a, b in zip(spent, plans, strict=True)])
+    return math.hypot(_DRIFT, apart * math.sqrt(1 + 1 / max(1.0, _RECENT * blocks)))
 
 
 def _is_exact(samples: Sequence[UnitSample], expected: ExpectedSeconds) -> bool:
