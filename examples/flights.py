@@ -106,8 +106,8 @@ def session() -> Any:
 
 def keep_open(run: Any) -> None:
     """Keep the dashboard open until it is ended."""
-    print("The dashboard stays open: press Ctrl-C to end it", flush=True)
     try:
+        print("The dashboard stays open: press Ctrl-C to end it", flush=True)
         run.dashboard().process.wait()
     except KeyboardInterrupt:
         print()

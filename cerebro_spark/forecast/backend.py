@@ -134,6 +134,7 @@ class RemainingBackend(SimulatedBackend):
 
     def _join(self, state: WorkerState) -> list[Event]:
         self._fresh.add(state.spec.id)
+        self._eager_steps = {key: steps for key, steps in self._eager_steps.items() if key[0] != state.spec.id}
         return super()._join(state)
 
     def _at(self, time: float, happen: Happening, state: WorkerState | None = None) -> None:

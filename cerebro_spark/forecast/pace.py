@@ -65,7 +65,8 @@ class Pace:
     @property
     def varies(self) -> bool:
         """Whether the rest of the run can take longer or shorter than expected."""
-        return bool(self.drift or self.loss or self.failure) or any(
+        is_open = self.switching is not None and self.switching.is_open
+        return bool(self.drift or self.loss or self.failure or is_open) or any(
             len(set(found)) > 1 for found in self.ratios.values()
         )
 

@@ -86,7 +86,7 @@ def test_the_demo_keeps_its_dashboard_open_until_ctrl_c(tmp_path: Path) -> None:
         assert run_behind(link)["finished"]
         os.killpg(demo.pid, signal.SIGINT)  # a terminal sends it to all that was started there
         after = demo.stdout.read()
-        assert demo.wait(120) == 0, errors.read_text()[-3000:]
+        assert demo.wait(300) == 0, errors.read_text()[-3000:]
     assert "What next: cerebro-spark show" in after
     assert "Traceback" not in errors.read_text() + "".join(before) + after
 
@@ -126,10 +126,10 @@ def run_behind(link: str) -> dict[str, Any]:
     """What the dashboard says of the run that a link leads to, as it tells a browser that has opened the link."""
     no_proxy, cookies = urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor()
     browser = urllib.request.build_opener(no_proxy, cookies)
-    with browser.open(link, timeout=60) as page:
+    with browser.open(link, timeout=300) as page:
         assert page.status == 200
         (run_id,) = re.findall(r'href="\./#/run/([^"]+)"', page.read().decode())
-    with browser.open(urllib.parse.urljoin(link, f"/api/runs/{run_id}"), timeout=60) as answer:
+    with browser.open(urllib.parse.urljoin(link, f"/api/runs/{run_id}"), timeout=300) as answer:
         return dict(json.loads(answer.read()))
 
 

@@ -2,20 +2,21 @@
 
 By themselves these metrics guess, for each batch, that values in [0, 1] are probabilities and all others logits. So
 a batch of logits that happen to lie in [0, 1] would count as probabilities, and the value of the metric would depend
-on how rows are cut into batches.
+on how rows are cut into batches. Where the loss is the user's own, nobody can say what they are: a warning tells if a
+metric has guessed both ways.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
 
-from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer.torch.shapes import list_tensors
 
 Normalize = Callable[[torch.Tensor], torch.Tensor]
@@ -23,6 +24,9 @@ Normalize = Callable[[torch.Tensor], torch.Tensor]
 _BY_SIGMOID = re.compile("(Binary|Multilabel)[A-Z]")
 # Other metrics of several classes only look for the largest output.
 _BY_SOFTMAX = {"MulticlassPrecisionRecallCurve", "MulticlassCalibrationError", "MulticlassHingeLoss"}
+# So many logits do not all lie in [0, 1] by chance.
+_TELLING = 32
+_log = logging.getLogger(__name__)
 
 
 class _Guessing(NamedTuple):
@@ -49,6 +53,7 @@ class MetricInputs:
         self._guessing = list(_find_guessing(metric))
         # A row for each of these metrics: batches with all values in [0, 1], and batches with others.
         self._counts = torch.zeros((len(self._guessing), 2), dtype=torch.float64, device=device)
+        self._looks_normalized: torch.Tensor | None = None
 
     @property
     def guesses(self) -> bool:
@@ -83,18 +88,12 @@ class MetricInputs:
         self._counts += torch.tensor(counts, dtype=torch.float64, device=self._counts.device).reshape(-1, 2)
 
     def check(self, counts: Sequence[float]) -> None:
-        """Raise ConfigurationError if a metric had to guess, and has not guessed the same for all batches."""
+        """Warn if a metric had to guess, and has not guessed the same for all batches, or if the loss seems wrong."""
         for each, inside, beyond in zip(self._guessing, counts[::2], counts[1::2], strict=True):
             if inside and beyond:
-                kind = type(each.metric).__name__
-                raise ConfigurationError(
-                    f"metric {self._name!r} got {inside:g} batches with all values in [0, 1], which torchmetrics'"
-                    f" {kind} takes for probabilities, and {beyond:g} with others, which it takes for logits: its value"
-                    " would depend on how rows are cut into batches. Give it probabilities:"
-                    f" torchmetrics.wrappers.LambdaInputTransformer({kind}(...), transform_pred=torch.sigmoid), or"
-                    " `lambda logits: logits.softmax(1)`; or use a loss of PyTorch that takes logits as it is"
-                    " (nn.BCEWithLogitsLoss, nn.CrossEntropyLoss)"
-                )
+                _warn_of_guesses(self._name, type(each.metric).__name__, self._takes_logits)
+        if self._looks_normalized is not None and self._looks_normalized:
+            _warn_of_probabilities(self._name)
 
     def _update(self, number: int, update: Callable[..., Any], logits: set[int], *values: Any, **named: Any) -> None:
         """Update one of the metrics that guess, in place of its own `update`."""
@@ -107,6 +106,8 @@ class MetricInputs:
     @torch.no_grad()
     def _fit(self, number: int, given: torch.Tensor, logits: set[int]) -> torch.Tensor:
         if _storage(given) in logits:
+            if self._looks_normalized is None and given.numel() >= _TELLING:
+                self._looks_normalized = ((given >= 0) & (given <= 1)).all()
             return self._guessing[number].normalize(given)
         beyond = ((given < 0) | (given > 1)).any()
         inside = ((given >= 0) & (given <= 1)).all()  # neither, if some are no numbers
@@ -118,7 +119,8 @@ def _find_guessing(metric: Any) -> Iterator[_Guessing]:
     parts = metric.modules() if isinstance(metric, torch.nn.Module) else ()
     for part in parts:
         normalize = _find_normalization(type(part))
-        if normalize is not None:
+        # With `normalization=None` a metric takes values as they are, and guesses nothing.
+        if normalize is not None and getattr(part, "normalization", "") is not None:
             yield _Guessing(part, normalize)
 
 
@@ -129,8 +131,34 @@ def _find_normalization(kind: type) -> Normalize | None:
         return None
     names = {base.__name__ for base in kind.__mro__ if base.__module__.startswith("torchmetrics.classification.")}
     if names & _BY_SOFTMAX:
-        return partial(torch.softmax, dim=1)
+        return _softmax
     return torch.sigmoid if any(map(_BY_SIGMOID.match, names)) else None
+
+
+def _softmax(output: torch.Tensor) -> torch.Tensor:
+    """Return the chances of classes; an output without a dimension of classes is left for the metric to refuse."""
+    return output.softmax(1) if output.ndim > 1 else output
+
+
+@cache
+def _warn_of_guesses(name: str, kind: str, takes_logits: bool) -> None:
+    better = "" if takes_logits else "; or use PyTorch's own nn.BCEWithLogitsLoss or nn.CrossEntropyLoss, which say it"
+    _log.warning(
+        "metric %r got batches with all values in [0, 1], which torchmetrics' %s takes for probabilities, and others,"
+        " which it takes for logits: if outputs are logits, its value depends on how rows are cut into batches. Give it"
+        " probabilities: torchmetrics.wrappers.LambdaInputTransformer(%s(...), transform_pred=torch.sigmoid), or"
+        " `lambda logits: logits.softmax(1)`%s",
+        *(name, kind, kind, better),
+    )
+
+
+@cache
+def _warn_of_probabilities(name: str) -> None:
+    _log.warning(
+        "metric %r: the loss takes logits, but the outputs of a whole batch lie in [0, 1], as probabilities do. The"
+        " metric gets their sigmoid or softmax, as the loss does: let the model end without one of its own",
+        name,
+    )
 
 
 def _storage(tensor: torch.Tensor) -> int:

@@ -72,10 +72,11 @@ class MetricCollector:
         self._rows = 0
         self._weight = 0.0
         self._watched = False
-        self._inputs = {} if takes_logits is None else self._find_inputs(takes_logits)
-        for name, metric in self._objects.items():
+        for metric in self._objects.values():
             metric.reset()
             move_part(metric, device)
+        self._inputs = {} if takes_logits is None else self._find_inputs(takes_logits)
+        for name, metric in self._objects.items():
             if carried is not None and name in carried.carried:
                 self._continue(name, metric, carried.carried[name])
 

@@ -24,6 +24,8 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the workers' cache in memory; the one on disk lies beside it."""
     monkeypatch.setenv(DISK_VARIABLE, str(tmp_path / "disk"))
     monkeypatch.setenv(MEMORY_VARIABLE, str(tmp_path / "memory"))
+    for limit in ("pool._SECONDS_TO_END", "parent_launcher._SECONDS_TO_END"):  # who is killed cannot clear it
+        monkeypatch.setattr(f"cerebro_spark.backend.driver.{limit}", 300.0)
     return tmp_path / "memory"
 
 

@@ -145,7 +145,7 @@ def test_a_listener_that_raises_costs_one_peer_not_the_hub(ear: Ear) -> None:
 
 @pytest.mark.slow
 def test_the_silent_are_given_up(ear: Ear) -> None:
-    hub = Hub(SECRET, lambda *m: ear.messages.put(m), lambda *m: ear.lost.put(m), silence=4.0)
+    hub = Hub(SECRET, lambda *m: ear.messages.put(m), lambda *m: ear.lost.put(m), silence=12.0)
     silent, lively = DriverConnection(hub.address, SECRET, WAIT), DriverConnection(hub.address, SECRET, WAIT)
     silent.send(Hello("silent"))
     first = ear.messages.get(timeout=WAIT)[0]

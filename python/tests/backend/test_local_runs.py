@@ -126,11 +126,15 @@ class Killer:
                 self.struck.append(name)
 
 
-@pytest.mark.parametrize(("how", "most"), [(signal.SIGKILL, 2), (signal.SIGSTOP, 1)], ids=["dead", "stalled"])
-def test_lost_workers_are_replaced_and_nothing_is_lost(tmp_path: Path, how: signal.Signals, most: int) -> None:
+@pytest.mark.parametrize(
+    ("how", "most", "heartbeat"), [(signal.SIGKILL, 2, 300.0), (signal.SIGSTOP, 1, 30.0)], ids=["dead", "stalled"]
+)
+def test_lost_workers_are_replaced_and_nothing_is_lost(
+    tmp_path: Path, how: signal.Signals, most: int, heartbeat: float
+) -> None:
     dataset = small_dataset(tmp_path, partitions=3)
     # Where somebody stalls, the test waits as long; nobody else may seem to, on however busy a machine.
-    backend = LocalBackend(num_workers=2, threads=1, heartbeat=10.0)
+    backend = LocalBackend(num_workers=2, threads=1, heartbeat=heartbeat)
     killer = Killer(backend, how, every=9, most=most)
     search = Recording(CONFIGURATIONS, 3)
     engine = run(dataset, torch_model_fn, search, backend, [killer])

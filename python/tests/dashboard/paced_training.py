@@ -164,7 +164,7 @@ def start_run(store: Path, folder: Path, run_id: str, trials: int = 4, workers: 
         search = cs.GridSearch(
             noting(str(folder)),
             space={"lr": hp.choice([round(0.02 * (number + 1), 2) for number in range(trials)]), "batch_size": 8},
-            backend=cs.LocalBackend(workers, threads=1),
+            backend=cs.LocalBackend(workers, threads=1, heartbeat=SECONDS),
             store=str(store),
             features="x",
             label="y",

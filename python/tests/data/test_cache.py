@@ -162,7 +162,7 @@ def test_processes_of_one_host_load_once_and_share_the_pages(dataset: Dataset, r
         child.start()
     seen = [results.get(timeout=600) for _ in children]
     for child in children:
-        child.join(60)
+        child.join(300)
         assert child.exitcode == 0
     assert sorted(counted for counted, _ in seen) == [0, 0, 1]
     assert len({tuple(inodes) for _, inodes in seen}) == 1
@@ -278,7 +278,7 @@ def test_who_shares_memory_but_no_disk_waits_too(
     two_others = Cache(tmp_path / "elsewhere", memory_folder=roots["memory_folder"])
     monkeypatch.setattr(cache_module, "fill", fill)
     check(one.load(dataset, dataset.train[0]))
-    waiting.join(60)
+    waiting.join(300)
     check(found[0])
     for cache in (one, two, two_others):
         cache.close()

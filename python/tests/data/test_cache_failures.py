@@ -36,7 +36,7 @@ def test_a_loader_that_is_killed_leaves_nothing_in_the_way(dataset: Dataset, roo
     for number in (0, 1):
         child = context.Process(target=die_while_loading, args=(dataset, roots), daemon=True)
         child.start()
-        child.join(60)
+        child.join(300)
         assert child.exitcode == -signal.SIGKILL
         assert len(list(roots["memory_folder"].glob("*.staged"))) == 1, number
     with Cache(**roots, memory_budget=int(size(dataset) * 1.5)) as cache:
@@ -106,7 +106,7 @@ def test_what_a_killed_loader_fetched_is_removed(dataset: Dataset, roots: dict[s
         target=die_after_fetching, args=(root, dataset.id, roots), daemon=True
     )
     child.start()
-    child.join(60)
+    child.join(300)
     assert child.exitcode == -signal.SIGKILL
     assert len(list(roots["folder"].rglob("*.parquet"))) == 1
     with Cache(**roots) as cache:

@@ -115,7 +115,7 @@ def test_the_next_one_in_keeps_what_it_can_use_of_the_dead(store: LocalStore, ro
     dead, other = (prepare(data, store=store, features="x", label="y", partitions=2, name=n) for n in ("a", "b"))
     child = multiprocessing.get_context("spawn").Process(target=load_and_die, args=(str(store.root), roots, "a"))
     child.start()
-    child.join(60)
+    child.join(300)
     assert child.exitcode == -signal.SIGKILL
     with Cache(**roots) as cache:
         cache.load(dead, dead.train[0])
@@ -160,7 +160,7 @@ def test_processes_that_come_and_go_at_once_never_lose_an_array(dataset: Dataset
     for child in children:
         child.start()
     for child in children:
-        child.join(120)
+        child.join(300)
     assert failures.empty(), failures.get()
     assert [child.exitcode for child in children] == [0] * 3
     assert gone(roots)

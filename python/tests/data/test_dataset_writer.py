@@ -51,7 +51,7 @@ def old(store: LocalStore, id: str, age: float) -> str:
 def test_what_a_killed_prepare_left_goes_when_it_is_old(store: LocalStore, name: str | None) -> None:
     child = multiprocessing.get_context("spawn").Process(target=prepare_and_die, args=(store.root, name), daemon=True)
     child.start()
-    child.join(60)
+    child.join(300)
     assert child.exitcode == -signal.SIGKILL
     left = store.list()
     assert [file.rpartition("/")[2] for file in left] == ["train-00000.parquet"]

@@ -57,5 +57,5 @@ class Hearer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._server.shutdown()
-        self._thread.join(20)
+        self._thread.join(300)
         self._server.server_close()

@@ -40,6 +40,6 @@ def test_a_command_and_its_children_die_with_the_tests(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", code]) as tests, open(fifo, "rb") as end:
         assert end.readline() == b"up\n"
         tests.send_signal(signal.SIGKILL)
-        ready, _, _ = select.select([end], [], [], 20)
+        ready, _, _ = select.select([end], [], [], 300)
         assert ready, "a command outlived the tests"
         assert end.read() == b""

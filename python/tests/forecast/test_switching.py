@@ -124,6 +124,49 @@ def test_others_are_expected_to_gain_what_one_structure_gained() -> None:
     assert (found.is_ahead("a"), found.is_ahead("b")) == (False, True)
 
 
+def test_where_steps_stayed_eager_when_they_were_due_none_are_traced() -> None:
+    """As with `compile=False`, which is not known here."""
+    eager = samples_of(("a", "eager", 1.0)) * (LAST_EAGER + 3)
+    assert not switching_of(eager).is_ahead("never begun")
+    traced = samples_of(("b", "eager", 1.0), ("b", "traced", 1.0), ("b", "traced", 0.5))
+    assert switching_of([*eager, *traced]).is_ahead("never begun"), "some are"
+    assert math.exp(switching_of([*eager, *traced]).expected_gain[0]) == pytest.approx(math.sqrt(0.5))
+
+
+def test_the_first_unit_of_a_process_says_nothing_of_what_tracing_gains() -> None:
+    first, *later = samples_of(("a", "eager", 40.0), ("a", "traced", 9.0), ("a", "traced", 8.0))
+    samples = [first._replace(first=True), *later]
+    found = switching_of(samples)
+    assert [sample.seconds for sample in found.in_present_steps(samples)] == [40.0, 8.0]
+    assert found.expected_gain == switching_of(samples_of(("a", "eager", 1.0))).expected_gain
+
+
+def test_a_slow_worker_says_nothing_of_what_tracing_gains() -> None:
+    slow = [sample._replace(worker="w1") for sample in samples_of(("a", "eager", 30.0)) * 4]
+    fast = samples_of(("a", "eager", 10.0), ("a", "traced", 12.0), ("a", "traced", 8.0))
+    assert math.exp(switching_of([*slow, *fast]).expected_gain[0]) == pytest.approx(0.8)
+
+
+def test_a_worker_that_came_again_begins_anew() -> None:
+    life = samples_of(("a", "eager", 1.0), ("a", "eager", 1.0))
+    lives = [*life, life[0]._replace(first=True), life[1]]
+    found = switching_of(lives)
+    assert found.taken == {("w0", "a"): 2 * STEPS}
+    assert found.is_ahead("a")
+
+
+def test_a_trial_that_cannot_train_takes_no_steps() -> None:
+    assert switching_of([]).steps_of("p0", {"batch_size": "64"}) == 0
+
+
+def test_it_is_not_called_certain_before_steps_were_due() -> None:
+    run = known_run(Faster, validation=0)
+    found = forecast(after_training(run, 1), run.search)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < found.high
+
+
 @pytest.mark.parametrize("steps", ["graph", ""])
 def test_elsewhere_nothing_is_ahead(steps: Steps) -> None:
     """On a GPU steps settle within their first unit, and other frameworks have no such steps."""

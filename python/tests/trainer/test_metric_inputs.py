@@ -1,4 +1,4 @@
-"""Classification metrics of torchmetrics on logits: their value does not depend on batches, or they are refused."""
+"""Classification metrics of torchmetrics on logits: their value does not depend on batches, or it is told."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from trainer_data import columns, feed
 from unimported import exported
 
 from cerebro_spark.codec import from_plain, to_plain
-from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.result.decoding import find_meaning
 from cerebro_spark.trainer import Feed, Hooks, Resources, TorchModel
 from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.trainer.torch.losses import BatchLoss
+from cerebro_spark.trainer.torch.metric_inputs import _warn_of_guesses, _warn_of_probabilities
 from cerebro_spark.trainer.torch.metrics import MetricCollector
 from cerebro_spark.types import Metrics, Unit
 
@@ -141,6 +141,51 @@ class TestOfLogits:
         assert vars(metric)["update"] is update
         assert set(vars(metric)) == names
 
+    @pytest.mark.parametrize("takes_logits", [True, False])
+    def test_a_metric_that_is_told_to_normalize_nothing_guesses_nothing(
+        self, takes_logits: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        _warn_of_guesses.cache_clear()
+        logits, label = rows_of("Binary")
+        logits = logits * 100  # whose sigmoid would be 1 for nearly all
+        expected = float(make_metric("BinaryAUROC", normalization=None)(logits, label))
+        found = measure(lambda: make_metric("BinaryAUROC", normalization=None), (logits, label), 4, takes_logits, (20,))
+        assert found == pytest.approx(expected)
+        assert not caplog.records
+
+    def test_a_metric_that_is_made_anew_by_reset_is_seen(self) -> None:
+        torchmetrics = pytest.importorskip("torchmetrics")
+
+        class Renewed(torchmetrics.Metric):  # type: ignore[misc, name-defined]
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = make_metric("BinaryAccuracy")
+
+            def update(self, preds: Any, target: Any) -> None:
+                self.inner.update(preds, target)
+
+            def compute(self) -> Any:
+                return self.inner.compute()
+
+            def reset(self) -> None:
+                super().reset()
+                self.inner = make_metric("BinaryAccuracy")
+
+        metric = Renewed()
+        collector = collect(metric, True)
+        logits, label = rows_of("Binary")
+        for output, target in zip(logits.split(4), label.split(4), strict=True):
+            collector.add(torch.tensor(0.0), output, target)
+        assert float(metric.compute()) == float(make_metric("BinaryAccuracy")(logits.sigmoid(), label))
+
+    def test_outputs_that_look_like_probabilities_are_told(self, caplog: pytest.LogCaptureFixture) -> None:
+        _warn_of_probabilities.cache_clear()
+        logits, label = rows_of("Binary")
+        measure(lambda: make_metric("BinaryAUROC"), (logits, label), ROWS, True)
+        assert not caplog.records
+        measure(lambda: make_metric("BinaryAUROC"), (logits.sigmoid(), label), ROWS, True)
+        assert "'m': the loss takes logits, but" in caplog.text
+
 
 class TestOfAnything:
     """Where nothing says what outputs are."""
@@ -149,16 +194,21 @@ class TestOfAnything:
 
     @pytest.mark.parametrize("given", [{}, {"thresholds": 20}], ids=["carried", "added"])
     @pytest.mark.parametrize(("size", "cuts"), [(4, ()), (ROWS // 2, ()), (ROWS, (ROWS // 2,))])
-    def test_values_of_both_kinds_are_refused(self, given: Any, size: int, cuts: tuple[int, ...]) -> None:
-        with pytest.raises(ConfigurationError, match=r"(?s)'m'.*in \[0, 1\].*BinaryAUROC.*LambdaInputTransformer"):
-            measure(lambda: make_metric("BinaryAUROC", **given), rows_of("Binary"), size, False, cuts)
+    def test_values_of_both_kinds_are_told(
+        self, given: Any, size: int, cuts: tuple[int, ...], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        _warn_of_guesses.cache_clear()
+        measure(lambda: make_metric("BinaryAUROC", **given), rows_of("Binary"), size, False, cuts)
+        assert re.search(r"(?s)'m' got .*in \[0, 1\].*BinaryAUROC.*LambdaInputTransformer.*BCEWith", caplog.text)
 
-    def test_what_is_one_kind_alone_is_right(self) -> None:
+    def test_what_is_one_kind_alone_is_right(self, caplog: pytest.LogCaptureFixture) -> None:
+        _warn_of_guesses.cache_clear()
         logits, label = rows_of("Binary")
         expected = float(make_metric("BinaryAUROC")(logits.sigmoid(), label))
         for output in (logits.sigmoid(), logits + 10):
             found = measure(lambda: make_metric("BinaryAUROC"), (output, label), 4, False, (20,))
             assert found == pytest.approx(expected)
+        assert not caplog.records
 
     def test_no_numbers_are_no_kind(self) -> None:
         logits, label = rows_of("Binary")

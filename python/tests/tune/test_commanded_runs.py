@@ -392,11 +392,11 @@ def test_a_run_on_real_workers_is_commanded_from_afar(tmp_path: Path) -> None:
     assert afar.stop_trial("t0").done
     assert afar.pause().done
     # The store has the answer before the driver's own views have it.
-    run._live.wait_for_answer(Command("pause"), lambda: run.status == "paused", 60)
+    run._live.wait_for_answer(Command("pause"), lambda: run.status == "paused", 300)
     assert run.status == "paused"
     assert afar.unpause().done
     assert afar.end().done
-    result = run.wait(120)
+    result = run.wait(300)
     assert result.finished
     assert afar.status == "done"
     assert open_store(str(tmp_path)).list(paths.mailbox("mine")) == []

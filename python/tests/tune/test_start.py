@@ -50,7 +50,7 @@ class Held(LossyBackend):
     def _hold(self, number: int) -> None:
         if number == 3:
             self.there.set()
-            assert self.go.wait(60)
+            assert self.go.wait(300)  # longer than anything that is done meanwhile
 
 
 @pytest.fixture

@@ -218,8 +218,10 @@ def test_a_run_that_stops_early_is_shown_as_far_as_it_came(tmp_path: Path) -> No
 
 
 @pytest.fixture
-def mlflow_client(tmp_path: Path) -> Iterator[Any]:
+def mlflow_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     pytest.importorskip("mlflow")
+    # However slow the disk is: what is not written when a run breaks off would come while the tests look.
+    monkeypatch.setattr("cerebro_spark.tune.trackers.mlflow._SECONDS_TO_CLOSE", 300.0)
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
@@ -409,11 +411,11 @@ def test_a_queue_of_calls_says_once_what_went_wrong_and_then_does_nothing_more()
     calls.put(lambda: done.append(1 // 0))
     calls.put(lambda: done.append(2))
     with pytest.raises(ZeroDivisionError):
-        calls.wait(30)
+        calls.wait(300)
     calls.put(lambda: done.append(3))
-    calls.wait(30)
-    calls.close(30)
-    calls._thread.join(30)
+    calls.wait(300)
+    calls.close(300)
+    calls._thread.join(300)
     assert done == [1]
     assert not calls._thread.is_alive()
 
@@ -422,11 +424,11 @@ def test_an_endless_call_is_not_waited_for() -> None:
     calls, never = CallQueue("test"), threading.Event()
 
     def wait() -> None:
-        never.wait(60)
+        never.wait(300)
 
     calls.put(wait)
     with pytest.raises(TimeoutError, match=r"not all was done after 0\.01 s"):
         calls.wait(0.01)
     never.set()
-    calls._thread.join(30)
+    calls._thread.join(300)
     assert not calls._thread.is_alive()
