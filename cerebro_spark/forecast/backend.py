@@ -97,8 +97,7 @@ class RemainingBackend(SimulatedBackend):
         self._future = future
         self._taken_up_at = self._now = at
         self._fresh = {worker.id for worker in workers if worker.fresh}
-        luck = random.Random(f"{future.seed}/level")
-        self._level = _lognormal(luck, pace.drift) if future.noisy else 1.0
+        self._level = _level(future.seed, pace.drift) if future.noisy else 1.0
         self._ending = {worker.orders[0].attempt for worker in workers if worker.ending}
         self.guessed = False
         """Whether a unit began of which nothing like it was ever measured."""
@@ -251,5 +250,18 @@ def _when_begun(worker: WorkerStanding) -> tuple[float, int]:
     return worker.began, worker.orders[0].attempt if worker.orders else 0
 
 
+def _level(seed: int, spread: float) -> float:
+    """Draw the pace of a future: of two that follow each other one is as much faster as the other is slower.
+
+    There are few futures, so by chance alone most of them could be slow, and in every run the same ones.
+
+    >>> round(_level(2, 0.1) * _level(3, 0.1), 9), _level(2, 0.0)
+    (1.0, 1.0)
+    """
+    drawn = random.Random(f"{seed // 2}/level").gauss(0.0, spread)
+    return math.exp(-drawn if seed % 2 else drawn)
+
+
 def _lognormal(luck: random.Random, spread: float) -> float:
-    return luck.lognormvariate(0.0, spread) if spread else 1.0
+    """Draw a factor that is 1 on average: what is expected is a mean, too."""
+    return luck.lognormvariate(-(spread**2) / 2, spread) if spread else 1.0

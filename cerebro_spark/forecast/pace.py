@@ -139,8 +139,10 @@ def _ratios(
     spent = [min(sample.seconds, _MOST * recent * plan) for sample, plan in zip(own, planned, strict=True)]
     if not own:
         return (1.0,)
-    level = sum(spent) / sum(planned)
-    return tuple(_one(seconds / plan / level) for seconds, plan in zip(spent, planned, strict=True))
+    ratios = [seconds / plan for seconds, plan in zip(spent, planned, strict=True)]
+    # One is drawn for each unit, short or long: short ones vary most, and would make all of them longer.
+    level = fmean(ratios)
+    return tuple(_one(ratio / level) for ratio in ratios)
 
 
 def _overheads(seen: Measurements, kind: UnitKind, warm: bool) -> tuple[float, ...]:

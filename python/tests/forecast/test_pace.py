@@ -43,3 +43,12 @@ def test_a_unit_that_hung_once_counts_only_so_much() -> None:
     pace = pace_after([1.0] * 11 + [100.0], [0.1] * 12)
     assert max(pace.ratios["train"]) < 6.0
     assert pace.recent["train"] < 3.0
+
+
+def test_short_units_that_vary_much_make_no_others_longer() -> None:
+    seen = Measurements(params={"short": {"width": 1}, "long": {"width": 9}})
+    short = [UnitSample("train", "short", "s", "w0", "p0", 1, s, first=False) for s in (0.1, 0.1, 0.1, 0.3)] * 6
+    long = [UnitSample("train", "long", "l", "w0", "p0", 1, s, first=False) for s in (9.9, 10.0, 10.1, 10.0)] * 6
+    seen.units = [unit for pair in zip(short, long, strict=True) for unit in pair]
+    pace = pace_of(seen, [Partition("p0", rows=100)])
+    assert fmean(pace.ratios["train"]) == pytest.approx(1.0)
