@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cerebro_spark.errors import BackendError
+from cerebro_spark.interruptible import LOOK_UP_S
 
 _log = logging.getLogger(__name__)
 _WITHIN_ITSELF = (
@@ -53,7 +54,7 @@ class RunQueue:
             if self._threads[0] is not thread:
                 _log.info("the run of thread %s waits for that of thread %s", thread.name, self._threads[0].name)
             while self._threads[0] is not thread:
-                self._changed.wait()
+                self._changed.wait(LOOK_UP_S)  # so that Ctrl-C is heard
 
     def _leave(self, thread: threading.Thread) -> None:
         with self._changed:

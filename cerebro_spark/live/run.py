@@ -18,6 +18,7 @@ from functools import cache
 from cerebro_spark.commands import Command
 from cerebro_spark.engine import Observer
 from cerebro_spark.errors import CommandRefused, ConfigurationError, NoAnswerYet
+from cerebro_spark.interruptible import InterruptibleEvent
 from cerebro_spark.live.handle import RunHandle, Status, author
 from cerebro_spark.live.live_view import Answer, describe_command
 from cerebro_spark.relay import Relay
@@ -43,7 +44,7 @@ class Run(RunHandle):
         self._work = work
         self._relay = Relay()
         self._thread: threading.Thread | None = None
-        self._ended = threading.Event()
+        self._ended: threading.Event = InterruptibleEvent()
         self._error: BaseException | None = None
         self._result: Result | None = None
 

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from cerebro_spark.backend.wire.messages import TrialRehearsed
 from cerebro_spark.errors import BackendError
 from cerebro_spark.events import Event
-
-_LONGEST_WAIT = 1.0
-"""Seconds. An exception that another thread raises in one that waits, as Ctrl-C does, is heard between two waits."""
+from cerebro_spark.interruptible import LOOK_UP_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +83,9 @@ class EventQueue:
         while True:
             left = end - time.monotonic()
             try:
-                return self._waiting.get(timeout=max(0.0, min(left, _LONGEST_WAIT)))
+                return self._waiting.get(timeout=max(0.0, min(left, LOOK_UP_S)))
             except queue.Empty:
-                if left <= _LONGEST_WAIT:
+                if left <= LOOK_UP_S:
                     raise
 
     def peek(self, timeout: float | None = None) -> list[News]:

@@ -13,6 +13,7 @@ from fake_driver import FakeDriver, beginning
 
 from cerebro_spark.engine import Observer
 from cerebro_spark.errors import BackendError
+from cerebro_spark.interruptible import InterruptibleEvent
 from cerebro_spark.live.run import Run
 from cerebro_spark.relay import Relay
 from cerebro_spark.store.opening import open_store
@@ -32,7 +33,7 @@ def late(relay: Relay, observer: Observer) -> Any:
     return "the result"
 
 
-class Awaited(threading.Event):
+class Awaited(InterruptibleEvent):
     """An event that says when somebody waits for it."""
 
     def __init__(self) -> None:
@@ -54,8 +55,9 @@ def interrupted(relay: Relay, observer: Observer) -> Any:
 
 
 def interrupt_the_wait() -> None:
+    """Interrupt this thread, as the system may: what the main thread waits for does not wake it then."""
     end.awaited.wait(60)
-    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
 
 run = Run(open_store("memory://x"), "r1", interrupted if sys.argv[1] == "interrupted" else late)
