@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cerebro_spark.data.input.columns import Column
-from cerebro_spark.errors import ConfigurationError, DataError
+from cerebro_spark.errors import CheckpointUnreadable, ConfigurationError, DataError
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.result.decoding import OutputDecoder, choose_decoder
 from cerebro_spark.result.rows import source_columns
@@ -51,7 +51,13 @@ class Blueprint:
             threads = None
         resources = Resources(threads=threads, device=device, precision=self.spec.resources.precision)
         trainer = replace(self.spec, resources=resources).make_trainer(self.columns)
-        trainer.load(self.trial, self.params, self.checkpoint, digest=self.digest)
+        try:
+            trainer.load(self.trial, self.params, self.checkpoint, digest=self.digest)
+        except CheckpointUnreadable as error:
+            raise CheckpointUnreadable(
+                f"the checkpoint of trial {self.trial} after epoch {self.epoch} is damaged in its store: {error}. Take"
+                " the model of another trial, a copy of the store, or train these params again"
+            ) from error
         _use_averaged_weights(trainer)
         return trainer
 

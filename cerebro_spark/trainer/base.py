@@ -53,7 +53,7 @@ class Trainer(ABC):
     """The name of the framework, as checkpoints have it."""
     steps: Steps = ""
     """How the steps of the last training unit were taken, where the trainer has a choice."""
-    metric_rule: MetricRule = "loss"
+    metric_rule: MetricRule = "rows"
     """What tells classification metrics that outputs are logits; set before the first unit."""
 
     @abstractmethod

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, Generic
 
 import numpy as np
 
 from cerebro_spark.errors import CerebroError
-from cerebro_spark.trainer.base import Hooks, Params, Resources, SavedCheckpoint, Trainer
+from cerebro_spark.trainer.base import Hooks, Params, Resources, SavedCheckpoint
 from cerebro_spark.trainer.checkpoints.arrays import MemorySource, StateArray, read_array
 from cerebro_spark.trainer.checkpoints.digest import DIGEST, compute_digest, digest_name
 from cerebro_spark.trainer.checkpoints.fit import checking_fit
@@ -20,13 +21,15 @@ from cerebro_spark.trainer.checkpoints.randomness import derive_seed
 from cerebro_spark.trainer.checkpoints.reading import open_checkpoint
 from cerebro_spark.trainer.checkpoints.tree import Tree, flatten, unflatten
 from cerebro_spark.trainer.checkpoints.writing import write_checkpoint
+from cerebro_spark.trainer.dependence_errors import depends_on_builds, depends_on_growth
 from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
-from cerebro_spark.trainer.hook_results import check_batches, read_metrics
+from cerebro_spark.trainer.framework_steps import FrameworkSteps
+from cerebro_spark.trainer.hook_results import check_batches, describe_metrics, read_metrics
 from cerebro_spark.trainer.sharing.built_model import M, ModelCache
+from cerebro_spark.trainer.sharing.dependence import GrowthWatch, Outcome
 from cerebro_spark.trainer.sharing.hooks import WatchedHooks, own_params
-from cerebro_spark.trainer.sharing.inspection import Inspector
 from cerebro_spark.trainer.sharing.signature import compute_signature
-from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot, StateChange
+from cerebro_spark.trainer.sharing.snapshot import StateChange
 from cerebro_spark.trainer.unit_errors import blaming_trial, check_loss, unsaved_change
 from cerebro_spark.types import DigestName, Metrics, TrialId, Unit
 
@@ -49,14 +52,11 @@ class CurrentTrial(Generic[M]):
     measured: bool = False
 
 
-class FrameworkTrainer(Trainer, Generic[M]):
+class FrameworkTrainer(FrameworkSteps[M]):
     """A trainer made of the few steps that differ between frameworks; subclasses define these.
 
     `builds` counts the calls of `model_fn`, `models` are the built models that are kept.
     """
-
-    _remedy: str
-    """What a user can do about an unsaved change. It completes "... changed while training and ..."."""
 
     def __init__(self, hooks: Hooks, columns: Columns, *, seed: int = 0, resources: Resources | None = None) -> None:
         self._watched_hooks = WatchedHooks(hooks, self._make_inspector)
@@ -122,6 +122,7 @@ class FrameworkTrainer(Trainer, Generic[M]):
             self._begin_unit(current.model, training=True)
             metrics = self._run_unit(current, self.hooks.train_fn, self._train, feed, carried)
             check_loss(metrics, unit, current.params)
+        self._check_growth(current, unit, feed)
         current.epoch, current.units = unit.epoch, current.units + 1
         self._current = current
         return metrics
@@ -132,6 +133,7 @@ class FrameworkTrainer(Trainer, Generic[M]):
         with self._guarded(current, unit), self._own_generators(current, keep=False), self._measuring(current):
             self._begin_unit(current.model, training=False)
             metrics = self._run_unit(current, self.hooks.eval_fn, self._evaluate, feed, carried)
+        self._check_growth(current, unit, feed)
         self._current = current
         return metrics
 
@@ -148,79 +150,35 @@ class FrameworkTrainer(Trainer, Generic[M]):
     def model(self) -> Any:
         return self._require_current().model.model
 
-    # What a framework defines
-
-    @abstractmethod
-    def _claim_resources(self) -> None:
-        """Set threads and device, once a process."""
-
-    @abstractmethod
-    def _build(self, params: Params, seed: int) -> M:
-        """Seed the generators, call `model_fn` and return the built model. The caller puts the generators back."""
-
-    def _prepare(self, model: M, params: Params) -> None:
-        """Prepare a built model that is going to be kept."""
-
-    @abstractmethod
-    def _sign(self, model: M) -> str:
-        """Return the signature of a built model: equal for models that differ only in what `restore` replaces."""
-
-    @abstractmethod
-    def _take_snapshot(self, model: M) -> ObjectSnapshot:
-        """Return a snapshot of all that can be reached from the model and that its state does not have."""
-
-    @abstractmethod
-    def _make_inspector(self) -> Inspector:
-        """Return an inspector for the framework's objects that a user's function refers to."""
-
-    def _begin_unit(self, model: M, training: bool) -> None:
-        """Set the mode of the unit, whatever the last unit left."""
-
-    @abstractmethod
-    def _train(self, model: M, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:
-        """Train on the batches of the feed."""
-
-    @abstractmethod
-    def _evaluate(self, model: M, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:
-        """Measure the batches of the feed."""
-
-    @abstractmethod
-    def _predict(self, model: M, batches: Iterable[Batch]) -> Iterator[dict[str, Array]]:
-        """Yield the outputs of each batch, by name."""
-
-    @abstractmethod
-    def _finish(self, model: M, metrics: Metrics) -> dict[str, float]:
-        """Return the values of those metrics that have a state."""
-
-    def _end_epochs(self, model: M, count: int) -> None:
-        """Step what goes by epochs. Called before the first unit of a later epoch."""
-
-    @abstractmethod
-    def _wrap_array(self, name: str, leaf: Any) -> StateArray | None:
-        """Return the framework's array as an array of the state; None for anything else."""
-
-    @abstractmethod
-    def _capture_generators(self) -> Tree:
-        """Return the states of the generators of the process."""
-
-    @abstractmethod
-    def _restore_generators(self, tree: Tree) -> None:
-        """Put the generators of the process into these states."""
-
-    @abstractmethod
-    def _versions(self) -> dict[str, str]:
-        """Return the versions and the thread count that the bits of training depend on."""
-
     # Built models
 
     def _call_model_fn(self, trial: TrialId, params: Params) -> tuple[M, Tree]:
         self.builds += 1
+        self._watched_hooks.builds.begin()
         with blaming_trial(trial, params, self.columns), self._outer_generators():
             try:
                 built = self._build(params, derive_seed(self.seed, trial))
-                return built, self._capture_generators()
+                generators = self._capture_generators()
             finally:
                 self._watched_hooks.restore_generators()
+            found = self._watched_hooks.builds.find_steering(lambda: self._try_build(trial, params))
+        if found is not None:
+            built.close()
+            raise depends_on_builds(*found, trial, params)
+        return built, generators
+
+    def _try_build(self, trial: TrialId, params: Params) -> Outcome:
+        """Build a model once more, and return what it is."""
+        try:
+            built = self._build(params, derive_seed(self.seed, trial))
+        except Exception as error:
+            return {"the error": repr(error)}
+        finally:
+            self._watched_hooks.restore_generators()
+        json, arrays = flatten({"model": built.state()}, self._wrap_array)
+        outcome = {"the model's structure": self._sign(built), "the first weights": compute_digest(arrays, json)}
+        built.close()
+        return outcome
 
     def _share(self, params: Params, built: M) -> M:
         """Return the kept model that is like `built`; if there is none, keep this one."""
@@ -231,6 +189,7 @@ class FrameworkTrainer(Trainer, Generic[M]):
             return kept
         self._prepare(built, params)
         built.snapshot = self._take_snapshot(built)
+        built.growth = GrowthWatch(built.snapshot)
         self.models.put(signature, built)
         return built
 
@@ -314,6 +273,46 @@ class FrameworkTrainer(Trainer, Generic[M]):
             return own_loop(current.model, self._map_feed(feed, current.params), carried)
         batches = self._map_batches(feed, current.params)
         return read_metrics(function(current.model.model, batches, own_params(current.params)))
+
+    def _check_growth(self, current: CurrentTrial[M], unit: Unit, feed: Feed | Iterable[Batch]) -> None:
+        """Fail a unit if anything depends on what it has added to lists and dicts of the functions, or of the model."""
+        for growth in (self._watched_hooks.growth, current.model.growth):
+            batch = next(iter(feed), None) if growth is not None and growth.list_grown() else None
+            if growth is None or batch is None:
+                continue
+            state = BytesIO()
+            write_checkpoint(state, *self._contents(current))
+            with self._guarded(current, unit):
+                found = growth.find_steering(self._list_tries(current, state.getvalue(), batch))
+                self._go_back(current, state.getvalue())
+            if found is not None:
+                growth.put_back()
+                self._watched_hooks.reset()
+                self.models.clear()
+                raise depends_on_growth(*found, unit, current.params)
+
+    def _list_tries(self, current: CurrentTrial[M], state: bytes, batch: Batch) -> list[Callable[[], Outcome]]:
+        """Return what trains a batch from a state, and what evaluates it; both return what came of it."""
+        hooks = self.hooks
+
+        def run(training: bool) -> Outcome:
+            function, own = (hooks.train_fn, self._train) if training else (hooks.eval_fn, self._evaluate)
+            self._go_back(current, state)
+            with self._own_generators(current, keep=False):
+                self._begin_unit(current.model, training)
+                try:
+                    metrics = self._run_unit(current, function, own, [batch], None)
+                except Exception as error:
+                    return {"the error": repr(error)}
+            outcome = {"the state of the trial": compute_digest(*self._contents(current))} if training else {}
+            return outcome | {f"`{name}`": text for name, text in describe_metrics(metrics).items()}
+
+        return [partial(run, True), partial(run, False)]
+
+    def _go_back(self, current: CurrentTrial[M], state: bytes) -> None:
+        """Have the model of the current trial take on a state that it had."""
+        self._read_checkpoint(current.trial, current.params, state, "", current.model, None)
+        current.model.snapshot.normalize()
 
     def _map_feed(self, feed: Feed | Iterable[Batch], params: Params) -> Feed | Iterable[Batch]:
         """Apply `input_fn`. Without one the feed stays whole, for frameworks that gather batches themselves."""

@@ -51,6 +51,16 @@ def read_metrics(value: Any) -> Metrics:
     return Metrics(sums, dict.fromkeys(sums, rows))
 
 
+def describe_metrics(metrics: Metrics) -> dict[str, str]:
+    """Return all that was measured as text, by metric: equal only if each bit is.
+
+    >>> describe_metrics(Metrics({"loss": 6.0}, {"loss": 3.0}))
+    {'loss': '[6.0, 3.0, None, None]'}
+    """
+    parts = metrics.sums, metrics.weights, metrics.states, metrics.carried
+    return {name: repr([part.get(name) for part in parts]) for name in {name: None for part in parts for name in part}}
+
+
 def list_names(names: Iterable[str]) -> str:
     """Return these names, quoted, as a list in a sentence."""
     return ", ".join(map(repr, names))

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-MetricRule = Literal["guess", "loss"]
-"""With "loss" a loss that takes logits says so, and metrics are given probabilities. With "guess", the rule of runs
-that began earlier, torchmetrics guesses for each batch by itself."""
+MetricRule = Literal["guess", "loss", "rows"]
+"""With "rows" a loss that takes logits says so, and metrics are given probabilities; where the loss does not say it,
+outputs are logits if any row of the evaluation has one outside [0, 1].
+
+Runs that began earlier keep theirs. With "loss", torchmetrics guesses for each batch where the loss does not say it.
+With "guess" it does so always.
+"""

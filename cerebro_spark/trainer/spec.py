@@ -39,7 +39,7 @@ class TrainerSpec:
     seed: int = 0
     framework: Framework = "auto"
     resources: Resources = field(default_factory=Resources)
-    metric_rule: MetricRule = "loss"
+    metric_rule: MetricRule = "rows"
 
     def __setstate__(self, state: Sequence[Any]) -> None:
         """Take on the pickled fields. An older pickle lacks the last one, and means the rule of then."""

@@ -27,6 +27,11 @@ _SCALERS = (
     "does not hop with the checkpoint: Resources(precision='float16') has one that hops, without a train_fn; or make a"
     " scaler in each call of train_fn"
 )
+_SHAPES = (
+    "has another shape or dtype now, but the checkpoints of a trial must all fit the model that model_fn builds: give"
+    " the buffer its last shape there. If a first batch finds it (quantization per channel), call the module once in"
+    " model_fn, with inputs that are typical"
+)
 
 
 @contextmanager
@@ -51,6 +56,8 @@ def unsaved_change(change: StateChange, unit: Unit, params: Mapping[str, Any], r
         remedy = _OPTIMIZERS
     elif change.what.startswith("GradScaler."):
         remedy = _SCALERS
+    elif all(str(value).startswith("'buffer of ") for value in (change.before, change.after)):
+        remedy = _SHAPES
     return TrialFailed(
         f"{_where(unit)}: {change} while {doing} and {remedy} (it is at {change.place}; params {dict(params)!r})"
     )

@@ -36,7 +36,7 @@ _ABSENT = Absent("hyperopt.fmin", "call fmin again, with CerebroTrials(..., run_
 _FOR_FMIN = {
     "max_concurrent": "hyperopt.fmin(..., max_queue_len=8)",
     "time_budget": "hyperopt.fmin(..., timeout=600)",
-    "patience": "hyperopt.fmin(..., early_stop_fn=hyperopt.early_stop.no_progress_loss(10))",
+    "patience": "hyperopt.fmin(..., early_stop_fn=no_progress_loss(10)), which is in hyperopt.early_stop",
     "target": "hyperopt.fmin(..., loss_threshold=0.1)",
     "progress": "hyperopt.fmin(..., show_progressbar=False)",
     "model_fn": "hyperopt.fmin(model_fn, ...)",
@@ -116,7 +116,7 @@ class CerebroTrials(TrainingOptions, hyperopt.Trials):  # type: ignore[misc]
         training = LedTraining(_unknown, copy_options(self, framework="torch"), _ABSENT)
         training.check_data(self.data)
         self.backend = training.backend
-        self._points = [dict(point) for point in self.points_to_evaluate or ()]
+        self._points = _copy_points(self.points_to_evaluate)
         self.run_ids: list[str] = []
 
     @property
@@ -185,7 +185,8 @@ class CerebroTrials(TrainingOptions, hyperopt.Trials):  # type: ignore[misc]
             return_argmin: Whether to return the best point as Hyperopt's numbers, rather than as values of the space.
                 Defaults to True.
             show_progressbar: Whether to show a bar, or a function that makes one. Defaults to True.
-            early_stop_fn: Called after each trial; ends the search when it returns True. Defaults to None: none.
+            early_stop_fn: Called as `early_stop_fn(trials, *state)` after each trial; ends the search when it returns
+                `(True, state)`, with a list that is its state at the next call, or True alone. Defaults to None: none.
             trials_save_file: Must be empty: a run keeps its own log. Defaults to "".
 
         Returns:
@@ -197,6 +198,7 @@ class CerebroTrials(TrainingOptions, hyperopt.Trials):  # type: ignore[misc]
         """
         _check(pass_expr_memo_ctrl, trials_save_file, max_queue_len)
         self._check_complete()
+        _check_search(space, algo, max_evals, rstate)
         hyperopt.base.validate_timeout(timeout)
         hyperopt.base.validate_loss_threshold(loss_threshold)
         domain = hyperopt.base.Domain(fn, space)
@@ -316,6 +318,16 @@ def _kept_rows(data: Any, validation: Any) -> tuple[Any, Any]:
     return None if lost else data, None if is_spark_frame(validation) else validation
 
 
+def _copy_points(points: Any) -> list[dict[str, Any]]:
+    if points is None:
+        return []
+    if isinstance(points, Mapping | str) or not all(isinstance(point, Mapping) for point in points):
+        raise ConfigurationError(
+            f"`points_to_evaluate` is {points!r}, but must be a list of dicts from label to value, as [{{'lr': 0.1}}]"
+        )
+    return [dict(point) for point in points]
+
+
 def _unknown(params: Any) -> Any:
     raise AssertionError("only fmin gives the function that builds a model")
 
@@ -340,4 +352,20 @@ def _check(pass_expr_memo_ctrl: bool | None, trials_save_file: str, max_queue_le
         raise ConfigurationError(
             f"`trials_save_file` is {trials_save_file!r}, but a run keeps its own log in its store: leave it out, and"
             " pickle the trials after fmin to keep them"
+        )
+
+
+def _check_search(space: Any, algo: Any, max_evals: Any, rstate: Any) -> None:
+    """Refuse what Hyperopt would fail with, somewhere inside."""
+    if max_evals is not None:
+        check_at_least("max_evals", max_evals, 0)
+    if isinstance(space, Mapping | Sequence) and not isinstance(space, str) and not space:
+        raise ConfigurationError(
+            f"`space` is {space!r}: give at least one, such as {{'lr': hp.loguniform('lr', -7, 0)}}"
+        )
+    if algo is not None and not callable(algo):
+        raise ConfigurationError(f"`algo` is {algo!r}, but must be a function such as hyperopt.tpe.suggest")
+    if rstate is not None and not isinstance(rstate, np.random.Generator):
+        raise ConfigurationError(
+            f"`rstate` is {rstate!r}, but Hyperopt needs a Generator of NumPy: say np.random.default_rng(0)"
         )

@@ -29,7 +29,8 @@ class TrainingOptions:
         backend: Where the units run. Defaults to None: the cluster of the active Spark session; without a session, two
             processes on this machine.
         features: The columns that the model reads; a dict from input name to columns for a model with several inputs.
-            Required unless the data is a Dataset; see `cs.prepare`.
+            Required unless the data is a Dataset; see `cs.prepare`. Of a Dataset, what is named here and below must be
+            as it was prepared.
         label: The column, or columns, that the model predicts; a dict for several outputs. Required unless the data is
             a Dataset.
         weight: The column with the weight of each row. Defaults to None: all rows have the same weight.

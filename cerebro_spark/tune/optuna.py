@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from cerebro_spark.backend.base import Backend
-from cerebro_spark.checks import check_at_least
+from cerebro_spark.checks import check_at_least, is_number
 from cerebro_spark.data.input.inputs import ColumnNames
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.result import Result
@@ -143,6 +143,7 @@ def optimize(
     """
     called = _checked_callbacks(callbacks)
     _check(study, n_trials, timeout, bool(called))
+    _check_space(space)
     options = TrainingOptions(
         store=store,
         metric=metric,
@@ -405,6 +406,8 @@ def _checked_callbacks(callbacks: Iterable[Callback] | None) -> tuple[Callback, 
 
 
 def _check(study: optuna.Study, n_trials: int | None, timeout: float | None, called: bool) -> None:
+    if not isinstance(study, optuna.Study):
+        raise ConfigurationError(f"`study` is {study!r}, but must be a study: make one with optuna.create_study()")
     if len(study.directions) != 1:
         raise ConfigurationError(
             f"the study has {len(study.directions)} objectives, but a run has one `metric`: use a study with one"
@@ -416,8 +419,25 @@ def _check(study: optuna.Study, n_trials: int | None, timeout: float | None, cal
         )
     if n_trials is not None:
         check_at_least("n_trials", n_trials, 1)
-    if timeout is not None and not timeout > 0:
-        raise ConfigurationError(f"`timeout` is {timeout}, but must be above 0 seconds")
+    if timeout is not None and not (is_number(timeout) and timeout > 0):
+        raise ConfigurationError(f"`timeout` is {timeout!r}, but must be above 0 seconds")
+
+
+def _check_space(space: Any) -> None:
+    """Refuse what is neither a function nor a dict of distributions."""
+    if callable(space):
+        return
+    if not isinstance(space, Mapping):
+        raise ConfigurationError(
+            f"`space` is {space!r}, but must be a function of a trial that returns params, or a dict of distributions"
+        )
+    for name, given in space.items():
+        if not isinstance(given, optuna.distributions.BaseDistribution):
+            raise ConfigurationError(
+                f"`{name}` of `space` is {given!r}, but must be a distribution of Optuna, such as"
+                " optuna.distributions.CategoricalDistribution([0.1, 0.01]); for values that stay the same let `space`"
+                " be a function"
+            )
 
 
 def _mode(study: optuna.Study, metric: str, mode: str | None) -> str:

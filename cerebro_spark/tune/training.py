@@ -13,6 +13,7 @@ from cerebro_spark.backend.remote import RemoteBackend
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.input.base import is_spark_frame
 from cerebro_spark.data.prepare import prepare
+from cerebro_spark.data.prepared_as import check_prepared_as
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.recipe import Recipe, check_functions
 from cerebro_spark.result import Result
@@ -99,6 +100,8 @@ class Training:
                     f"`metric` is {self.objective.metric!r}, but the data set has no validation rows: prepare it with"
                     " validation=0.2, or choose a metric without 'val_'"
                 )
+            asked = self._options
+            check_prepared_as(data, asked.features, asked.label, asked.weight, asked.validation, asked.partitions)
             return
         if data is None:
             raise ConfigurationError("there is no data: give fit a DataFrame, or what cs.prepare returned")

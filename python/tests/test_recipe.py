@@ -51,7 +51,7 @@ def test_a_recipe_without_a_trainer_of_its_own_leaves_metrics_their_guesses(tmp_
     older = Recipe.__new__(Recipe)
     older.__setstate__([*state[:3], trainer.hooks, trainer.seed, trainer.framework, trainer.resources, *state[4:]])
     assert (older.trainer.seed, older.trainer.metric_rule) == (3, "guess")
-    assert trainer.metric_rule == "loss"
+    assert trainer.metric_rule == "rows"
 
 
 def test_resources_of_an_older_version_compile_nothing(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.metric_states import load_states, store_large_states
 from cerebro_spark.backend.wire.messages import FromWorker, UnitStarted
+from cerebro_spark.backend.worker.spare_buffer import SpareBuffer
 from cerebro_spark.data.loading.cache import Cache
 from cerebro_spark.data.shuffling import row_order
 from cerebro_spark.errors import (
@@ -61,6 +62,7 @@ class UnitRunner:
         self._report = report
         self._abandoned = abandoned
         self._saving = ThreadPoolExecutor(1, "save")
+        self._spare = SpareBuffer()
         self._trainer: Trainer | None = None
         self._computed = 0.0  # when the last unit had been computed; 0 before the first
         self._waited = 0.0
@@ -226,7 +228,7 @@ class UnitRunner:
         if order.unit.kind == "eval":
             self._report(report)
             return
-        buffer = BytesIO()
+        buffer = self._spare.take()
         saved = self.trainer().save(buffer, self._job.digest)
         unit = order.unit
         checkpoint = Checkpoint(unit.trial, unit.epoch, order.step, order.attempt, saved.bytes, saved.digest)
@@ -236,7 +238,9 @@ class UnitRunner:
         if self._abandoned.is_set() or report.checkpoint is None:
             return  # the driver has given this unit to another worker, and would never know of the file
         try:
-            self._job.store.write(paths.checkpoint(self._job.run, report.checkpoint), buffer.getbuffer())
+            with buffer.getbuffer() as whole, whole[: report.checkpoint.bytes] as written:
+                self._job.store.write(paths.checkpoint(self._job.run, report.checkpoint), written)
+            self._spare.give_back(buffer)
             self._report(report)
         except Exception as error:
             # This thread has no caller that would see it: whatever it is, the driver must hear of it.

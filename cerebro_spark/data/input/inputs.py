@@ -36,9 +36,9 @@ def parse_inputs(features: ColumnNames, label: ColumnNames, weight: str | None =
     >>> [(i.name, i.sources, i.matrix) for i in parse_inputs(["a", "b"], "y")]
     [('features', ('a', 'b'), True), ('label', ('y',), False)]
     """
-    inputs = [*_parse_role("features", "feature", features), *_parse_role("label", "label", label)]
+    inputs = [*parse_role("features", "feature", features), *parse_role("label", "label", label)]
     if weight is not None:
-        inputs += _parse_role("weight", "weight", _check_name("weight", weight))
+        inputs += parse_role("weight", "weight", _check_name("weight", weight))
     taken = find_repeated(given.name for given in inputs)
     if taken is not None:
         raise ConfigurationError(
@@ -112,7 +112,8 @@ def stored_columns(inputs: Sequence[Input], columns: Sequence[Column]) -> tuple[
     )
 
 
-def _parse_role(argument: str, role: Role, given: ColumnNames) -> list[Input]:
+def parse_role(argument: str, role: Role, given: ColumnNames) -> list[Input]:
+    """Turn one of the arguments of `parse_inputs` into Inputs; errors name the argument."""
     if not isinstance(given, Mapping):
         return [_parse_input(argument, role, argument, given)]
     if not given:

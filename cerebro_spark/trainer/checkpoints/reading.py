@@ -35,7 +35,7 @@ def open_checkpoint(source: Path | BinaryIO | bytes, *, digest: str = "") -> Ite
         except OSError as error:
             raise CheckpointUnreadable(f"the checkpoint {source} cannot be read: {error}") from error
         return
-    label = str(getattr(source, "name", "the checkpoint in memory"))
+    label = str(getattr(source, "name", "the checkpoint"))
     reader = CheckpointReader(io.BytesIO(source) if isinstance(source, bytes) else source, label, digest)
     try:
         yield reader

@@ -11,6 +11,7 @@ import keras
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer.feed import Batch, Columns, Feed
 from cerebro_spark.trainer.keras.built_model import BuiltKerasModel
+from cerebro_spark.trainer.keras.settings import read_settings, restore_settings
 from cerebro_spark.trainer.resources import Resources
 
 Pass = Literal["train", "test"]
@@ -32,6 +33,7 @@ class KerasBackend(ABC):
         self._columns = columns
         self._resources = resources
         self.traces = 0
+        self._settings = read_settings()
 
     @abstractmethod
     def claim(self) -> None:
@@ -44,6 +46,9 @@ class KerasBackend(ABC):
     def forget(self, key: str) -> None:  # noqa: B027 (not every backend keeps arrays)
         """Free the arrays of a partition that are kept between units."""
 
+    def begin_unit(self) -> None:  # noqa: B027 (TensorFlow has no such mode)
+        """Undo what a function of the user may have left in the last unit."""
+
     def seed_function(self, model: BuiltKerasModel) -> None:  # noqa: B027 (PyTorch's generators hop)
         """Seed generators that no checkpoint carries, by the state of the trial, before a function of the user."""
 
@@ -51,8 +56,9 @@ class KerasBackend(ABC):
         """Return the states of generators that are the backend's own."""
         return {}
 
-    def restore_generators(self, tree: Any) -> None:  # noqa: B027 (TensorFlow has none)
-        """Put the backend's own generators into these states."""
+    def restore_generators(self, tree: Any) -> None:
+        """Put the backend's own generators into these states, and Keras's settings back to the process's own."""
+        restore_settings(self._settings)
 
 
 def make_backend(columns: Columns, resources: Resources) -> KerasBackend:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import keras
+import torch
 
 from cerebro_spark.trainer.feed import Batch, Feed
 from cerebro_spark.trainer.keras.backend import KerasBackend, Pass
@@ -26,6 +27,9 @@ class TorchBackend(KerasBackend):
             # Without a scope Keras uses the first GPU.
             _SCOPES.enter_context(keras.device(str(device)))
 
+    def begin_unit(self) -> None:
+        torch.set_grad_enabled(True)
+
     def run(self, model: BuiltKerasModel, kind: Pass, feed: Feed | Iterable[Batch]) -> None:
         own = model.model
         own.train(kind == "train")
@@ -41,4 +45,5 @@ class TorchBackend(KerasBackend):
         return capture_torch()
 
     def restore_generators(self, tree: Any) -> None:
+        super().restore_generators(tree)
         restore_torch(tree)

@@ -25,6 +25,7 @@ from cerebro_spark.trainer.keras.built_model import (
 )
 from cerebro_spark.trainer.keras.inspection import KerasInspector, take_keras_snapshot
 from cerebro_spark.trainer.keras.metrics import finish_metrics, read_metrics, start_metrics
+from cerebro_spark.trainer.keras.ownership import note_built, refuse_shared
 from cerebro_spark.trainer.keras.signature import compute_model_signature
 from cerebro_spark.trainer.sharing.hooks import own_params
 from cerebro_spark.trainer.sharing.inspection import Inspector
@@ -83,8 +84,10 @@ class KerasTrainer(KerasBundling):
         with fresh_build(policy):
             keras.utils.set_random_seed(seed)
             model = check_model(self.hooks.model_fn(own_params(params)))
+            refuse_shared(model)
             built = BuiltKerasModel(model, self.columns, self._sample(params))
             built.default_seed.assign(np.array([0, seed], dtype="uint32"))
+            note_built(model)
             return built
 
     def _sign(self, model: BuiltKerasModel) -> str:
@@ -99,6 +102,7 @@ class KerasTrainer(KerasBundling):
     # The steps of a unit
 
     def _begin_unit(self, model: BuiltKerasModel, training: bool) -> None:
+        self._backend.begin_unit()
         if (self.hooks.train_fn if training else self.hooks.eval_fn) is not None:
             self._backend.seed_function(model)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
 from cerebro_spark.trainer.checkpoints.arrays import StateSource
+from cerebro_spark.trainer.sharing.dependence import GrowthWatch
 from cerebro_spark.trainer.sharing.signature import compute_signature
 from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
 
@@ -16,11 +17,13 @@ class BuiltModel(ABC):
     """A built model that can take on the state of any trial of its architecture.
 
     `model` is what `model_fn` returned. `snapshot` is all of it that `restore` does not reset, as it was when built. A
-    model that a unit left different must not be used for another trial.
+    model that a unit left different must not be used for another trial. `growth` watches the tables that its methods
+    fill; None watches none.
     """
 
     model: Any
     snapshot: ObjectSnapshot
+    growth: GrowthWatch | None = None
 
     @property
     @abstractmethod

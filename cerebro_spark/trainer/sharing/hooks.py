@@ -11,6 +11,7 @@ from typing import Any
 import cloudpickle
 
 from cerebro_spark.trainer.feed import Batch
+from cerebro_spark.trainer.sharing.dependence import BuildWatch, GrowthWatch
 from cerebro_spark.trainer.sharing.generators import find_generators
 from cerebro_spark.trainer.sharing.inspection import Inspector
 from cerebro_spark.trainer.sharing.restoring import Restore, keep_state
@@ -76,17 +77,23 @@ def own_params(params: Params) -> dict[str, Any]:
 class WatchedHooks:
     """Hooks with a snapshot of what they refer to: closures, attributes, globals.
 
-    Lists and dicts there may grow, since a function may keep a log. Once a unit has changed anything else, `renew`
-    unpickles the functions again, as a new worker would. What stays changed even then (a global of an imported module)
-    makes every later unit fail, until the process ends.
+    Lists and dicts there may grow, since a function may keep a log, but nothing may depend on that (`growth`). Once a
+    unit has changed anything else, `renew` unpickles the functions again, as a new worker would. What stays changed
+    even then (a global of an imported module) makes every later unit fail, until the process ends. `builds` watches
+    what `model_fn` changes.
     """
 
     def __init__(self, hooks: Hooks, inspector: Callable[[], Inspector]) -> None:
         self._inspector = inspector
         self._pickled = _pickle(hooks)
-        self._snapshot = self._take_snapshot(hooks)
-        self._generators = _keep_generators(hooks)
+        self._use(hooks, self._take_snapshot(hooks))
+
+    def _use(self, hooks: Hooks, snapshot: ObjectSnapshot) -> None:
         self.hooks = hooks
+        self._snapshot = snapshot
+        self._generators = _keep_generators(hooks)
+        self.growth = GrowthWatch(snapshot)
+        self.builds = BuildWatch(hooks.model_fn)
 
     def restore_generators(self) -> None:
         """Put back the generators that `model_fn` has of its own: the next model begins as the first one did."""
@@ -97,6 +104,12 @@ class WatchedHooks:
         """Return the first change that a unit has made to what the functions refer to, or None."""
         return self._snapshot.find_change()
 
+    def reset(self) -> None:
+        """Put back all lists and dicts to which the functions have added, and start again."""
+        self.growth.put_back()
+        self._use(self.hooks, self._take_snapshot(self.hooks))
+        self.renew()
+
     def renew(self) -> None:
         """Start again with the functions as they were given, if they can be unpickled unchanged."""
         if self._pickled is None:
@@ -104,7 +117,7 @@ class WatchedHooks:
         fresh: Hooks = cloudpickle.loads(self._pickled)
         snapshot = self._take_snapshot(fresh)
         if self._snapshot.find_difference(snapshot) is None:
-            self.hooks, self._snapshot, self._generators = fresh, snapshot, _keep_generators(fresh)
+            self._use(fresh, snapshot)
 
     def _take_snapshot(self, hooks: Hooks) -> ObjectSnapshot:
         own = {"input_fn": hooks.input_fn, "train_fn": hooks.train_fn, "eval_fn": hooks.eval_fn}

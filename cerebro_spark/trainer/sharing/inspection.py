@@ -6,6 +6,8 @@ import hashlib
 import types
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 from itertools import count
 from operator import is_
@@ -15,6 +17,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import xxhash
 
+from cerebro_spark.trainer.sharing.buffers import is_buffer, read_buffer
+from cerebro_spark.trainer.sharing.iterators import describe_progress, is_iterator
 from cerebro_spark.trainer.sharing.user_code import (
     CACHED,
     class_data,
@@ -25,6 +29,7 @@ from cerebro_spark.trainer.sharing.user_code import (
     is_users,
     method_parts,
     named_in,
+    namespaces,
     read_cell,
     references,
 )
@@ -51,12 +56,14 @@ class Inspection(NamedTuple):
         parts: The objects inside, by the text that leads to them from this one, such as ".rate" or "[0]".
         guards: All of them return True as long as neither the fact nor the parts have changed.
         label: If given, the names of the parts begin with it instead of the path: the name of a class.
+        carried: The names of parts that have changed and hop with the object's own state: they count as unchanged.
     """
 
     fact: Any = None
     parts: Iterable[tuple[str, Any]] = ()
     guards: Iterable[Guard] = ()
     label: str = ""
+    carried: frozenset[str] = frozenset()
 
 
 class Inspector(Protocol):
@@ -78,8 +85,12 @@ def inspect_value(value: Any) -> Inspection:
         return inspect_leaf(lambda: describe_array(np.asarray(value)))
     if isinstance(value, np.random.Generator | np.random.RandomState | np.random.BitGenerator | Random):
         return inspect_leaf(partial(_describe_generator, value))
-    if isinstance(value, count):
+    if isinstance(value, count | Fraction | Decimal):
         return inspect_leaf(lambda: repr(value))
+    if is_buffer(value):
+        return inspect_leaf(lambda: _describe_buffer(value))
+    if is_iterator(value):
+        return inspect_leaf(lambda: describe_progress(value))
     if isinstance(value, type):
         return _inspect_class(value)
     if isinstance(value, _CODE):
@@ -139,8 +150,7 @@ def _missing_globals(functions: Sequence[types.FunctionType]) -> list[tuple[dict
     """Return the names in functions that are no globals yet, with the globals that they may appear in."""
     missing: dict[int, tuple[dict[str, Any], set[str]]] = {}
     for function in functions:
-        known = function.__globals__
-        if is_users(known.get("__name__")):
+        for _, known in namespaces(function):
             _, names = missing.setdefault(id(known), (known, set()))
             names.update(name for name in named_in(function.__code__) if name not in known)
     return list(missing.values())
@@ -174,6 +184,11 @@ def _describe_generator(generator: Any) -> str:
         own = getattr(generator, "bit_generator", generator)
         state = {key: str(part) for key, part in own.state.items()}
     return f"a generator in state {hashlib.sha256(repr(state).encode()).hexdigest()[:8]}"
+
+
+def _describe_buffer(buffer: Any) -> str:
+    contents = read_buffer(buffer)
+    return f"{type(buffer).__name__} {describe_array(np.frombuffer(contents, np.uint8), 'of bytes ')}"
 
 
 def _inspect_callable(value: Any) -> Inspection | None:

@@ -10,14 +10,28 @@ from typing import Any
 
 import numpy as np
 
+from cerebro_spark.trainer.sharing.buffers import is_buffer, read_buffer, write_buffer
 from cerebro_spark.trainer.sharing.generators import is_generator
 from cerebro_spark.trainer.sharing.inspection import guard_items, guard_objects
-from cerebro_spark.trainer.sharing.user_code import UNSET, class_data, functions_of, is_users, read_cell, references
+from cerebro_spark.trainer.sharing.user_code import (
+    NAMESPACES,
+    UNSET,
+    class_data,
+    functions_of,
+    is_users,
+    read_cell,
+    references,
+)
 
 Restore = Callable[[], None]
 
 _COPIED_BYTES = 1 << 20
 """The largest array or tensor that is copied, to be put back."""
+
+
+def is_data(value: Any) -> bool:
+    """Whether an object has values of its own, which take memory to keep: an array, a tensor or a generator."""
+    return isinstance(value, np.ndarray) or _is_tensor(value) or is_generator(value)
 
 
 def keep_state(value: Any, has_values: bool) -> list[Restore]:
@@ -35,13 +49,16 @@ def keep_state(value: Any, has_values: bool) -> list[Restore]:
         return [_keep_items(value)]
     if isinstance(value, np.ndarray):
         return _keep_array(value)
+    if is_buffer(value):
+        contents = read_buffer(value)
+        return [lambda: write_buffer(value, contents)]
     if is_generator(value):
         return [_keep_generator(value)]
     restore = _keep_tensor(value) if has_values else None
     if restore is not None:
         return [restore]
     own, is_own = getattr(value, "__dict__", None), is_users(type(value).__module__)
-    return [_keep_items(own)] if isinstance(own, dict) and (is_own or isinstance(value, types.SimpleNamespace)) else []
+    return [_keep_items(own)] if isinstance(own, dict) and (is_own or isinstance(value, NAMESPACES)) else []
 
 
 def _keep_items(container: Any) -> Restore:
@@ -113,10 +130,15 @@ def _keep_generator(generator: Any) -> Restore:
 
 def _keep_tensor(value: Any) -> Restore | None:
     """Return what puts the values of a PyTorch tensor back; None for any other object."""
-    if not (hasattr(type(value), "copy_") and hasattr(type(value), "stride")):
+    if not _is_tensor(value):
         return None
     is_plain = str(value.layout) == "torch.strided" and 0 not in value.stride() and not value.is_inference()
     if not is_plain or value.nbytes > _COPIED_BYTES:
         return None
     values = value.detach().clone()
     return lambda: value.detach().copy_(values)
+
+
+def _is_tensor(value: Any) -> bool:
+    """Whether an object is a PyTorch tensor."""
+    return hasattr(type(value), "copy_") and hasattr(type(value), "stride")

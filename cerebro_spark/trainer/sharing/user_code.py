@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import random
 import sys
 import types
+from collections import ChainMap, UserDict, UserList
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from cerebro_spark.trainer.sharing.imports import imported_names, is_installed, load_module
 
 # Objects of these libraries change by themselves, without an effect on a model.
 _OPAQUE_LIBRARIES = {"tqdm", "wandb", "mlflow", "tensorboard", "tensorboardX", "tensorflow", "torch", "keras", "numpy"}
@@ -21,11 +24,13 @@ _NUMBERS = (int, float, complex, type(None))
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 # Methods that make objects.
 _MAKERS = {"__init__", "__new__", "__init_subclass__", "__class_getitem__"}
-_PACKAGE_FOLDERS = {"site-packages", "dist-packages"}
 
 
 CACHED: Any = functools._lru_cache_wrapper
 """The type of functions with `functools.cache` or `lru_cache`. What is in the cache only saves time."""
+
+NAMESPACES = (types.SimpleNamespace, argparse.Namespace, UserDict, UserList, ChainMap)
+"""The classes of Python's own whose objects hold what users put there."""
 
 UNSET = object()
 """What is read of a variable or global that has no value."""
@@ -49,14 +54,14 @@ def _is_users_root(root: str) -> bool:
         return False
     module = sys.modules.get(root)
     places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", [])]
-    return not any(_PACKAGE_FOLDERS & set(Path(place).parts) for place in places)
+    return not is_installed(places)
 
 
 def is_opaque(kind: type) -> bool:
     """Whether objects of this class are not inspected: Python's own, and those of libraries that only observe."""
     root = (kind.__module__ or "").partition(".")[0]
     opaque = root in sys.stdlib_module_names or root in _OPAQUE_LIBRARIES
-    return opaque and not issubclass(kind, types.SimpleNamespace)
+    return opaque and not issubclass(kind, NAMESPACES)
 
 
 def is_settled(kind: type, name: str) -> bool:
@@ -142,17 +147,33 @@ def read_cell(cell: types.CellType) -> Any:
 
 def references(function: types.FunctionType) -> Iterator[Reference]:
     """Yield the globals that a function names; none of a library's function, such as a decorator's around a user's."""
-    names, known = named_in(function.__code__), function.__globals__
+    known, names = function.__globals__, named_in(function.__code__)
+    for prefix, own in namespaces(function):
+        for name in names:
+            value = own.get(name, UNSET)
+            is_followed = isinstance(value, types.ModuleType) and (own is known or is_users(value.__name__))
+            if value is not UNSET and not is_followed:
+                yield Reference(prefix + name, own, name)
+
+
+def namespaces(function: types.FunctionType) -> list[tuple[str, dict[str, Any]]]:
+    """Return the globals that a function has, and those of the user's modules that it names or imports.
+
+    Each is given with what leads to it, such as "package.settings."; none are given of a library's function.
+    """
+    known, names = function.__globals__, named_in(function.__code__)
     if not is_users(known.get("__name__")):
-        return
-    for name in names:
-        value = known.get(name, UNSET)
-        if isinstance(value, types.ModuleType):
-            if is_users(value.__name__):
-                own = vars(value)
-                yield from (Reference(f"{name}.{part}", own, part) for part in names if part in own)
-        elif value is not UNSET:
-            yield Reference(name, known, name)
+        return []
+    found = {id(known): ("", known)}
+    imported = imported_names(function.__code__, str(known.get("__package__") or ""))
+    waiting = [(name, known[name]) for name in names if name in known]
+    waiting += [(name, load_module(name)) for name in imported]
+    for prefix, module in waiting:
+        if isinstance(module, types.ModuleType) and is_users(module.__name__) and id(vars(module)) not in found:
+            own = vars(module)
+            found[id(own)] = f"{prefix}.", own
+            waiting += [(f"{prefix}.{name}", own[name]) for name in names if name in own]
+    return list(found.values())
 
 
 def _functions_in(member: Any) -> list[types.FunctionType]:

@@ -9,6 +9,9 @@ from typing import Any
 
 import torch
 from torch.amp.grad_scaler import GradScaler
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 from torch.optim.lr_scheduler import LRScheduler
 
 from cerebro_spark.trainer.sharing.inspection import (
@@ -22,6 +25,7 @@ from cerebro_spark.trainer.sharing.inspection import (
 from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
 from cerebro_spark.trainer.sharing.user_code import is_users
 from cerebro_spark.trainer.torch.built_model import class_name, is_own_loss, keeps_extra_state, schedulers
+from cerebro_spark.trainer.torch.carried_state import CarriedState
 from cerebro_spark.trainer.torch.model import TorchModel
 from cerebro_spark.trainer.torch.model_checks import is_metric_object
 from cerebro_spark.trainer.torch.signature import hook_parts, optimizer_attributes, tensor_hooks
@@ -36,6 +40,7 @@ _ASIDE = {*_HELD, *_HOOKS, "training", "_is_full_backward_hook", "_compiled_call
 _ASIDE |= {"_output_capturing_hooks_installed"}
 _SCHEDULER_ASIDE = {"optimizer", "_step_count", "_last_lr", "_get_lr_called_within_step", "_is_initial", "verbose"}
 _SCHEDULER_ASIDE |= {"_schedulers"}
+_DERIVING = (WeightNorm, SpectralNorm, BasePruningMethod)
 _VALUES = (torch.dtype, torch.device, torch.Size, torch.memory_format, torch.layout)
 
 
@@ -58,11 +63,14 @@ class TorchInspector(Inspector):
         self._modules: dict[int, torch.nn.Module] = {}
         self._schedules: dict[int, Any] = {}
         self._metrics: dict[int, Any] = {}
+        self._extra: dict[int, torch.nn.Module] = {}
+        self._carried: dict[int, CarriedState] = {}
         if model is not None:
             loss: Any = model.loss
             modules = [*model.module.modules(), *(loss.modules() if is_own_loss(loss) else ())]
             self._parameters = {parameter: name for name, parameter in model.module.named_parameters()}
             self._modules = {id(part): part for part in modules}
+            self._extra = {id(part): part for part in model.module.modules() if keeps_extra_state(part)}
             self._schedules = {id(part): part for part in schedulers(model.lr_scheduler)}
             self._metrics = {id(metric): metric for metric in model.metrics.values() if is_metric_object(metric)}
         self._module, self._optimizer = getattr(model, "module", None), getattr(model, "optimizer", None)
@@ -98,7 +106,7 @@ class TorchInspector(Inspector):
         if isinstance(value, torch.optim.Optimizer):
             return self._inspect_optimizer(value)
         if id(value) in self._schedules:
-            return _inspect_schedule(value)
+            return self._inspect_schedule(value)
         if isinstance(value, LRScheduler):
             return Inspection(f"a {type(value).__name__}", _attributes(vars(value)), [guard_items(vars(value))])
         if isinstance(value, GradScaler):
@@ -129,7 +137,10 @@ class TorchInspector(Inspector):
     def _inspect_module(self, module: torch.nn.Module) -> Inspection:
         own, saved = vars(module), id(module) in self._modules
         plain = {name: value for name, value in own.items() if name not in _ASIDE and not _is_derived(name, module)}
-        if saved and keeps_extra_state(module):
+        carried: set[str] = set()
+        if id(module) in self._extra and is_users(type(module).__module__):
+            carried = self._find_carried(module, module.get_extra_state, module.set_extra_state, plain)
+        elif id(module) in self._extra:
             plain = {}
         buffers = {name: f"buffer {_spec(b)}" if saved and b is not None else b for name, b in module._buffers.items()}
         parts = [*_attributes(plain), *_attributes(module._parameters), *hook_parts(own)]
@@ -137,7 +148,27 @@ class TorchInspector(Inspector):
         guards = [_guard_module(module, list(plain), saved)]
         if module is self._module:
             guards += [_guard_parts(lambda: list(self.get_fields().items())), self._guard_parameters()]
-        return Inspection(f"a {type(module).__name__}", parts, guards, type(module).__name__)
+        return Inspection(f"a {type(module).__name__}", parts, guards, type(module).__name__, _in_parts(carried))
+
+    def _find_carried(self, thing: Any, save: Callable[[], Any], load: Callable[[Any], Any], names: Any) -> set[str]:
+        """Return the attributes that have changed since the object was first seen, and that hop with its own state."""
+        if id(thing) not in self._carried:
+            held = [vars(thing)[name] for name in _HELD if isinstance(vars(thing).get(name), dict)]
+            groups = self._optimizer.param_groups if self._optimizer is not None else []
+            self._carried[id(thing)] = CarriedState(vars(thing), save, load, [*held, *groups])
+        return self._carried[id(thing)].find(names)
+
+    def _inspect_schedule(self, scheduler: Any) -> Inspection:
+        """Inspect what a schedule's `state_dict` does not have. That of a library's own kind is trusted."""
+        if isinstance(scheduler, LRScheduler):
+            return _inspect_torch_schedule(scheduler)
+        fact, kind = f"a {class_name(scheduler)}", type(scheduler)
+        if not is_users(kind.__module__) or not hasattr(scheduler, "__dict__"):
+            return Inspection(fact)
+        own = {name: value for name, value in vars(scheduler).items() if name != "optimizer"}
+        carried = self._find_carried(scheduler, scheduler.state_dict, scheduler.load_state_dict, own)
+        parts = [*_attributes(own), (".__class__", kind)]
+        return Inspection(fact, parts, [guard_items(vars(scheduler))], kind.__name__, _in_parts(carried))
 
     def _guard_parameters(self) -> Guard:
         """Return a guard of the parameters: they have the same shapes, and as many hooks and attributes."""
@@ -206,9 +237,16 @@ def _attributes(own: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return [(f".{name}", value) for name, value in own.items()]
 
 
+def _in_parts(names: set[str]) -> frozenset[str]:
+    return frozenset(f".{name}" for name in names)
+
+
 def _is_derived(name: str, module: torch.nn.Module) -> bool:
-    """Whether an attribute is computed anew in every call (weight norm, spectral norm, pruning)."""
-    return any(f"{name}{ending}" in module._parameters for ending in ("_orig", "_g"))
+    """Whether PyTorch computes a tensor anew in every call (weight norm, spectral norm, pruning)."""
+    if not isinstance(vars(module).get(name), torch.Tensor):
+        return False
+    hooks = [hook for hook in module._forward_pre_hooks.values() if isinstance(hook, _DERIVING)]
+    return any(name in (getattr(hook, "name", None), getattr(hook, "_tensor_name", None)) for hook in hooks)
 
 
 def _guard_module(module: torch.nn.Module, names: list[str], saved: bool) -> Guard:
@@ -261,11 +299,9 @@ def _inspect_scaler(scaler: GradScaler) -> Inspection:
     return Inspection("a GradScaler", _attributes(then), [lambda: scaler.state_dict() == then], GradScaler.__name__)
 
 
-def _inspect_schedule(scheduler: Any) -> Inspection:
+def _inspect_torch_schedule(scheduler: Any) -> Inspection:
     """Inspect what a schedule's `state_dict` does not have, and the functions in what it has."""
     fact = f"a {class_name(scheduler)}"
-    if not isinstance(scheduler, LRScheduler):
-        return Inspection(fact)
     aside = _SCHEDULER_ASIDE | scheduler.state_dict().keys()
 
     def list_parts() -> list[tuple[str, Any]]:

@@ -10,8 +10,11 @@ from typing import Any, Literal
 
 import torch
 from torch.nn import (
+    BCELoss,
     BCEWithLogitsLoss,
     CrossEntropyLoss,
+    HuberLoss,
+    MSELoss,
     MultiLabelMarginLoss,
     MultiLabelSoftMarginLoss,
     MultiMarginLoss,
@@ -49,6 +52,15 @@ _OF_LOGITS = (
     CrossEntropyLoss.forward,
     MultiLabelSoftMarginLoss.forward,
 )
+# Losses that have no gradients, or no value, if output and label are floats of different dtypes.
+_OF_ONE_DTYPE = (
+    functional.mse_loss,
+    functional.huber_loss,
+    functional.binary_cross_entropy,
+    MSELoss.forward,
+    HuberLoss.forward,
+    BCELoss.forward,
+)
 _log = logging.getLogger(__name__)
 
 
@@ -63,6 +75,7 @@ class KnownLoss:
         own: Whether all its code is PyTorch's.
         by_class: Whether its mean is weighted by class.
         takes_logits: Whether the outputs that it is given are logits.
+        of_one_dtype: Whether its label must have the dtype of the output, even if both are floats.
     """
 
     kind: Kind
@@ -70,6 +83,7 @@ class KnownLoss:
     own: bool = True
     by_class: bool = False
     takes_logits: bool = False
+    of_one_dtype: bool = False
 
     def fit(self, output: Any, label: Any) -> Any:
         """Return a stored label as the loss needs it: class numbers as int64, others like the output."""
@@ -77,9 +91,21 @@ class KnownLoss:
             return label
         if self.kind == "class numbers":
             return _class_numbers(output, label)
-        if self.kind == "values" and not label.is_floating_point():
+        widens = self.of_one_dtype and output.dtype is torch.float64
+        if self.kind == "values" and (widens or not label.is_floating_point()):
             label = label.to(output.dtype)
         return like_output(output, label)
+
+    def fit_gradients(self, output: Any, label: Any) -> Any:
+        """Return a fitted label in the dtype of the output if there are no gradients otherwise.
+
+        Autocast computes these losses in float32, so that a label need not be rounded.
+        """
+        if not self.of_one_dtype or not isinstance(output, torch.Tensor) or not isinstance(label, torch.Tensor):
+            return label
+        if output.dtype is label.dtype or not output.is_floating_point() or _is_autocasting(output.device.type):
+            return label
+        return label.to(output.dtype)
 
     def weigh(self, output: Any, label: Any, rows: int) -> Any:
         """Return how much the loss of a batch counts: the denominator of its mean, so that parts average to the whole.
@@ -105,7 +131,8 @@ def recognize_loss(loss: Any) -> KnownLoss | None:
     if isinstance(loss, torch_losses._Loss):
         forward = type(loss).forward
         own = forward.__module__ == torch_losses.__name__
-        return KnownLoss(_module_kind(loss), partial(getattr, loss), own, forward in _BY_CLASS, forward in _OF_LOGITS)
+        kind, setting = _module_kind(loss), partial(getattr, loss)
+        return KnownLoss(kind, setting, own, forward in _BY_CLASS, forward in _OF_LOGITS, forward in _OF_ONE_DTYPE)
     settings: Mapping[str, Any] = {}
     if isinstance(loss, partial) and not loss.args:
         loss, settings = loss.func, loss.keywords
@@ -116,7 +143,7 @@ def recognize_loss(loss: Any) -> KnownLoss | None:
     old = settings.get("size_average") is not None or settings.get("reduce") is not None
     if found is None or old:
         return None
-    return KnownLoss(found, settings.get, by_class=loss in _BY_CLASS, takes_logits=loss in _OF_LOGITS)
+    return KnownLoss(found, settings.get, True, loss in _BY_CLASS, loss in _OF_LOGITS, loss in _OF_ONE_DTYPE)
 
 
 class CheckedFunction:
@@ -140,7 +167,7 @@ class CheckedFunction:
         """Return the value of a batch, and the label that the function was given."""
         known = self._known
         if known is not None:
-            label = known.fit(output, label)
+            label = self._fit(known, output, label)
         if known is not None and known.own:
             if known.kind != "class numbers":
                 check_same_shape(self._what, output, label)
@@ -149,6 +176,9 @@ class CheckedFunction:
             self._watched = row_count(label) > 1  # a single row cannot show what stretches rows over rows
             return value, label
         return self._function(output, label), label
+
+    def _fit(self, known: KnownLoss, output: Any, label: Any) -> Any:
+        return known.fit(output, label)
 
     def _check_left(self, output: Any, label: Any) -> None:
         """Check a function that uses more than PyTorch."""
@@ -177,6 +207,9 @@ class BatchLoss(CheckedFunction):
         """Return how much the loss of a batch counts; None if it is a sum over its rows."""
         return rows if self._known is None else self._known.weigh(output, label, rows)
 
+    def _fit(self, known: KnownLoss, output: Any, label: Any) -> Any:
+        return known.fit_gradients(output, known.fit(output, label))
+
     def _check_left(self, output: Any, label: Any) -> None:
         """Nothing is compared outside PyTorch: a loss from there would have no gradients."""
 
@@ -194,6 +227,13 @@ def _module_kind(loss: torch_losses._Loss) -> Kind:
     if isinstance(loss, MultiLabelMarginLoss):
         return "class lists"
     return "class numbers" if isinstance(loss, _CLASS_NUMBERS) else "values"
+
+
+def _is_autocasting(device: str) -> bool:
+    try:
+        return torch.is_autocast_enabled(device)
+    except TypeError:  # PyTorch before 2.4
+        return torch.is_autocast_cpu_enabled() if device == "cpu" else torch.is_autocast_enabled()
 
 
 def _class_numbers(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:

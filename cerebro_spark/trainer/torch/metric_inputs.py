@@ -1,25 +1,29 @@
-"""What classification metrics of torchmetrics are given: probabilities where the loss takes logits. It computes none.
+"""What classification metrics of torchmetrics are given: probabilities where outputs are logits. It computes none.
 
 By themselves these metrics guess, for each batch, that values in [0, 1] are probabilities and all others logits. So
 a batch of logits that happen to lie in [0, 1] would count as probabilities, and the value of the metric would depend
-on how rows are cut into batches. Where the loss is the user's own, nobody can say what they are: a warning tells if a
-metric has guessed both ways.
+on how rows are cut into batches. The loss may say what outputs are. Where it is the user's own, all rows of an
+evaluation tell it together: they are logits if any value lies outside [0, 1].
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from cerebro_spark.trainer.torch.shapes import list_tensors
-
-Normalize = Callable[[torch.Tensor], torch.Tensor]
+from cerebro_spark.trainer.torch.undecided_metrics import (
+    GuessingMetric,
+    Normalize,
+    Update,
+)
 
 _BY_SIGMOID = re.compile("(Binary|Multilabel)[A-Z]")
 # Other metrics of several classes only look for the largest output.
@@ -29,15 +33,8 @@ _TELLING = 32
 _log = logging.getLogger(__name__)
 
 
-class _Guessing(NamedTuple):
-    """A metric that guesses for each batch, alone or inside another, and what it does to logits."""
-
-    metric: Any
-    normalize: Normalize
-
-
-class MetricInputs:
-    """Gives one metric object its batches, and counts those about which it has to guess.
+class MetricInputs(ABC):
+    """Gives one metric object its batches, and knows what it was given.
 
     Args:
         name: The name of the metric.
@@ -47,11 +44,14 @@ class MetricInputs:
         device: Where the outputs are.
     """
 
+    key: str
+    """The name of what `get_carried` returns. It is no identifier, as the names of a metric's states are."""
+
     def __init__(self, name: str, metric: Any, takes_logits: bool, device: torch.device) -> None:
         self._name = name
         self._takes_logits = takes_logits
         self._guessing = list(_find_guessing(metric))
-        # A row for each of these metrics: batches with all values in [0, 1], and batches with others.
+        # A row for each of these metrics: how many batches or values lie in [0, 1], and how many do not.
         self._counts = torch.zeros((len(self._guessing), 2), dtype=torch.float64, device=device)
         self._looks_normalized: torch.Tensor | None = None
 
@@ -63,65 +63,86 @@ class MetricInputs:
     @contextmanager
     def of(self, output: Any) -> Iterator[None]:
         """Inside, an update of the metric with this output is given what it should be."""
-        if not self._guessing:
-            yield
-            return
-        logits = {_storage(tensor) for tensor in list_tensors(output)} if self._takes_logits else set()
-        before = [vars(each.metric).get("update") for each in self._guessing]
-        for number, each in enumerate(self._guessing):
-            vars(each.metric)["update"] = partial(self._update, number, each.metric.update, logits)
+        told = {_storage(tensor) for tensor in list_tensors(output)} if self._takes_logits else set()
+        metrics = [each.metric for each in self._guessing]
+        before = [vars(metric).get("update") for metric in metrics]
+        for number, metric in enumerate(metrics):
+            vars(metric)["update"] = partial(self._update, number, metric.update, told)
         try:
             yield
         finally:
-            for each, own in zip(self._guessing, before, strict=True):
-                vars(each.metric).pop("update")
+            for metric, own in zip(metrics, before, strict=True):
+                vars(metric).pop("update")
                 if own is not None:
-                    vars(each.metric)["update"] = own
+                    vars(metric)["update"] = own
 
-    def count(self) -> list[float]:
-        """Return the counts of batches, as numbers that add up over partitions. It waits for the device."""
-        counts: list[float] = self._counts.reshape(-1).tolist()
-        return counts
+    @abstractmethod
+    def get_numbers(self) -> list[float]:
+        """Return what is known of the inputs, as numbers that add up over partitions. It waits for the device."""
 
-    def add(self, counts: Sequence[float]) -> None:
-        """Add the counts of the partitions before."""
-        self._counts += torch.tensor(counts, dtype=torch.float64, device=self._counts.device).reshape(-1, 2)
+    @abstractmethod
+    def finish(self, state: Sequence[float]) -> None:
+        """Complete a metric that was put into a state that adds up, and warn as `check` does.
 
-    def check(self, counts: Sequence[float]) -> None:
-        """Warn if a metric had to guess, and has not guessed the same for all batches, or if the loss seems wrong."""
-        for each, inside, beyond in zip(self._guessing, counts[::2], counts[1::2], strict=True):
-            if inside and beyond:
-                _warn_of_guesses(self._name, type(each.metric).__name__, self._takes_logits)
+        Args:
+            state: The state, which ends in a sum of what `get_numbers` returned.
+        """
+
+    @abstractmethod
+    def get_carried(self) -> dict[str, Any]:
+        """Return what is known of the inputs, as JSON for the next partition. It waits for the device."""
+
+    @abstractmethod
+    def set_carried(self, known: Any) -> None:
+        """Go on from what the partition before has handed on, once the metric has its state."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Warn if the inputs of all partitions look as if they were something else."""
+
+    def _update(self, number: int, update: Callable[..., Any], told: set[int], *values: Any, **named: Any) -> None:
+        """Update one of the metrics that guess, in place of its own `update`."""
+        given, *rest = values or [named.pop("preds", None)]
+        update_with = partial(_update_with, update, rest, named)
+        if not isinstance(given, torch.Tensor) or not given.is_floating_point() or not given.numel():
+            self._update_known(number, update_with, given)
+            return
+        with torch.no_grad():
+            if _storage(given) not in told:
+                self._update_untold(number, update_with, given, rest[0] if rest else named.get("target"))
+                return
+            if self._looks_normalized is None and given.numel() >= _TELLING:
+                self._looks_normalized = ((given >= 0) & (given <= 1)).all()
+            self._update_known(number, update_with, self._normalize(number, given))
+
+    def _normalize(self, number: int, logits: torch.Tensor) -> torch.Tensor:
+        return self._guessing[number].normalize(logits)
+
+    @abstractmethod
+    def _update_known(self, number: int, update: Update, given: Any) -> None:
+        """Update a metric with what it need not guess about: probabilities of logits, or classes."""
+
+    @abstractmethod
+    def _update_untold(self, number: int, update: Update, given: torch.Tensor, target: Any) -> None:
+        """Update a metric with values that may be probabilities or logits."""
+
+    def _check_told(self) -> None:
+        """Warn if the loss seems wrong."""
         if self._looks_normalized is not None and self._looks_normalized:
             _warn_of_probabilities(self._name)
 
-    def _update(self, number: int, update: Callable[..., Any], logits: set[int], *values: Any, **named: Any) -> None:
-        """Update one of the metrics that guess, in place of its own `update`."""
-        given = values[0] if values else named.get("preds")
-        if isinstance(given, torch.Tensor) and given.is_floating_point() and given.numel():
-            fit = self._fit(number, given, logits)
-            values, named = ((fit, *values[1:]), named) if values else (values, {**named, "preds": fit})
-        update(*values, **named)
 
-    @torch.no_grad()
-    def _fit(self, number: int, given: torch.Tensor, logits: set[int]) -> torch.Tensor:
-        if _storage(given) in logits:
-            if self._looks_normalized is None and given.numel() >= _TELLING:
-                self._looks_normalized = ((given >= 0) & (given <= 1)).all()
-            return self._guessing[number].normalize(given)
-        beyond = ((given < 0) | (given > 1)).any()
-        inside = ((given >= 0) & (given <= 1)).all()  # neither, if some are no numbers
-        self._counts[number] += torch.stack([inside, beyond])
-        return given
+def _update_with(update: Callable[..., Any], rest: Sequence[Any], named: Mapping[str, Any], preds: Any) -> None:
+    update(preds, *rest, **named)
 
 
-def _find_guessing(metric: Any) -> Iterator[_Guessing]:
-    parts = metric.modules() if isinstance(metric, torch.nn.Module) else ()
-    for part in parts:
+def _find_guessing(metric: Any) -> Iterator[GuessingMetric]:
+    parts = metric.named_modules() if isinstance(metric, torch.nn.Module) else ()
+    for path, part in parts:
         normalize = _find_normalization(type(part))
         # With `normalization=None` a metric takes values as they are, and guesses nothing.
         if normalize is not None and getattr(part, "normalization", "") is not None:
-            yield _Guessing(part, normalize)
+            yield GuessingMetric(metric, path, normalize)
 
 
 def _find_normalization(kind: type) -> Normalize | None:
@@ -138,18 +159,6 @@ def _find_normalization(kind: type) -> Normalize | None:
 def _softmax(output: torch.Tensor) -> torch.Tensor:
     """Return the chances of classes; an output without a dimension of classes is left for the metric to refuse."""
     return output.softmax(1) if output.ndim > 1 else output
-
-
-@cache
-def _warn_of_guesses(name: str, kind: str, takes_logits: bool) -> None:
-    better = "" if takes_logits else "; or use PyTorch's own nn.BCEWithLogitsLoss or nn.CrossEntropyLoss, which say it"
-    _log.warning(
-        "metric %r got batches with all values in [0, 1], which torchmetrics' %s takes for probabilities, and others,"
-        " which it takes for logits: if outputs are logits, its value depends on how rows are cut into batches. Give it"
-        " probabilities: torchmetrics.wrappers.LambdaInputTransformer(%s(...), transform_pred=torch.sigmoid), or"
-        " `lambda logits: logits.softmax(1)`%s",
-        *(name, kind, kind, better),
-    )
 
 
 @cache

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer.torch.model_checks import is_metric_object
+
+States = dict[str, Any]
 
 # Without a '$' in front: event logs use such names themselves.
 _TENSOR, _TUPLE, _ITEMS = "tensor", "tuple", "items"
@@ -85,6 +87,42 @@ def check_hidden(name: str, before: Mapping[str, Any], metric: Any) -> None:
             " and would not go from partition to partition: register it with `add_state`, and keep metrics that it is"
             " made of as attributes or in a torch.nn.ModuleList"
         )
+
+
+def copy_states(metric: Any) -> States:
+    """Return a copy of the states of a torchmetrics object, without those of metrics that it is made of."""
+    own = _own_states(metric)
+    return {name: list(value) if isinstance(value, list) else value.clone() for name, value in own.items()}
+
+
+def exchange_states(metric: Any, states: States) -> States:
+    """Give a torchmetrics object other states, and return those that it had."""
+    before = _own_states(metric)
+    for name, value in states.items():
+        setattr(metric, name, value)
+    return before
+
+
+def encode_states(states: States) -> Any:
+    """Return the states of an object as JSON."""
+    return {name: _encode(name, value) for name, value in states.items()}
+
+
+def decode_states(encoded: Any, device: torch.device) -> States:
+    """Return the states of which `encode_states` made JSON."""
+    return {name: _decode(value, device) for name, value in encoded.items()}
+
+
+def flatten_states(states: States) -> list[float]:
+    """Return states that add up as numbers."""
+    return [float(x) for value in states.values() for x in value.double().reshape(-1).tolist()]
+
+
+def unflatten_states(like: States, numbers: Sequence[float]) -> States:
+    """Return the states of which `flatten_states` made numbers, in the shapes of others."""
+    sizes = [value.numel() for value in like.values()]
+    parts = torch.tensor(numbers, dtype=torch.float64).split(sizes)
+    return {name: part.reshape(like[name].shape).to(like[name]) for name, part in zip(like, parts, strict=True)}
 
 
 def _parts(metric: Any) -> Iterator[tuple[str, Any]]:

@@ -11,6 +11,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.trainer.torch.batchwise_inputs import BatchwiseInputs
 from cerebro_spark.trainer.torch.losses import CheckedFunction
 from cerebro_spark.trainer.torch.metric_inputs import MetricInputs
 from cerebro_spark.trainer.torch.metric_states import (
@@ -25,6 +26,7 @@ from cerebro_spark.trainer.torch.metric_states import (
 )
 from cerebro_spark.trainer.torch.model_checks import is_metric_object
 from cerebro_spark.trainer.torch.row_pairing import check_pairing, compute_anew
+from cerebro_spark.trainer.torch.rowwise_inputs import RowwiseInputs
 from cerebro_spark.trainer.torch.shapes import call_watched, like_output, row_count
 from cerebro_spark.types import Metrics
 
@@ -32,8 +34,6 @@ Weigh = Callable[[Any, Any, int], Any]
 
 # Batches between two sums on the device: it bounds the tensors that are kept.
 _FLUSH_BATCHES = 1024
-# Beside the states of a carried metric, whose names are identifiers.
-_COUNTS = "batches in and beyond [0, 1]"
 
 
 class MetricCollector:
@@ -49,6 +49,9 @@ class MetricCollector:
         device: Where the outputs are.
         takes_logits: Whether the loss takes logits, so that classification metrics are given probabilities. False, the
             default, if that is not known. None leaves all to the metrics, as older runs did.
+        by_rows: Whether all rows together tell a metric if it is given logits, where the loss does not. False leaves
+            that to the metric, batch by batch, as older runs did; it is so, too, inside a class of the user's own.
+            Defaults to True.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class MetricCollector:
         weigh: Weigh,
         device: torch.device,
         takes_logits: bool | None = False,
+        by_rows: bool = True,
     ) -> None:
         self._objects = {name: m for name, m in metrics.items() if is_metric_object(m)}
         self._functions = {
@@ -75,7 +79,7 @@ class MetricCollector:
         for metric in self._objects.values():
             metric.reset()
             move_part(metric, device)
-        self._inputs = {} if takes_logits is None else self._find_inputs(takes_logits)
+        self._inputs = {} if takes_logits is None else self._find_inputs(takes_logits, by_rows)
         for name, metric in self._objects.items():
             if carried is not None and name in carried.carried:
                 self._continue(name, metric, carried.carried[name])
@@ -142,14 +146,9 @@ class MetricCollector:
     def collect(self) -> Metrics:
         """Return the metrics of the unit. Only here, and after many batches, the device is waited for."""
         self._flush()
-        counts = {name: inputs.count() for name, inputs in self._inputs.items()}
-        for name, inputs in self._inputs.items():
-            inputs.check(counts[name])
         added = {name: metric for name, metric in self._objects.items() if adds_up(metric)}
-        states = {name: (*get_added_state(metric), *counts.get(name, ())) for name, metric in added.items()}
-        carried = {name: get_state(metric) for name, metric in self._objects.items() if name not in added}
-        for name in counts.keys() & carried.keys():
-            carried[name][_COUNTS] = counts[name]
+        states = {name: (*get_added_state(metric), *self._get_numbers(name)) for name, metric in added.items()}
+        carried = {name: self._get_carried(name, each) for name, each in self._objects.items() if name not in added}
         weights = {**dict.fromkeys(self._sums, float(self._rows)), "loss": self._weight}
         return Metrics(self._sums, weights, states, carried)
 
@@ -158,31 +157,45 @@ class MetricCollector:
         values: dict[str, float] = {}
         for name, metric in self._objects.items():
             if name in metrics.states:
-                self._check_counts(name, metrics.states[name])
                 set_added_state(metric, metrics.states[name])
+                if name in self._inputs:
+                    self._inputs[name].finish(metrics.states[name])
             elif name in metrics.carried:
                 self._continue(name, metric, metrics.carried[name])
+                if name in self._inputs:
+                    self._inputs[name].check()
             else:
                 continue
             values[name] = _to_number(name, metric.compute())
         return values
 
-    def _find_inputs(self, takes_logits: bool) -> dict[str, MetricInputs]:
+    def _find_inputs(self, takes_logits: bool, by_rows: bool) -> dict[str, MetricInputs]:
         """Return the inputs of those metrics that would guess what they are given."""
-        found = {name: MetricInputs(name, each, takes_logits, self._device) for name, each in self._objects.items()}
+        found = {name: self._make_inputs(name, takes_logits, by_rows) for name in self._objects}
         return {name: inputs for name, inputs in found.items() if inputs.guesses}
+
+    def _make_inputs(self, name: str, takes_logits: bool, by_rows: bool) -> MetricInputs:
+        given = name, self._objects[name], takes_logits, self._device
+        rowwise = RowwiseInputs(*given)
+        return rowwise if by_rows and rowwise.suits else BatchwiseInputs(*given)
+
+    def _get_numbers(self, name: str) -> Sequence[float]:
+        """Return what is known of a metric's inputs, beside its state that adds up."""
+        return self._inputs[name].get_numbers() if name in self._inputs else ()
+
+    def _get_carried(self, name: str, metric: Any) -> Any:
+        """Return the state of a metric object for the next partition, with what is known of its inputs."""
+        # In this order: what is known of inputs may settle which of two states the metric has.
+        known = self._inputs[name].get_carried() if name in self._inputs else {}
+        return {**get_state(metric), **known}
 
     def _continue(self, name: str, metric: Any, carried: Any) -> None:
         """Put a metric object into the state in which the partition before left it."""
-        set_state(metric, {key: value for key, value in carried.items() if key != _COUNTS}, self._device)
-        if name in self._inputs:
-            self._inputs[name].add(carried[_COUNTS])
-
-    def _check_counts(self, name: str, state: tuple[float, ...]) -> None:
-        """Check the batches that a metric with an added state has seen in all partitions."""
-        if name in self._inputs:
-            inputs = self._inputs[name]
-            inputs.check(state[-len(inputs.count()) :])
+        inputs = self._inputs.get(name)
+        own = {key: value for key, value in carried.items() if inputs is None or key != inputs.key}
+        set_state(metric, own, self._device)
+        if inputs is not None:
+            inputs.set_carried(carried[inputs.key])
 
     def _update(self, name: str, metric: Any, output: Any, label: Any) -> None:
         with self._inputs[name].of(output) if name in self._inputs else nullcontext():

@@ -27,6 +27,7 @@ from cerebro_spark.trainer.torch.layout import ChannelsLast
 from cerebro_spark.trainer.torch.metrics import MetricCollector
 from cerebro_spark.trainer.torch.model import TorchModel
 from cerebro_spark.trainer.torch.model_checks import check_model
+from cerebro_spark.trainer.torch.ownership import note_built, own_tensors, refuse_shared
 from cerebro_spark.trainer.torch.pilot import Generators
 from cerebro_spark.trainer.torch.signature import compute_model_signature
 from cerebro_spark.trainer.torch.stacked.comparing import StepObserver
@@ -77,11 +78,17 @@ class TorchTrainer(BundledEvaluation):
     def _build(self, params: Params, seed: int) -> BuiltTorchModel:
         seed_host(seed)
         torch.manual_seed(seed)
-        model = check_model(self.hooks.model_fn(own_params(params)), own_loop=self.hooks.train_fn is not None)
+        with torch.enable_grad():
+            made = self.hooks.model_fn(own_params(params))
+        model = check_model(made, own_loop=self.hooks.train_fn is not None)
+        refuse_shared(model)
         if any(torch.nn.parameter.is_lazy(p) for p in model.module.parameters()):
             with torch.no_grad():
                 self._forward(model.module, {n: from_numpy(a) for n, a in self._sample(params).items()})
-        return BuiltTorchModel(model, self.device, self.resources.precision)
+        own_tensors(model, self.device)
+        built = BuiltTorchModel(model, self.device, self.resources.precision)
+        note_built(model)
+        return built
 
     def _prepare(self, model: BuiltTorchModel, params: Params) -> None:
         if self.resources.compile and self.device.type == "cuda" and self.hooks.train_fn is None:
@@ -106,6 +113,7 @@ class TorchTrainer(BundledEvaluation):
                 scheduler.step()
 
     def _begin_unit(self, model: BuiltTorchModel, training: bool) -> None:
+        torch.set_grad_enabled(True)  # a user's function may have left it off
         own = model.model
         own.module.train(training)
         if isinstance(own.loss, torch.nn.Module):
@@ -174,7 +182,8 @@ class TorchTrainer(BundledEvaluation):
     ) -> MetricCollector:
         own = model.model.metrics if metrics is None else metrics
         takes_logits = None if self.metric_rule == "guess" else model.loss.takes_logits
-        return MetricCollector(own, carried, model.loss.weigh, self.device, takes_logits)
+        by_rows = self.metric_rule == "rows"
+        return MetricCollector(own, carried, model.loss.weigh, self.device, takes_logits, by_rows)
 
     def _compute_loss(self, model: BuiltTorchModel, tensors: Tensors) -> tuple[torch.Tensor, Any, Any]:
         """Return the loss of a batch, the output and the label."""

@@ -7,7 +7,7 @@ then DONE; or ERROR or CANCEL, if the run ended earlier.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -178,7 +178,15 @@ class FminSearch(LedSearch):
             return True
         if limits.early_stop_fn is None:
             return False
-        stop, self._early_stop_state = limits.early_stop_fn(ended_trials(self._ended), *self._early_stop_state)
+        said = limits.early_stop_fn(ended_trials(self._ended), *self._early_stop_state)
+        if isinstance(said, bool | np.bool_):
+            return bool(said)
+        if not (isinstance(said, tuple | list) and len(said) == 2 and isinstance(said[1], Iterable)):
+            raise ConfigurationError(
+                f"`early_stop_fn` returned {said!r}, but must return True, False, or (stop, state) with a list that is"
+                " given to its next call"
+            )
+        stop, self._early_stop_state = said
         return bool(stop)
 
     def leave(self, state: int, why: str) -> None:
