@@ -48,7 +48,9 @@ class EarlierBuilds:
     >>> shared[0] = 2.0
     >>> builds.refuse_shared([BuiltArray("table", shared, trained=False)])
     Traceback (most recent call last):
-    cerebro_spark.errors.ConfigurationError: an earlier call of model_fn gave its model the same `table`, ...
+    ...
+    cerebro_spark.errors.ConfigurationError: an earlier call of model_fn gave its model the same `table`, which has
+    changed since: a trial would start from what another one has learned. make a copy
     """
 
     def __init__(self, fingerprint: Callable[[Any], str], remedy: str) -> None:

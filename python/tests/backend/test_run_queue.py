@@ -95,7 +95,7 @@ def test_whoever_is_interrupted_while_it_waits_is_in_nobodys_way(
     assert first.inside.wait(LONG)
     with monkeypatch.context() as patched:
 
-        def interrupted() -> None:
+        def interrupted(seconds: float) -> None:
             raise KeyboardInterrupt
 
         patched.setattr(queue._changed, "wait", interrupted)
