@@ -194,7 +194,7 @@ def trained(store: Any, run: str) -> dict[Any, tuple[str, ...]]:
 def test_two_fits_with_one_seed_ask_for_the_same_trials(tmp_path: Path, kept_backend: KeptWorkers) -> None:
     search = small_search(tmp_path, backend=kept_backend(2))
     data = cs.prepare(
-        churn(), store=str(tmp_path / "store"), features=FEATURES, label="churned", validation=0.25, partitions=2
+        churn(), store=str(tmp_path / "store"), features=FEATURES, label="churned", validation=0.25, partitions=3
     )
     params = [sorted(search.fit(data).trials.param_lr) for _ in range(2)]
     assert params[0] == params[1]
