@@ -84,7 +84,8 @@ def check_names(
         owner: The name of what is called, for the message.
         given: The names of the arguments that it is given.
         known: The names of the arguments that it has.
-        elsewhere: For arguments that belong somewhere else, how to give them there. Defaults to None: there are none.
+        elsewhere: For arguments that belong somewhere else, how to give them there; or why to "leave it out". Defaults
+            to None: there are none.
 
     Raises:
         ConfigurationError: A name is not known; the message has the most similar one.
@@ -101,7 +102,9 @@ def check_names(
         if name in known:
             continue
         if elsewhere and name in elsewhere:
-            raise ConfigurationError(f"{owner} has no argument {name!r}: give it as {elsewhere[name]}")
+            way = elsewhere[name]
+            hint = way if way.startswith("leave it out") else f"give it as {way}"
+            raise ConfigurationError(f"{owner} has no argument {name!r}: {hint}")
         near = difflib.get_close_matches(name, sorted(known), n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(known))}"
         raise ConfigurationError(f"{owner} has no argument {name!r}: {hint}")

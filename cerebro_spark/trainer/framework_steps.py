@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
-from typing import Any, Generic
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Generic, Protocol
 
 from cerebro_spark.trainer.base import Params, Trainer
 from cerebro_spark.trainer.checkpoints.arrays import StateArray
 from cerebro_spark.trainer.checkpoints.tree import Tree
 from cerebro_spark.trainer.feed import Array, Batch, Feed
+from cerebro_spark.trainer.label_rules import LabelRule
 from cerebro_spark.trainer.sharing.built_model import M
 from cerebro_spark.trainer.sharing.inspection import Inspector
 from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
 from cerebro_spark.types import Metrics
+
+
+class StateBefore(Protocol):
+    """A copy of the state of a built model."""
+
+    def is_current(self) -> bool:
+        """Whether the model still has this state, bit by bit."""
 
 
 class FrameworkSteps(Trainer, Generic[M]):
@@ -44,6 +52,14 @@ class FrameworkSteps(Trainer, Generic[M]):
     @abstractmethod
     def _make_inspector(self) -> Inspector:
         """Return an inspector for the framework's objects that a user's function refers to."""
+
+    def _copy_state(self, model: M) -> StateBefore | None:
+        """Return a copy of the state of a model; None where it is as well compared by its digest."""
+        return None
+
+    def _label_rules(self, model: M) -> Mapping[str, LabelRule]:
+        """Return which labels the losses of a model are made for, by the names of the labels."""
+        return {}
 
     def _begin_unit(self, model: M, training: bool) -> None:
         """Set the mode of the unit, whatever the last unit left."""

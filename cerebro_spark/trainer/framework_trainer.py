@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Generic
 
 import numpy as np
 
-from cerebro_spark.errors import CerebroError
+from cerebro_spark.errors import CerebroError, ConfigurationError
 from cerebro_spark.trainer.base import Hooks, Params, Resources, SavedCheckpoint
 from cerebro_spark.trainer.checkpoints.arrays import MemorySource, StateArray, read_array
 from cerebro_spark.trainer.checkpoints.digest import DIGEST, compute_digest, digest_name
@@ -23,8 +23,9 @@ from cerebro_spark.trainer.checkpoints.tree import Tree, flatten, unflatten
 from cerebro_spark.trainer.checkpoints.writing import write_checkpoint
 from cerebro_spark.trainer.dependence_errors import depends_on_builds, depends_on_growth
 from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
-from cerebro_spark.trainer.framework_steps import FrameworkSteps
+from cerebro_spark.trainer.framework_steps import FrameworkSteps, StateBefore
 from cerebro_spark.trainer.hook_results import check_batches, describe_metrics, read_metrics
+from cerebro_spark.trainer.label_rules import LabelChecks
 from cerebro_spark.trainer.sharing.built_model import M, ModelCache
 from cerebro_spark.trainer.sharing.dependence import GrowthWatch, Outcome
 from cerebro_spark.trainer.sharing.hooks import WatchedHooks, own_params
@@ -39,7 +40,8 @@ class CurrentTrial(Generic[M]):
     """The trial whose state a trainer holds.
 
     `digest` is that of a checkpoint with this state, as far as it is known. Once something was `measured`, it is the
-    digest from before: whether measuring has changed the state is only checked when the trial goes on.
+    digest from before: whether measuring has changed the state is only checked when the trial goes on, by the digest or
+    by the copy of the state `before`.
     """
 
     trial: TrialId
@@ -50,6 +52,7 @@ class CurrentTrial(Generic[M]):
     units: int = 0
     digest: str = ""
     measured: bool = False
+    before: StateBefore | None = None
 
 
 class FrameworkTrainer(FrameworkSteps[M]):
@@ -65,6 +68,7 @@ class FrameworkTrainer(FrameworkSteps[M]):
         self.resources = resources or Resources()
         self.models: ModelCache[M] = ModelCache(self.resources.model_memory)
         self.builds = 0
+        self._label_checks = LabelChecks(columns.weight)
         self._current: CurrentTrial[M] | None = None
         self._claim_resources()
 
@@ -242,9 +246,15 @@ class FrameworkTrainer(FrameworkSteps[M]):
     def _has_moved(self, current: CurrentTrial[M]) -> bool:
         """Whether measuring has changed the state."""
         if current.measured:
-            found = compute_digest(*self._contents(current), digest_name(current.digest))
-            current.measured = found != current.digest
+            current.measured = not self._is_as_before(current)
+        if not current.measured:
+            current.before = None
         return current.measured
+
+    def _is_as_before(self, current: CurrentTrial[M]) -> bool:
+        if current.before is not None:
+            return current.before.is_current()
+        return compute_digest(*self._contents(current), digest_name(current.digest)) == current.digest
 
     def _contents(self, current: CurrentTrial[M]) -> tuple[list[StateArray], Any]:
         """The whole training state: the arrays and the JSON part of a checkpoint."""
@@ -270,9 +280,19 @@ class FrameworkTrainer(FrameworkSteps[M]):
     ) -> Metrics:
         """Run a unit by the user's function, or without one by the trainer's own loop."""
         if function is None:
-            return own_loop(current.model, self._map_feed(feed, current.params), carried)
+            mapped = self._map_feed(feed, current.params)
+            checked = self._label_checks.check(self._label_rules(current.model), mapped)
+            return own_loop(current.model, checked, carried)
         batches = self._map_batches(feed, current.params)
         return read_metrics(function(current.model.model, batches, own_params(current.params)))
+
+    def _has_right_labels(self, model: M, feed: Feed) -> bool:
+        """Whether the losses of a model are made for the labels of a partition."""
+        try:
+            self._label_checks.check(self._label_rules(model), feed)
+        except ConfigurationError:
+            return False
+        return True
 
     def _check_growth(self, current: CurrentTrial[M], unit: Unit, feed: Feed | Iterable[Batch]) -> None:
         """Fail a unit if anything depends on what it has added to lists and dicts of the functions, or of the model."""
@@ -288,7 +308,7 @@ class FrameworkTrainer(FrameworkSteps[M]):
             if found is not None:
                 growth.put_back()
                 self._watched_hooks.reset()
-                self.models.clear()
+                self._drop_models()
                 raise depends_on_growth(*found, unit, current.params)
 
     def _list_tries(self, current: CurrentTrial[M], state: bytes, batch: Batch) -> list[Callable[[], Outcome]]:
@@ -354,7 +374,10 @@ class FrameworkTrainer(FrameworkSteps[M]):
     @contextmanager
     def _measuring(self, current: CurrentTrial[M]) -> Iterator[None]:
         """Put back, after a block, what measuring changes by itself."""
-        current.digest = current.digest or compute_digest(*self._contents(current))
+        if not current.measured:
+            current.before = self._copy_state(current.model)
+        if current.before is None:
+            current.digest = current.digest or compute_digest(*self._contents(current))
         current.measured = True
         copies = current.model.copy_statistics()
         try:
@@ -385,5 +408,9 @@ class FrameworkTrainer(FrameworkSteps[M]):
         of_hooks = self._watched_hooks.find_change()
         if of_hooks is not None:
             self._watched_hooks.renew()
-            self.models.clear()
+            self._drop_models()
         return change or of_hooks
+
+    def _drop_models(self) -> None:
+        """Keep no built model: what all of them share has changed."""
+        self.models.clear()

@@ -8,6 +8,7 @@ from typing import Any
 
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.checks import check_at_least, check_seconds
+from cerebro_spark.data.partitioning.spec import check_allow_nan
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.result.decoding import check_kind
 from cerebro_spark.trainer.base import Hooks
@@ -58,6 +59,7 @@ def check_options(options: TrainingOptions) -> None:
     """Raise ConfigurationError for an option that can never be right, whatever the data and the backend."""
     check_at_least("replicas", options.replicas, 1)
     check_at_least("seed", options.seed, 0)
+    check_allow_nan(options.allow_nan)
     for name in ("partitions", "max_kills"):
         if getattr(options, name) is not None:
             check_at_least(name, getattr(options, name), 1)
@@ -76,6 +78,12 @@ def check_options(options: TrainingOptions) -> None:
             " example"
         )
     check_kind(options.kind)
+
+
+def check_progress(progress: object) -> None:
+    """Raise ConfigurationError unless a progress bar is wanted, not wanted, or left to us."""
+    if progress not in (None, True, False):
+        raise ConfigurationError(f"`progress` is {progress!r}, but must be True, False or None")
 
 
 def fused_trials(fuse: object) -> int:

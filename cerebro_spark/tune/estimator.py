@@ -25,7 +25,7 @@ from cerebro_spark.store.base import Store
 from cerebro_spark.store.opening import open_store
 from cerebro_spark.tune.algorithms.base import Algorithm
 from cerebro_spark.tune.algorithms.stopping import Stopping
-from cerebro_spark.tune.arguments import check_batch_sizes, concurrent_trials
+from cerebro_spark.tune.arguments import check_batch_sizes, check_progress, concurrent_trials
 from cerebro_spark.tune.options import ModelFn, TrainingOptions
 from cerebro_spark.tune.past_runs import replay as replay_run
 from cerebro_spark.tune.signatures import explained
@@ -83,8 +83,7 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
         self._training()
         self.space = self.space if isinstance(self.space, Space) else Space(self.space)
         check_batch_sizes(self.space)
-        if self.progress not in (None, True, False):
-            raise ConfigurationError(f"`progress` is {self.progress!r}, but must be True, False or None")
+        check_progress(self.progress)
         # The algorithm checks its own arguments when it is made.
         self._stopping_algorithm(workers=1)
 

@@ -14,16 +14,15 @@ from typing import Any, Literal
 import numpy as np
 
 from cerebro_spark.backend.base import Backend
-from cerebro_spark.checks import check_at_least, is_number
+from cerebro_spark.checks import check_at_least
 from cerebro_spark.data.input.inputs import ColumnNames
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.result import Result
 from cerebro_spark.store.base import Store
 from cerebro_spark.trainer.resources import Resources
 from cerebro_spark.trainer.spec import Framework
-from cerebro_spark.tune.arguments import concurrent_trials
+from cerebro_spark.tune.arguments import check_progress, concurrent_trials
 from cerebro_spark.tune.libraries import needed_by
-from cerebro_spark.tune.objective import inferred_mode, objective_for
 from cerebro_spark.tune.options import ModelFn, TrainingOptions
 from cerebro_spark.tune.plugins.led import Absent, LedSearch, TrialProgress
 from cerebro_spark.tune.plugins.led_training import LedTraining
@@ -34,11 +33,17 @@ from cerebro_spark.types import Objective, Report, TrialId
 with needed_by("cerebro_spark.tune.optuna", "optuna", "optuna"):
     import optuna
     from optuna.distributions import distribution_to_json, json_to_distribution
-    from optuna.study import StudyDirection
     from optuna.trial import TrialState
 
+    from cerebro_spark.tune.plugins.study_arguments import (
+        Callback,
+        check_space,
+        check_study,
+        find_mode,
+        list_callbacks,
+    )
+
 Define = Callable[[Any], Mapping[str, Any]]
-Callback = Callable[[optuna.Study, optuna.trial.FrozenTrial], None]
 
 _ABSENT = Absent("an Optuna study", "call optimize again, with run_id='{run}'")
 _RUN, _TRIAL = "cerebro_run", "cerebro_trial"
@@ -48,6 +53,8 @@ _ELSEWHERE = {
     "show_progress_bar": "optimize(..., progress=True)",
     "func": "optimize(study, model_fn, space, ...)",
     "time_budget": "optimize(..., timeout=600)",
+    "catch": "leave it out: a trial that fails is told to the study as failed, and the others go on",
+    "gc_after_trial": "leave it out: trials are trained by workers, which free their memory themselves",
     "patience": "a pruner of the study, such as optuna.pruners.PatientPruner",
     "target": "a pruner of the study, such as optuna.pruners.ThresholdPruner",
 }
@@ -141,13 +148,14 @@ def optimize(
     cerebro_spark.errors.ConfigurationError: the study would maximize 'val_loss', of which less is better: make it
     with direction='minimize', or say mode='max' if it is the other way round
     """
-    called = _checked_callbacks(callbacks)
-    _check(study, n_trials, timeout, bool(called))
-    _check_space(space)
+    called = list_callbacks(callbacks)
+    check_study(study, n_trials, timeout, bool(called))
+    check_space(space)
+    check_progress(progress)
     options = TrainingOptions(
         store=store,
         metric=metric,
-        mode=_mode(study, metric, mode),
+        mode=find_mode(study, metric, mode),
         backend=backend,
         features=features,
         label=label,
@@ -391,63 +399,3 @@ def _in_its_loop(study: optuna.Study) -> Iterator[None]:
         yield
     finally:
         inside.in_optimize_loop = False
-
-
-def _checked_callbacks(callbacks: Iterable[Callback] | None) -> tuple[Callback, ...]:
-    if callable(callbacks) or not isinstance(callbacks, Iterable | None):
-        raise ConfigurationError(f"`callbacks` is {callbacks!r}, but must be a list of functions: write [callback]")
-    called = tuple(callbacks or ())
-    for callback in called:
-        if not callable(callback):
-            raise ConfigurationError(
-                f"`callbacks` has {callback!r}, but must be functions, called as callback(study, trial)"
-            )
-    return called
-
-
-def _check(study: optuna.Study, n_trials: int | None, timeout: float | None, called: bool) -> None:
-    if not isinstance(study, optuna.Study):
-        raise ConfigurationError(f"`study` is {study!r}, but must be a study: make one with optuna.create_study()")
-    if len(study.directions) != 1:
-        raise ConfigurationError(
-            f"the study has {len(study.directions)} objectives, but a run has one `metric`: use a study with one"
-        )
-    if n_trials is None and timeout is None and not called:
-        raise ConfigurationError(
-            "neither `n_trials` nor `timeout` is given, so it would never end: give one of them, or `callbacks` that"
-            " stop the study"
-        )
-    if n_trials is not None:
-        check_at_least("n_trials", n_trials, 1)
-    if timeout is not None and not (is_number(timeout) and timeout > 0):
-        raise ConfigurationError(f"`timeout` is {timeout!r}, but must be above 0 seconds")
-
-
-def _check_space(space: Any) -> None:
-    """Refuse what is neither a function nor a dict of distributions."""
-    if callable(space):
-        return
-    if not isinstance(space, Mapping):
-        raise ConfigurationError(
-            f"`space` is {space!r}, but must be a function of a trial that returns params, or a dict of distributions"
-        )
-    for name, given in space.items():
-        if not isinstance(given, optuna.distributions.BaseDistribution):
-            raise ConfigurationError(
-                f"`{name}` of `space` is {given!r}, but must be a distribution of Optuna, such as"
-                " optuna.distributions.CategoricalDistribution([0.1, 0.01]); for values that stay the same let `space`"
-                " be a function"
-            )
-
-
-def _mode(study: optuna.Study, metric: str, mode: str | None) -> str:
-    """Return the study's direction, unless it contradicts `mode`, or what is known of the metric."""
-    direction, other = ("max", "min") if study.direction == StudyDirection.MAXIMIZE else ("min", "max")
-    objective_for(metric, mode or direction)  # refuses what is no metric or no mode
-    if (mode or inferred_mode(metric)) != other:
-        return direction
-    better = "less" if other == "min" else "more"
-    raise ConfigurationError(
-        f"the study would {direction}imize {metric!r}, of which {better} is better: make it with"
-        f" direction='{other}imize', or say mode='{direction}' if it is the other way round"
-    )

@@ -56,7 +56,7 @@ HOMES = {
     "keras": {"trainer.keras"},
     "torch": {"trainer.torch", "trainer.keras"},
     "hyperopt": {"tune.hyperopt", "tune.plugins", "tune.algorithms.tpe"},
-    "optuna": {"tune.optuna"},
+    "optuna": {"tune.optuna", "tune.plugins.study_arguments"},
     "hdfs_native": {"store.hdfs"},
     "fsspec": {"store.fsspec"},
     "s3fs": {"store.fsspec"},

@@ -5,6 +5,7 @@ A checkpoint is written while the next unit already runs; only when it is in the
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import traceback
@@ -33,8 +34,8 @@ from cerebro_spark.errors import (
 from cerebro_spark.events import Blame, RunUnit, UnitFailed, UnitFinished
 from cerebro_spark.store import paths
 from cerebro_spark.trainer.base import EvaluatedMember, Member, TrainedMember, Trainer
-from cerebro_spark.trainer.feed import Feed, batch_size_of
-from cerebro_spark.types import Checkpoint, Metrics, PartitionId, WorkerId
+from cerebro_spark.trainer.feed import Array, Feed, batch_size_of
+from cerebro_spark.types import Checkpoint, Metrics, PartitionId, Unit, WorkerId
 
 Parent = Path | bytes
 Outcome = TrainedMember | EvaluatedMember | Exception
@@ -121,9 +122,11 @@ class UnitRunner:
         """
         self._report(UnitStarted(order.attempt))
         members: dict[int, Member] = {}
+        permutations = self._draw_row_orders(order)
         for unit in order.members:
             try:
-                members[unit.attempt] = self._make_member(unit, parents.get(unit.attempt))
+                permutation = permutations.get(unit.attempt)
+                members[unit.attempt] = self._make_member(unit, parents.get(unit.attempt), permutation)
             except Exception as error:
                 self._blame(unit, error)
         self._waited = time.perf_counter() - self._computed if self._computed else 0.0
@@ -146,12 +149,25 @@ class UnitRunner:
         except Exception as error:
             return [error] * len(members)
 
-    def _make_member(self, order: RunUnit, parent: Future[Parent] | None) -> Member:
+    def _draw_row_orders(self, order: RunUnit) -> dict[int, Array]:
+        """Draw the orders of rows of all training units of an order, by the threads that train; by attempt."""
+        if order.unit.kind == "eval":
+            return {}
+        rows = self._job.dataset.partition(order.unit.partition).rows
+        threads = self._job.trainer.resources.threads or len(os.sched_getaffinity(0))
+        with ThreadPoolExecutor(min(threads, len(order.members)), "shuffle") as drawing:
+            drawn = drawing.map(lambda unit: self._draw_row_order(unit.unit, rows), order.members)
+            return {unit.attempt: permutation for unit, permutation in zip(order.members, drawn, strict=True)}
+
+    def _draw_row_order(self, unit: Unit, rows: int) -> Array:
+        return row_order(rows, self._job.trainer.seed, unit.trial, unit.epoch, unit.partition)
+
+    def _make_member(self, order: RunUnit, parent: Future[Parent] | None, permutation: Array | None) -> Member:
         source, digest = None, ""
         if parent is not None and order.parent is not None:
             source, digest = parent.result(), order.parent.digest
         carry = load_states(order.carry, self._job.store)
-        feed = self._feed(order)
+        feed = self._feed(order, permutation)
         return Member(order.unit, order.params, feed, source, digest, order.rebased, carry, order.final)
 
     def _report_together(self, results: Sequence[tuple[RunUnit, Outcome]], waited: float) -> None:
@@ -204,15 +220,15 @@ class UnitRunner:
             return metrics, None
         return metrics, trainer.finish(Metrics.merge([part for part in (carry, metrics) if part is not None]))
 
-    def _feed(self, order: RunUnit) -> Feed:
-        """Return the rows of a unit's partition, in the order in which the unit takes them."""
+    def _feed(self, order: RunUnit, permutation: Array | None = None) -> Feed:
+        """Return the rows of a unit's partition, in the order in which the unit takes them: as drawn, or drawn now."""
         unit, dataset = order.unit, self._job.dataset
         arrays = self._cache.load(dataset, dataset.partition(unit.partition))
         size = batch_size_of(order.params)
         if unit.kind == "eval":
             return Feed(arrays, batch_size=size, key=unit.partition)
-        rows = len(next(iter(arrays.values())))
-        permutation = row_order(rows, self._job.trainer.seed, unit.trial, unit.epoch, unit.partition)
+        if permutation is None:
+            permutation = self._draw_row_order(unit, len(next(iter(arrays.values()))))
         return Feed(arrays, permutation, batch_size=size, key=unit.partition, smallest=self._job.smallest_batch)
 
     def _make_current(self, trainer: Trainer, order: RunUnit, parent: Future[Parent] | None) -> None:

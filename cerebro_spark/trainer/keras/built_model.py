@@ -25,6 +25,7 @@ from cerebro_spark.trainer.checkpoints.arrays import (
 )
 from cerebro_spark.trainer.checkpoints.fit import check_names, check_spec
 from cerebro_spark.trainer.feed import Batch, Columns
+from cerebro_spark.trainer.keras.label_rules import find_label_rules
 from cerebro_spark.trainer.keras.metrics import named_metrics
 from cerebro_spark.trainer.keras.shapes import fit_labels
 from cerebro_spark.trainer.sharing.built_model import BuiltModel
@@ -58,6 +59,7 @@ class BuiltKerasModel(BuiltModel):
         model.reset_metrics()
         check_layers(model)
         self.metrics = named_metrics(model)
+        self.label_rules = find_label_rules(model, columns.labels)
         fit_labels(model, self.metrics)
         self.rows: Any = None
         for tracker in getattr(model._compile_loss, "metrics", []):

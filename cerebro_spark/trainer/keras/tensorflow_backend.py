@@ -12,6 +12,7 @@ from cerebro_spark.trainer.checkpoints.randomness import derive_seed
 from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
 from cerebro_spark.trainer.keras.backend import KerasBackend, Pass
 from cerebro_spark.trainer.keras.built_model import BuiltKerasModel
+from cerebro_spark.trainer.keras.hidden_randomness import refuse_hidden_randomness
 from cerebro_spark.trainer.resources import Resources
 
 # TensorFlow does not say how much GPU memory is free.
@@ -74,7 +75,10 @@ class TensorFlowBackend(KerasBackend):
         key = f"{kind} {specs}"
         if key not in model.graphs:
             make = self._make_unit_graph if "unit" in kind else self._make_batch_graph
-            model.graphs[key] = make(model, kind, specs)
+            graph = make(model, kind, specs)
+            if not model.model.run_eagerly:
+                refuse_hidden_randomness(graph.get_concrete_function().graph)
+            model.graphs[key] = graph
         return model.graphs[key]
 
     def _make_unit_graph(self, model: BuiltKerasModel, kind: str, specs: dict[str, Any]) -> Any:

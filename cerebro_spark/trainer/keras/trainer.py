@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -27,6 +27,7 @@ from cerebro_spark.trainer.keras.inspection import KerasInspector, take_keras_sn
 from cerebro_spark.trainer.keras.metrics import finish_metrics, read_metrics, start_metrics
 from cerebro_spark.trainer.keras.ownership import note_built, refuse_shared
 from cerebro_spark.trainer.keras.signature import compute_model_signature
+from cerebro_spark.trainer.label_rules import LabelRule
 from cerebro_spark.trainer.sharing.hooks import own_params
 from cerebro_spark.trainer.sharing.inspection import Inspector
 from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
@@ -101,9 +102,13 @@ class KerasTrainer(KerasBundling):
 
     # The steps of a unit
 
+    def _label_rules(self, model: BuiltKerasModel) -> Mapping[str, LabelRule]:
+        return model.label_rules
+
     def _begin_unit(self, model: BuiltKerasModel, training: bool) -> None:
         self._backend.begin_unit()
-        if (self.hooks.train_fn if training else self.hooks.eval_fn) is not None:
+        function = self.hooks.train_fn if training else self.hooks.eval_fn
+        if function is not None or model.model.run_eagerly:
             self._backend.seed_function(model)
 
     def _train(self, model: BuiltKerasModel, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:

@@ -61,9 +61,10 @@ class BundledTraining(Seating):
         if signature and len(left) > 1:
             self._settle(signature, left[0][1])
         model = self.models.get(signature)
-        # Batches of `input_fn` are made one by one, by each trial's own generators.
-        gathers = isinstance(left[0][1].feed, Feed) and self.hooks.input_fn is None
-        if model is None or not gathers or not trains_by_graphs(model):
+        feed = left[0][1].feed
+        if not isinstance(feed, Feed) or self.hooks.input_fn is not None:
+            return "", []  # batches of `input_fn` are made one by one, by each trial's own generators
+        if model is None or not trains_by_graphs(model) or not self._has_right_labels(model, feed):
             return "", []
         limit = self._bundled[signature].limit if signature in self._bundled else len(left)
         group = [item for item in left if self._find_signature(item[1]) == signature]

@@ -62,7 +62,7 @@ class BundledEvaluation(BundledTraining):
             return "", []
         signature = self._find_signature(left[0][1])
         model = self.models.get(signature)
-        if model is None or not self._evaluates_by_graphs(model):
+        if model is None or not self._evaluates_by_graphs(model) or not self._has_right_labels(model, feed):
             return "", []
         limit = self._bundled[signature].evaluated if signature in self._bundled else len(left)
         if limit < 2:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
+from math import inf
 from typing import Any, Literal
 
 import torch
@@ -24,6 +25,8 @@ from torch.nn import (
 from torch.nn.modules import loss as torch_losses
 
 from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.trainer.label_rules import LabelRule
+from cerebro_spark.trainer.torch.label_rules import find_label_rule, read_values
 from cerebro_spark.trainer.torch.row_pairing import check_pairing
 from cerebro_spark.trainer.torch.shapes import call_watched, check_same_shape, like_output, row_count, same_but_for_ones
 
@@ -76,6 +79,7 @@ class KnownLoss:
         by_class: Whether its mean is weighted by class.
         takes_logits: Whether the outputs that it is given are logits.
         of_one_dtype: Whether its label must have the dtype of the output, even if both are floats.
+        rule: The labels that it is made for; None if any will do.
     """
 
     kind: Kind
@@ -84,6 +88,7 @@ class KnownLoss:
     by_class: bool = False
     takes_logits: bool = False
     of_one_dtype: bool = False
+    rule: LabelRule | None = None
 
     def fit(self, output: Any, label: Any) -> Any:
         """Return a stored label as the loss needs it: class numbers as int64, others like the output."""
@@ -131,8 +136,7 @@ def recognize_loss(loss: Any) -> KnownLoss | None:
     if isinstance(loss, torch_losses._Loss):
         forward = type(loss).forward
         own = forward.__module__ == torch_losses.__name__
-        kind, setting = _module_kind(loss), partial(getattr, loss)
-        return KnownLoss(kind, setting, own, forward in _BY_CLASS, forward in _OF_LOGITS, forward in _OF_ONE_DTYPE)
+        return _describe(_module_kind(loss), partial(getattr, loss), own, forward)
     settings: Mapping[str, Any] = {}
     if isinstance(loss, partial) and not loss.args:
         loss, settings = loss.func, loss.keywords
@@ -143,7 +147,12 @@ def recognize_loss(loss: Any) -> KnownLoss | None:
     old = settings.get("size_average") is not None or settings.get("reduce") is not None
     if found is None or old:
         return None
-    return KnownLoss(found, settings.get, True, loss in _BY_CLASS, loss in _OF_LOGITS, loss in _OF_ONE_DTYPE)
+    return _describe(found, settings.get, True, loss)
+
+
+def _describe(kind: Kind, setting: Callable[[str, Any], Any], own: bool, called: Any) -> KnownLoss:
+    rule = find_label_rule(called, setting)
+    return KnownLoss(kind, setting, own, called in _BY_CLASS, called in _OF_LOGITS, called in _OF_ONE_DTYPE, rule)
 
 
 class CheckedFunction:
@@ -186,10 +195,15 @@ class CheckedFunction:
 
 
 class BatchLoss(CheckedFunction):
-    """A checked loss. It must return a scalar, or a value a row."""
+    """A checked loss. It must return a scalar, or a value a row.
+
+    Attributes:
+        label_rule: The labels that it is made for, as far as that is known; None if any will do.
+    """
 
     def __init__(self, loss: Callable[[Any, Any], Any]) -> None:
         super().__init__("the loss", loss)
+        self.label_rule = None if self._known is None else self._known.rule
 
     def __call__(self, output: Any, label: Any) -> torch.Tensor:
         value, fitted = self.compute(output, label)
@@ -208,7 +222,20 @@ class BatchLoss(CheckedFunction):
         return rows if self._known is None else self._known.weigh(output, label, rows)
 
     def _fit(self, known: KnownLoss, output: Any, label: Any) -> Any:
-        return known.fit_gradients(output, known.fit(output, label))
+        fitted = known.fit_gradients(output, known.fit(output, label))
+        rule = self.label_rule
+        if rule is not None and rule.whole and rule.high == inf:
+            self._count_classes(rule, output, fitted)
+        return fitted
+
+    def _count_classes(self, rule: LabelRule, output: Any, label: Any) -> None:
+        """Note how many classes there are; check the first labels, of which one too high would end a GPU's process."""
+        if not isinstance(output, torch.Tensor) or output.ndim < 2 or label.shape == output.shape:
+            return
+        self.label_rule = rule.below(output.shape[1])
+        values = read_values(label)
+        if values is not None:
+            self.label_rule.check("the label", values)
 
     def _check_left(self, output: Any, label: Any) -> None:
         """Nothing is compared outside PyTorch: a loss from there would have no gradients."""

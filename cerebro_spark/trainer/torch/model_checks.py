@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -168,9 +168,11 @@ def _check_scheduler(made: TorchModel) -> None:
         raise ConfigurationError(f"scheduler_step is {made.scheduler_step!r}, but must be 'epoch' or 'batch'")
     if scheduler is None:
         return
-    for kind, why in _NO_SCHEDULER.items():
-        if isinstance(scheduler, kind):
-            raise ConfigurationError(f"lr_scheduler is a {kind.__name__}, {why}")
+    for part in _list_schedulers(scheduler):
+        for kind, why in _NO_SCHEDULER.items():
+            if isinstance(part, kind):
+                found = "is" if part is scheduler else f"is a {type(scheduler).__name__} with"
+                raise ConfigurationError(f"lr_scheduler {found} a {kind.__name__}, {why}")
     able = all(callable(getattr(scheduler, name, None)) for name in ("step", "state_dict", "load_state_dict"))
     example = "such as lr_scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 1)"
     if isinstance(scheduler, type) or not able:
@@ -184,6 +186,13 @@ def _check_scheduler(made: TorchModel) -> None:
         )
     if getattr(scheduler, "optimizer", made.optimizer) is not made.optimizer:
         raise ConfigurationError(f"TorchModel.lr_scheduler steers another optimizer: build it over this one, {example}")
+
+
+def _list_schedulers(scheduler: Any) -> Iterator[Any]:
+    """Yield a scheduler, and those that it is made of, as a SequentialLR or a ChainedScheduler is."""
+    yield scheduler
+    for part in getattr(scheduler, "_schedulers", ()):
+        yield from _list_schedulers(part)
 
 
 def _show(value: Any) -> str:

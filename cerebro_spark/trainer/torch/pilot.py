@@ -7,21 +7,20 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from cerebro_spark.trainer.checkpoints.arrays import MemorySource, StateArray, wrap_numpy
-from cerebro_spark.trainer.checkpoints.digest import compute_digest
 from cerebro_spark.trainer.checkpoints.randomness import capture_host, seed_host
-from cerebro_spark.trainer.checkpoints.tree import Tree, flatten
+from cerebro_spark.trainer.checkpoints.tree import Tree
 from cerebro_spark.trainer.torch.batches import Tensors
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel, keeps_extra_state
 from cerebro_spark.trainer.torch.graphs import GraphedSteps, end_broken_recording
 from cerebro_spark.trainer.torch.metrics import copy_output, detach
+from cerebro_spark.trainer.torch.state_copy import has_room_for_copies
 from cerebro_spark.trainer.torch.steps import ComputeLoss, StepResult
-from cerebro_spark.trainer.torch.tensors import tensor_bytes, wrap_tensor
+from cerebro_spark.trainer.torch.tensors import TensorSource, tensor_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +40,15 @@ class Generators:
 class _Outcome:
     """What steps left: the state of the model and of the device's generator, what they returned, the host's draws."""
 
-    digest: str
+    state: TensorSource
     generator: bytes
     results: list[bytes]
     drew_on_host: bool
+
+    def matches(self, other: _Outcome) -> bool:
+        """Whether other steps left the same bits."""
+        rest = self.generator, self.results, self.drew_on_host
+        return rest == (other.generator, other.results, other.drew_on_host) and self.state.matches(other.state)
 
 
 class Pilot:
@@ -63,6 +67,7 @@ class Pilot:
         self._model = model
         self._compute = compute
         self._generators = generators
+        self._kept_on: Literal["device", "host"] = "device"
 
     def find_obstacle(self, batches: Sequence[Tensors]) -> str:
         """Return why steps cannot be taken by graphs; "" if nothing speaks against it.
@@ -73,14 +78,15 @@ class Pilot:
         if keeper := find_extra_state(self._model.model.module):
             return f"{keeper} keeps extra state, which may be another for the next trial, and a graph would not read it"
         start = self._generators.capture()
-        state = copy_state(self._model)
+        self._kept_on = "device" if has_room_for_copies(self._model) else "host"
+        state = self._copy_state()
         try:
             with _repeatable_kernels():
                 return self._compare(batches, state, start)
         finally:
             self._put_back(state, start)
 
-    def _compare(self, batches: Sequence[Tensors], state: MemorySource, start: Tree) -> str:
+    def _compare(self, batches: Sequence[Tensors], state: TensorSource, start: Tree) -> str:
         steps = GraphedSteps(self._model, self._compute)
         eager = self._try(steps.take_eagerly, batches, state, start, seed=1)
         if eager.drew_on_host:
@@ -93,13 +99,13 @@ class Pilot:
             return f"it cannot be recorded: {cause[0] if cause else type(error).__name__}"
         if steps.captures == 0:
             return "no step of it is like the one before"
-        return "" if graphed == eager else "a recorded step would not do what its Python code does in every step"
+        return "" if graphed.matches(eager) else "a recorded step would not do what its Python code does in every step"
 
     def _try(
         self,
         take: Callable[[Tensors], StepResult],
         batches: Sequence[Tensors],
-        state: MemorySource,
+        state: TensorSource,
         start: Tree,
         seed: int,
     ) -> _Outcome:
@@ -113,9 +119,12 @@ class Pilot:
         generator = torch.cuda.get_rng_state(self._model.parameters[0].device)
         # Only now the device is waited for.
         parts = [tensor_bytes(leaf).tobytes() for leaf in _tensors_of(results)]
-        return _Outcome(digest_state(self._model), bytes(generator.numpy()), parts, drew)
+        return _Outcome(self._copy_state(), bytes(generator.numpy()), parts, drew)
 
-    def _put_back(self, state: MemorySource, generators: Tree) -> None:
+    def _copy_state(self) -> TensorSource:
+        return TensorSource(self._model.state(), copy=self._kept_on)
+
+    def _put_back(self, state: TensorSource, generators: Tree) -> None:
         self._model.model.optimizer.zero_grad()
         self._model.restore(state)
         self._generators.restore(generators)
@@ -127,27 +136,6 @@ class Pilot:
 def find_extra_state(module: torch.nn.Module) -> str:
     """Return the name of the first part that keeps extra state, which is no tensor of the model; "" if none does."""
     return next((type(part).__name__ for part in module.modules() if keeps_extra_state(part)), "")
-
-
-def copy_state(model: BuiltTorchModel) -> MemorySource:
-    """Return a copy of the state of a built model, in the memory of the host."""
-    json, arrays = flatten({"model": model.state()}, _wrap_array)
-    return MemorySource([_copy_array(array) for array in arrays], json)
-
-
-def digest_state(model: BuiltTorchModel) -> str:
-    """Return the digest of the state of a built model."""
-    json, arrays = flatten({"model": model.state()}, _wrap_array)
-    return compute_digest(arrays, json)
-
-
-def _wrap_array(name: str, leaf: Any) -> StateArray | None:
-    return wrap_tensor(name, leaf) or wrap_numpy(name, leaf)
-
-
-def _copy_array(array: StateArray) -> StateArray:
-    copy = memoryview(bytes(array.data()))
-    return array._replace(data=lambda: copy)
 
 
 def _tensors_of(tree: Any) -> list[torch.Tensor]:

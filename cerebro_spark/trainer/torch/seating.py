@@ -149,10 +149,17 @@ class Seating(StackedTraining):
     def _discard_changed(self, model: BuiltTorchModel) -> StateChange | None:
         change = super()._discard_changed(model)
         if change is not None:
-            # Whatever is at fault, a model or a function that all share: no place is used again.
-            for structure in self._bundled.values():
-                structure.clear()
+            self._clear_places()  # whatever is at fault, a model or a function that all share
         return change
+
+    def _drop_models(self) -> None:
+        super()._drop_models()
+        self._clear_places()
+
+    def _clear_places(self) -> None:
+        """Use no place again."""
+        for structure in self._bundled.values():
+            structure.clear()
 
 
 def _tensor_places(model: BuiltTorchModel) -> set[int]:

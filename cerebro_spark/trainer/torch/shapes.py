@@ -11,6 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.trainer.torch.label_rules import warn_of_labels
 
 Origins = frozenset[str]
 
@@ -113,6 +114,8 @@ class _Watch(TorchFunctionMode):
         if _is_elementwise(func):
             for one, other in combinations(operands, 2):
                 self._check(one, other)
+        if operands:
+            warn_of_labels(func, args, kwargs or {})
         self.left = self.left or bool(operands and getattr(func, "__name__", "") in _LEAVING)
         result = func(*args, **(kwargs or {}))
         if operands:

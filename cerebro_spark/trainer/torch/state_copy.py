@@ -10,6 +10,9 @@ from torch.utils._pytree import tree_leaves
 
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
 
+_COPIES = 8
+"""How many times the state of a model must fit into the free memory of its GPU to be copied there."""
+
 
 class StateCopy:
     """A copy of all that checkpoints of some built models would have, except for generators and counters.
@@ -28,8 +31,8 @@ class StateCopy:
     (True, [0.0, 0.0])
     >>> with torch.no_grad():
     ...     _ = module.weight.fill_(7.0)
-    >>> copied.restore_statistics()
-    False
+    >>> copied.restore_statistics(), copied.is_current()
+    (False, False)
     """
 
     def __init__(self, models: Sequence[BuiltTorchModel]) -> None:
@@ -48,7 +51,18 @@ class StateCopy:
         if (self._numbers, self._shapes) != (other._numbers, other._shapes):
             return False
         pairs = ((values, other._values[kind]) for kind, values in self._values.items())
-        return all(torch.equal(one.view(torch.uint8), two.view(torch.uint8)) for one, two in pairs)
+        return all(torch.equal(_bits(one), _bits(two)) for one, two in pairs)
+
+    def is_current(self) -> bool:
+        """Whether the models still have this state, bit by bit. It waits for the devices."""
+        leaves = [leaf for model in self._models for leaf in tree_leaves(model.state())]
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        if self._numbers != repr([leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]):
+            return False
+        if self._shapes != [(_kind(tensor), tensor.shape) for tensor in tensors]:
+            return False
+        pairs = zip(tensors, self._split(), strict=True)
+        return all(torch.equal(_bits(tensor), _bits(copied)) for tensor, copied in pairs)
 
     def restore_statistics(self) -> bool:
         """Give buffers the values that they had, and return whether the models now have this state, bit by bit.
@@ -81,6 +95,16 @@ class StateCopy:
             start = starts[kind]
             starts[kind] = start + shape.numel()
             yield self._values[kind][start : starts[kind]].reshape(shape)
+
+
+def has_room_for_copies(model: BuiltTorchModel) -> bool:
+    """Whether the GPU of a model has room for a few copies of its state, and for steps beside them."""
+    free, _ = torch.cuda.mem_get_info(model.parameters[0].device)
+    return model.nbytes * _COPIES < free
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().reshape(-1).view(torch.uint8)
 
 
 def _kind(tensor: torch.Tensor) -> tuple[torch.device, torch.dtype]:

@@ -3,18 +3,63 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from cerebro_spark.trainer.checkpoints.arrays import TAG_NAMES, StateArray, StateSource
+from cerebro_spark.trainer.checkpoints.arrays import TAG_NAMES, MemorySource, StateArray, StateSource, wrap_numpy
 from cerebro_spark.trainer.checkpoints.fit import check_spec
+from cerebro_spark.trainer.checkpoints.tree import flatten
 
 TENSOR_TAGS = {getattr(torch, name): tag for tag, name in TAG_NAMES.items() if hasattr(torch, name)}
 """The dtype tags of safetensors by PyTorch's dtypes."""
 
 _HOST = torch.device("cpu")
+
+
+class TensorSource(MemorySource):
+    """The state of a built model as a source whose tensors stay on their devices.
+
+    Args:
+        state: What the built model returns as its state.
+        copy: Whether to copy all arrays, each on its device or all to the host. Default: they are read when wanted.
+
+    >>> before = {"parameters": {"weight": torch.zeros(2)}}
+    >>> source = TensorSource(before, copy="device")
+    >>> _ = before["parameters"]["weight"].fill_(7.0)
+    >>> source.tensors["model/parameters/weight"].tolist(), source.matches(TensorSource(before))
+    ([0.0, 0.0], False)
+    """
+
+    def __init__(self, state: Any, *, copy: Literal["device", "host"] | None = None) -> None:
+        self.tensors: dict[str, torch.Tensor] = {}
+
+        def wrap(name: str, leaf: Any) -> StateArray | None:
+            if isinstance(leaf, torch.Tensor):
+                leaf = leaf.detach()
+                if copy is not None:
+                    leaf = leaf.to(_HOST if copy == "host" else leaf.device, copy=True)
+                self.tensors[name] = leaf
+            elif copy and isinstance(leaf, np.ndarray):
+                leaf = leaf.copy()
+            return wrap_tensor(name, leaf) or wrap_numpy(name, leaf)
+
+        json, arrays = flatten({"model": state}, wrap)
+        super().__init__(arrays, json)
+
+    def matches(self, other: TensorSource) -> bool:
+        """Whether two states are equal, bit by bit. It waits for the devices."""
+        if repr(self.meta) != repr(other.meta) or self.names() != other.names():
+            return False
+        return all(self._is_same(other, name) for name in self.names())
+
+    def _is_same(self, other: TensorSource, name: str) -> bool:
+        if self.spec(name) != other.spec(name):
+            return False
+        if name in self.tensors and name in other.tensors:
+            return is_same_bits(self.tensors[name], other.tensors[name])
+        return self._arrays[name].data() == other._arrays[name].data()
 
 
 def wrap_tensor(name: str, leaf: Any) -> StateArray | None:
@@ -34,7 +79,9 @@ def tensor_bytes(tensor: torch.Tensor) -> memoryview:
 def fill_tensor(source: StateSource, name: str, tensor: torch.Tensor) -> None:
     """Read an array into an existing tensor. Raises CheckpointError if dtype or shape differ."""
     check_spec(source, name, TENSOR_TAGS[tensor.dtype], tensor.shape)
-    if tensor.device.type == "cpu" and tensor.is_contiguous():
+    if isinstance(source, TensorSource) and name in source.tensors:
+        tensor.copy_(source.tensors[name])
+    elif tensor.device.type == "cpu" and tensor.is_contiguous():
         source.read_into(name, tensor_bytes(tensor))
     else:
         tensor.copy_(read_tensor(source, name))
@@ -42,6 +89,8 @@ def fill_tensor(source: StateSource, name: str, tensor: torch.Tensor) -> None:
 
 def read_tensor(source: StateSource, name: str, device: torch.device = _HOST) -> torch.Tensor:
     """Read an array into a new tensor."""
+    if isinstance(source, TensorSource) and name in source.tensors:
+        return source.tensors[name].to(device, copy=True)
     tag, shape = source.spec(name)
     tensor = torch.empty(shape, dtype=getattr(torch, TAG_NAMES[tag]))
     source.read_into(name, tensor_bytes(tensor))

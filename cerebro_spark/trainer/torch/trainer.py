@@ -14,6 +14,7 @@ from cerebro_spark.trainer.checkpoints.arrays import StateArray, wrap_numpy
 from cerebro_spark.trainer.checkpoints.randomness import capture_host, restore_host, seed_host
 from cerebro_spark.trainer.checkpoints.tree import Tree
 from cerebro_spark.trainer.feed import Array, Batch, Feed
+from cerebro_spark.trainer.label_rules import LabelRule
 from cerebro_spark.trainer.sharing.hooks import own_params
 from cerebro_spark.trainer.sharing.inspection import Inspector
 from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
@@ -31,8 +32,9 @@ from cerebro_spark.trainer.torch.ownership import note_built, own_tensors, refus
 from cerebro_spark.trainer.torch.pilot import Generators
 from cerebro_spark.trainer.torch.signature import compute_model_signature
 from cerebro_spark.trainer.torch.stacked.comparing import StepObserver
+from cerebro_spark.trainer.torch.state_copy import StateCopy, has_room_for_copies
 from cerebro_spark.trainer.torch.steps import EagerSteps
-from cerebro_spark.trainer.torch.tensors import from_numpy, wrap_tensor
+from cerebro_spark.trainer.torch.tensors import TensorSource, from_numpy, wrap_tensor
 from cerebro_spark.trainer.torch.traced.steps import TracedSteps
 from cerebro_spark.types import Metrics
 
@@ -95,6 +97,9 @@ class TorchTrainer(BundledEvaluation):
             with self._outer_generators():
                 self._layout.convert(model, lambda: self._batches.load_batch(self._sample(params)))
 
+    def _move_state(self, built: BuiltTorchModel, model: BuiltTorchModel) -> None:
+        model.restore(TensorSource(built.state()))
+
     def _sign(self, model: BuiltTorchModel) -> str:
         return compute_model_signature(model.model)
 
@@ -111,6 +116,15 @@ class TorchTrainer(BundledEvaluation):
         if scheduler is not None and model.model.scheduler_step == "epoch":
             for _ in range(count):
                 scheduler.step()
+
+    def _copy_state(self, model: BuiltTorchModel) -> StateCopy | None:
+        if self.device.type != "cuda" or not has_room_for_copies(model):
+            return None
+        return StateCopy([model])
+
+    def _label_rules(self, model: BuiltTorchModel) -> Mapping[str, LabelRule]:
+        rule = model.loss.label_rule
+        return {} if rule is None or len(self.columns.labels) > 1 else dict.fromkeys(self.columns.labels, rule)
 
     def _begin_unit(self, model: BuiltTorchModel, training: bool) -> None:
         torch.set_grad_enabled(True)  # a user's function may have left it off

@@ -349,6 +349,11 @@ def _plain(value: Any, path: str) -> Any:
         raise ConfigurationError(f"`{path}` is {value}, but params are compared when a run is resumed: use None")
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
+    if type(value).__module__.startswith("hyperopt."):
+        raise ConfigurationError(
+            f"`{path}` is an expression of hyperopt's own hp: write it with cs.hp, as in cs.hp.uniform(0.1, 1), or"
+            " give the space to CerebroTrials and hyperopt's fmin"
+        )
     raise ConfigurationError(
         f"`{path}` is a {type(value).__name__}, but params go into the log of the run: use numbers, strings, booleans,"
         " None, and lists or dicts of them, and let `model_fn` turn a name into the thing it stands for"

@@ -14,6 +14,7 @@ if not Path("/dev/nvidia0").exists():
 
 import torch
 
+from cerebro_spark.errors import CerebroError
 from cerebro_spark.trainer import Columns, ColumnSpec, Feed, Hooks, Resources, TorchModel
 from cerebro_spark.trainer.torch.trainer import TorchTrainer
 from cerebro_spark.types import Unit
@@ -22,7 +23,7 @@ ROWS = 4096
 COLUMNS = Columns({"x": ColumnSpec("float32", (256,))}, {"y": ColumnSpec("float32")})
 
 
-def model_fn(params: dict[str, float]) -> TorchModel:
+def model_fn(params: Mapping[str, float]) -> TorchModel:
     module = torch.nn.Sequential(
         torch.nn.Linear(256, 64), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(64, 1), torch.nn.Flatten(0)
     )
@@ -133,3 +134,44 @@ def test_state_of_losses_metrics_and_optimizers_is_on_the_gpu(tmp_path: Path) ->
     values = made[1].finish(second)
     assert values["right"] == pytest.approx(values["same"])
     assert made[0].finish(first)["loss"] == pytest.approx(values["loss"])
+
+
+@pytest.mark.parametrize("room", [True, False])
+@pytest.mark.parametrize("changed", ["nothing", "a weight", "a moment"])
+def test_what_an_evaluation_changes_is_found_before_training_goes_on(
+    monkeypatch: pytest.MonkeyPatch, changed: str, room: bool
+) -> None:
+    def eval_fn(model: TorchModel, batches: Any, params: Any) -> dict[str, float]:
+        with torch.no_grad():
+            if changed == "a weight":
+                next(model.module.parameters())[0, 0] += 1
+            if changed == "a moment":
+                next(iter(model.optimizer.state.values()))["exp_avg"][0, 0] += 1
+        return {"loss": 1.0, "rows": 1}
+
+    monkeypatch.setattr("cerebro_spark.trainer.torch.trainer.has_room_for_copies", lambda model: room)
+    made = TorchTrainer(Hooks(model_fn, eval_fn=eval_fn), COLUMNS, seed=3, resources=Resources())
+    made.build("t0", {"lr": 0.01})
+    made.train(Unit("t0", 1, "p0"), feed())
+    with open("/dev/null", "wb", buffering=0) as nowhere:
+        saved = made.save(nowhere)
+    for _ in range(2):
+        made.evaluate(Unit("t0", 1, "p0", "eval"), feed())
+    assert made.holds("t0", saved.digest) == (changed == "nothing")
+    if changed == "nothing":
+        made.train(Unit("t0", 2, "p0"), feed())
+    else:
+        with pytest.raises(CerebroError, match="evaluating or predicting has changed the state of trial t0"):
+            made.train(Unit("t0", 2, "p0"), feed())
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_graphs_are_chosen_alike_wherever_states_are_compared(monkeypatch: pytest.MonkeyPatch, room: bool) -> None:
+    monkeypatch.setattr("cerebro_spark.trainer.torch.pilot.has_room_for_copies", lambda model: room)
+    made, plain = trainer(compile=True), trainer(compile=True)
+    for each in (made, plain):
+        each.build("t0", {"lr": 0.01})
+        each.train(Unit("t0", 1, "p0"), Feed(feed().arrays, batch_size=64, key="p0"))
+        monkeypatch.undo()
+    assert (made.steps, plain.steps) == ("graph", "graph")
+    assert all(np.array_equal(*pair) for pair in zip(weights(made), weights(plain), strict=True))

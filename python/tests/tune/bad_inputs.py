@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from hyperopt import hp as theirs
 from sound_search import DATA, LEFT_OUT, ROWS, model_fn, search
 
 import cerebro_spark as cs
@@ -136,6 +137,9 @@ SPACES = [
     ),
     spaced("half a layer", r"`n` is hp.randint\(0.5, 3\), but `low` must be a whole number", n=hp.randint(0.5, 3)),  # type: ignore[arg-type]
     spaced("no spread", r"hp.normal\(0, 0\), but `sigma` must be above 0: for a fixed number", lr=hp.normal(0, 0)),
+    spaced(
+        "another library's space", "`lr` is an expression of hyperopt's own hp.*cs.hp", lr=theirs.uniform("lr", 0, 1)
+    ),
     spaced("no option", r"`lr` is hp.choice\(\(\)\), but there must be at least one option", lr=hp.choice([])),
     spaced("a number for options", r"`lr` is hp.choice\(5\), but the options must be a list", lr=hp.choice(5)),  # type: ignore[arg-type]
     spaced(

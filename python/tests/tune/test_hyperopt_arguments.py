@@ -24,6 +24,11 @@ def made(folder: Path, **options: Any) -> CerebroTrials:
     return CerebroTrials(data=ROWS, store=str(folder), backend=cs.LocalBackend(1), **given)
 
 
+def test_wrong_options_are_refused_when_trials_are_made(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="allow_nan is 'no', but must be True or False"):
+        made(tmp_path, allow_nan="no")
+
+
 @pytest.mark.parametrize(
     ("argument", "said"),
     [

@@ -20,6 +20,10 @@ from cerebro_spark.tune.optuna import optimize
         ({"space": "lr"}, "`space` is 'lr', but must be a function of a trial"),
         ({"timeout": "9"}, "`timeout` is '9', but must be above 0 seconds"),
         ({"timeout": 0}, "`timeout` is 0"),
+        ({"progress": "yes"}, "`progress` is 'yes', but must be True, False or None"),
+        ({"allow_nan": "no", "framework": "torch"}, "allow_nan is 'no', but must be True or False"),
+        ({"catch": (ValueError,)}, "argument 'catch': leave it out: a trial that fails is told to the study as failed"),
+        ({"gc_after_trial": True}, "free their memory themselves"),
         ({"study": "mine"}, r"`study` is 'mine', but must be a study: make one with optuna.create_study\(\)"),
     ],
 )

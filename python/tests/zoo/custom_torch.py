@@ -34,6 +34,7 @@ from custom_torch_loops import (
     add_hook,
     add_module,
     augmenting,
+    averaging_at_last,
     changing,
     counted_rate,
     counting_globally,
@@ -218,6 +219,7 @@ CASES = {
     "global generator": Case(lambda params: made(), input_fn=augmenting, refused="OWN"),
     "rate function": Case(scheduled(lambda o: schedules.LambdaLR(o, counted_rate())), refused="rate.calls", late=True),
     "averaging schedule": Case(scheduled(lambda o: torch.optim.swa_utils.SWALR(o, 0.01)), refused="SWALR"),
+    "averaging at last": Case(scheduled(averaging_at_last), refused="a SequentialLR with a SWALR.*LambdaLR"),
     "timm's schedule": Case(scheduled(timm_schedule), refused="CosineLRScheduler.*`epoch`"),
     "steps that need a closure": Case(lambda params: made(optimizer=LBFGS), refused="LBFGS.*`closure`.*train_fn"),
 }

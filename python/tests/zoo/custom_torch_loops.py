@@ -236,6 +236,12 @@ def timm_schedule(optimizer):
     return CosineLRScheduler(optimizer, 10)
 
 
+def averaging_at_last(optimizer):
+    first = torch.optim.lr_scheduler.ConstantLR(optimizer)
+    last = torch.optim.swa_utils.SWALR(optimizer, 0.01)
+    return torch.optim.lr_scheduler.SequentialLR(optimizer, [first, last], milestones=[1])
+
+
 def quantized():
     from torch.ao.quantization import FakeQuantize, MovingAverageMinMaxObserver
 

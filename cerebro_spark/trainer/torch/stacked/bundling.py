@@ -215,7 +215,8 @@ class Bundling(FrameworkTrainer[M], Generic[M, S, K]):
         self._current = None
         current.digest = ""
         structure = self._find_structure(current.model, member)
-        if not self._is_stackable(structure, current.model):
+        right = self._has_right_labels(current.model, feed_of(member))
+        if not right or not self._is_stackable(structure, current.model):
             return None
         with self._guarded(current, unit), self._own_generators(current):
             if current.epoch and unit.epoch > current.epoch:
