@@ -15,12 +15,12 @@ from itertools import chain
 from operator import or_
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from cerebro_spark import pickling
 from cerebro_spark.data.input.columns import Column, check_type
 from cerebro_spark.data.input.spark import SparkFrame, plain_column
 from cerebro_spark.errors import CerebroError, DataError
@@ -48,7 +48,7 @@ class BroadcastModel:
     """A model that is broadcast once to all executors, and unpickled once in each of their processes."""
 
     def __init__(self, blueprint: Blueprint, context: Any) -> None:
-        data = cloudpickle.dumps(blueprint)
+        data = pickling.dumps(blueprint)
         self._digest = hashlib.sha256(data).hexdigest()
         self._data = context.broadcast(data)
         self._threads = int(context.getConf().get("spark.task.cpus", "1"))

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
-
+from cerebro_spark import pickling
 from cerebro_spark.store import moved
 from cerebro_spark.store.addresses import path_below, server_of, without_secrets
 from cerebro_spark.store.base import Store
@@ -97,7 +96,7 @@ def by_address(reference: Reference) -> Store:
     return reopen(reference.url)
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _Pickler(pickling.Pickler):
     def __init__(self, sink: io.BytesIO, home: Store | None) -> None:
         super().__init__(sink)
         self.stores: list[Store] = []

@@ -6,9 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from cerebro_spark.errors import TrialFailed
+from cerebro_spark.trainer.sharing.dependence import FILLED
 from cerebro_spark.trainer.sharing.snapshot import StateChange
 from cerebro_spark.trainer.unit_errors import unsaved_change
 from cerebro_spark.types import TrialId, Unit
+
+_OTHERS = "Take it from params, or set it anew in each call of model_fn; a count that nothing depends on may stay"
+_CACHES = (
+    "A function with a cache must draw no random numbers, also not for weights that it then replaces: draw them in"
+    " model_fn, or inside `with torch.random.fork_rng():` after a seed of its own"
+)
 
 
 def depends_on_growth(change: StateChange, differs: str, unit: Unit, params: Mapping[str, Any]) -> TrialFailed:
@@ -37,8 +44,8 @@ def depends_on_builds(change: StateChange, differs: str, trial: TrialId, params:
         trial: The trial.
         params: Its configuration.
     """
+    remedy = _CACHES if change.after == FILLED else _OTHERS
     return TrialFailed(
         f"building trial {trial} with params {dict(params)!r} failed: {change} while building and is read again, so"
-        f" that {differs} would depend on what a worker has built before. Take it from params, or set it anew in each"
-        f" call of model_fn; a count that nothing depends on may stay (it is at {change.place})"
+        f" that {differs} would depend on what a worker has built before. {remedy} (it is at {change.place})"
     )

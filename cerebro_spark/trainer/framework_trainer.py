@@ -165,24 +165,44 @@ class FrameworkTrainer(FrameworkSteps[M]):
                 generators = self._capture_generators()
             finally:
                 self._watched_hooks.restore_generators()
-            found = self._watched_hooks.builds.find_steering(lambda: self._try_build(trial, params))
+            found = self._find_steering(trial, params, built, generators)
         if found is not None:
             built.close()
             raise depends_on_builds(*found, trial, params)
         return built, generators
 
+    def _find_steering(
+        self, trial: TrialId, params: Params, built: M, generators: Tree
+    ) -> tuple[StateChange, str] | None:
+        """Return something outside of a model that was built, on which the next one would depend; None if nothing."""
+        builds, build_again = self._watched_hooks.builds, partial(self._try_build, trial, params)
+        found = builds.find_steering(build_again)
+        if found is None:
+            found = builds.find_steering_cache(partial(self._describe, built, generators), build_again)
+        return found
+
     def _try_build(self, trial: TrialId, params: Params) -> Outcome:
         """Build a model once more, and return what it is."""
         try:
             built = self._build(params, derive_seed(self.seed, trial))
+            generators = self._capture_generators()
         except Exception as error:
             return {"the error": repr(error)}
         finally:
             self._watched_hooks.restore_generators()
-        json, arrays = flatten({"model": built.state()}, self._wrap_array)
-        outcome = {"the model's structure": self._sign(built), "the first weights": compute_digest(arrays, json)}
+        outcome = self._describe(built, generators)
         built.close()
         return outcome
+
+    def _describe(self, built: M, generators: Tree) -> Outcome:
+        """Return what a model is that was built just now, and where the generators were after that."""
+        json, arrays = flatten({"model": built.state()}, self._wrap_array)
+        drawn, states = flatten({"drawn": generators}, self._wrap_array)
+        return {
+            "the model's structure": self._sign(built),
+            "the first weights": compute_digest(arrays, json),
+            "what its steps draw at random": compute_digest(states, drawn),
+        }
 
     def _share(self, params: Params, built: M) -> M:
         """Return the kept model that is like `built`; if there is none, keep this one."""

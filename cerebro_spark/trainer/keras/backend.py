@@ -11,7 +11,7 @@ import keras
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer.feed import Batch, Columns, Feed
 from cerebro_spark.trainer.keras.built_model import BuiltKerasModel
-from cerebro_spark.trainer.keras.settings import read_settings, restore_settings
+from cerebro_spark.trainer.keras.settings import KERAS_SETTINGS, ProcessSettings, SettingTable
 from cerebro_spark.trainer.resources import Resources
 
 Pass = Literal["train", "test"]
@@ -26,14 +26,16 @@ if BACKEND not in ("tensorflow", "torch"):
 class KerasBackend(ABC):
     """Runs the steps of a model over a feed. `KerasTrainer` calls it, from one thread.
 
-    `traces` counts the graphs that were traced.
+    `settings` are those that are put back after each unit; `traces` counts the graphs that were traced.
     """
+
+    settings: SettingTable = KERAS_SETTINGS
 
     def __init__(self, columns: Columns, resources: Resources) -> None:
         self._columns = columns
         self._resources = resources
         self.traces = 0
-        self._settings = read_settings()
+        self._settings = ProcessSettings(self.settings)
 
     @abstractmethod
     def claim(self) -> None:
@@ -52,13 +54,17 @@ class KerasBackend(ABC):
     def seed_function(self, model: BuiltKerasModel) -> None:  # noqa: B027 (PyTorch's generators hop)
         """Seed generators that no checkpoint carries, by the state of the trial, before a function of the user."""
 
+    def capture_settings(self) -> dict[str, Any]:
+        """Return what `model_fn` set otherwise than the process, of settings that hop with a trial."""
+        return {}
+
     def capture_generators(self) -> dict[str, Any]:
         """Return the states of generators that are the backend's own."""
         return {}
 
     def restore_generators(self, tree: Any) -> None:
         """Put the backend's own generators into these states, and Keras's settings back to the process's own."""
-        restore_settings(self._settings)
+        self._settings.put_back()
 
 
 def make_backend(columns: Columns, resources: Resources) -> KerasBackend:

@@ -66,6 +66,8 @@ class BuiltKerasModel(BuiltModel):
             self._weigh_by_rows(tracker)
         self.graphs: dict[str, Any] = {}
         self.default_seed = default_generator().state
+        self.settings: dict[str, Any] = {}
+        """What `model_fn` set otherwise than the process, for its trial."""
 
     @property
     def nbytes(self) -> int:

@@ -6,34 +6,44 @@ No trial keeps settings of its own: trials share the graphs that were traced wit
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 
 _log = logging.getLogger(__name__)
-_SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
-    "floatx": (keras.config.floatx, keras.config.set_floatx),
-    "epsilon": (keras.config.epsilon, keras.config.set_epsilon),
-    "image_data_format": (keras.config.image_data_format, keras.config.set_image_data_format),
+
+SettingTable = Mapping[str, tuple[Callable[[], Any], Callable[[Any], Any]]]
+"""How settings are read and written, by name."""
+
+KERAS_SETTINGS: SettingTable = {
+    "keras.config.floatx": (keras.config.floatx, keras.config.set_floatx),
+    "keras.config.epsilon": (keras.config.epsilon, keras.config.set_epsilon),
+    "keras.config.image_data_format": (keras.config.image_data_format, keras.config.set_image_data_format),
 }
 
 
-def read_settings() -> dict[str, Any]:
-    """Return the settings as they are now, by name."""
-    return {name: read() for name, (read, _) in _SETTINGS.items()}
+class ProcessSettings:
+    """The settings of a process, as they are when this is made.
 
+    Args:
+        table: The settings.
+    """
 
-def restore_settings(settings: dict[str, Any]) -> None:
-    """Put settings back, and say so where that changes anything."""
-    for name, value in settings.items():
-        read, write = _SETTINGS[name]
-        if read() != value:
-            _log.warning(
-                "`keras.config.%s` was set to %r by a function for one trial, and is put back to %r, as it holds for"
-                " the whole process: set it where the module of the function is imported",
-                name,
-                read(),
-                value,
-            )
-            write(value)
+    def __init__(self, table: SettingTable) -> None:
+        self._table = table
+        self._own = {name: read() for name, (read, _) in table.items()}
+
+    def put_back(self) -> None:
+        """Put settings back, and say so where that changes anything."""
+        for name, value in self._own.items():
+            read, write = self._table[name]
+            if read() != value:
+                _log.warning(
+                    "`%s` was set to %r by a function for one trial, and is put back to %r, as it holds for the whole"
+                    " process: set it where the module of the function is imported",
+                    name,
+                    read(),
+                    value,
+                )
+                write(value)

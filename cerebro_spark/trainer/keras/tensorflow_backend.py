@@ -13,14 +13,26 @@ from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
 from cerebro_spark.trainer.keras.backend import KerasBackend, Pass
 from cerebro_spark.trainer.keras.built_model import BuiltKerasModel
 from cerebro_spark.trainer.keras.hidden_randomness import refuse_hidden_randomness
+from cerebro_spark.trainer.keras.settings import KERAS_SETTINGS, SettingTable
 from cerebro_spark.trainer.resources import Resources
 
 # TensorFlow does not say how much GPU memory is free.
 _GPU_DATA_BYTES = 8 << 30
 
+_SETTINGS: SettingTable = {
+    **KERAS_SETTINGS,
+    "tf.config.run_functions_eagerly": (tf.config.functions_run_eagerly, tf.config.run_functions_eagerly),
+    "tf.config.experimental.enable_tensor_float_32_execution": (
+        tf.config.experimental.tensor_float_32_execution_enabled,
+        tf.config.experimental.enable_tensor_float_32_execution,
+    ),
+}
+
 
 class TensorFlowBackend(KerasBackend):
     """Runs a feed as one graph, and any other batches by a graph for each."""
+
+    settings = _SETTINGS
 
     def __init__(self, columns: Columns, resources: Resources) -> None:
         super().__init__(columns, resources)

@@ -13,6 +13,7 @@ from cerebro_spark.trainer.feed import Batch, Feed
 from cerebro_spark.trainer.keras.backend import KerasBackend, Pass
 from cerebro_spark.trainer.keras.built_model import BuiltKerasModel
 from cerebro_spark.trainer.torch.device import capture_torch, claim_torch_device, restore_torch
+from cerebro_spark.trainer.torch.settings import Settings, capture_settings, restore_settings
 
 # The scopes of claimed devices, open as long as the process lives: a scope that is freed gives its device back.
 _SCOPES = ExitStack()
@@ -42,8 +43,12 @@ class TorchBackend(KerasBackend):
         own.eval()
 
     def capture_generators(self) -> dict[str, Any]:
-        return capture_torch()
+        return {**capture_torch(), **capture_settings()}
 
     def restore_generators(self, tree: Any) -> None:
         super().restore_generators(tree)
+        restore_settings(tree)
         restore_torch(tree)
+
+    def capture_settings(self) -> Settings:
+        return capture_settings()

@@ -88,11 +88,13 @@ class KerasTrainer(KerasBundling):
             refuse_shared(model)
             built = BuiltKerasModel(model, self.columns, self._sample(params))
             built.default_seed.assign(np.array([0, seed], dtype="uint32"))
+            built.settings = self._backend.capture_settings()
             note_built(model)
             return built
 
     def _sign(self, model: BuiltKerasModel) -> str:
-        return compute_model_signature(model.model)
+        signature = compute_model_signature(model.model)
+        return f"{signature} with {model.settings}" if model.settings else signature
 
     def _take_snapshot(self, model: BuiltKerasModel) -> ObjectSnapshot:
         return take_keras_snapshot(model.model, model.default_seed)

@@ -7,13 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from cerebro_spark.trainer.sharing.generators import is_generator
+from cerebro_spark.trainer.sharing.generators import find_caches, is_generator
 from cerebro_spark.trainer.sharing.inspection import Inspection
 from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot, StateChange
 from cerebro_spark.trainer.sharing.user_code import CACHED, NAMESPACES, is_users
 
 Outcome = Mapping[str, str]
 """What came of a trial run, each part as text, by its name: "the weights", "the loss"."""
+
+FILLED = "a filled one"
+"""What a cache is after a build on which later ones depend, for error messages."""
 
 _REPEATS = 2
 _MAX_ITEMS = 10_000
@@ -104,9 +107,13 @@ class BuildWatch:
         self._model_fn = model_fn
         self._given = self._now = self._take_snapshot()
         self._changes = 0
+        self._caches = find_caches(model_fn)
+        self._misses: list[int] = []
+        self._fills = 0
 
     def begin(self) -> None:
         """Called before a build. What units have changed meanwhile, such as a metric that trials share, may stay."""
+        self._misses = [cached.cache_info().misses for cached in self._caches]
         if self._now.find_change() is not None:
             self._given = self._now = self._take_snapshot()
 
@@ -132,6 +139,37 @@ class BuildWatch:
         self._now, self._changes = before, 0
         return change, differs
 
+    def find_steering_cache(
+        self, built: Callable[[], Outcome], try_out: Callable[[], Outcome]
+    ) -> tuple[StateChange, str] | None:
+        """Return, after a build, a cache that it filled and that changes what is built next; None if there is none.
+
+        A cached function that draws random numbers draws them in the first build only, and all later ones differ. If
+        there is such a function, the caches are left empty.
+
+        Args:
+            built: Returns what was built.
+            try_out: Builds it once more, and returns what came of that.
+        """
+        filled = [each for each, was in zip(self._caches, self._misses, strict=True) if each.cache_info().misses > was]
+        if not filled:
+            return None
+        self._fills += 1
+        if self._fills & (self._fills - 1):
+            return None
+        again = try_out()
+        if "the error" in again or again == built():
+            return None  # what models must not share is refused by a rule of its own
+        differs = find_dependence(partial(_begin_empty, filled, try_out), try_out)
+        if not differs:
+            return None
+        alone = (each for each in filled if find_dependence(partial(_begin_empty, [each], try_out), try_out))
+        steering = next(alone, filled[0])
+        _begin_empty(filled, dict)
+        self._fills = 0
+        name = steering.__qualname__
+        return StateChange(name, name, "an empty cache", FILLED), differs
+
     def _begin_with(self, try_out: Callable[[], Outcome], state: ObjectSnapshot) -> Outcome:
         # Everything else that can be reached now is put back as well.
         self._now.restore()
@@ -140,6 +178,13 @@ class BuildWatch:
 
     def _take_snapshot(self) -> ObjectSnapshot:
         return ObjectSnapshot(lambda: {"model_fn": self._model_fn}, lambda: _leave_out_data, strict=True)
+
+
+def _begin_empty(caches: Sequence[Any], try_out: Callable[[], Outcome]) -> Outcome:
+    """Empty caches, and try."""
+    for cached in caches:
+        cached.cache_clear()
+    return try_out()
 
 
 def _leave_out_data(value: Any) -> Inspection | None:

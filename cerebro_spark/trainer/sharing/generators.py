@@ -1,11 +1,11 @@
-"""Finds the random generators that a user's function can draw from. It draws from none."""
+"""Finds the random generators that a user's function can draw from, and the caches that it uses. It changes none."""
 
 from __future__ import annotations
 
 import functools
 import types
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from random import Random, SystemRandom
 from typing import Any
 
@@ -33,7 +33,23 @@ def find_generators(root: Any) -> list[Any]:
     >>> len(find_generators(model_fn))
     1
     """
-    found: list[Any] = []
+    return [value for value in _walk(root) if is_generator(value)]
+
+
+def find_caches(root: Any) -> list[Any]:
+    """Return the functions with a cache that can be reached from a function, as `functools.cache` makes them.
+
+    >>> halve = functools.cache(lambda number: number / 2)
+    >>> def model_fn(params, own=halve): ...
+    >>> model_fn.__module__ = "__main__"
+    >>> find_caches(model_fn) == [halve]
+    True
+    """
+    return [value for value in _walk(root) if isinstance(value, CACHED)]
+
+
+def _walk(root: Any) -> Iterator[Any]:
+    """Yield all that can be reached from a function. It does not look inside generators."""
     seen: dict[int, Any] = {}
     to_visit = [root]
     while to_visit:
@@ -41,11 +57,9 @@ def find_generators(root: Any) -> list[Any]:
         if isinstance(value, PLAIN) or id(value) in seen:
             continue
         seen[id(value)] = value
-        if is_generator(value):
-            found.append(value)
-        else:
+        yield value
+        if not is_generator(value):
             to_visit.extend(_list_parts(value))
-    return found
 
 
 def is_generator(value: Any) -> bool:
@@ -77,4 +91,6 @@ def _list_parts(value: Any) -> Iterable[Any]:
 
 def _list_class_parts(kind: type) -> list[Any]:
     parts = [part for _, function in functions_of(kind) for _, part in function_parts(function)]
-    return [*parts, *class_data(kind).values(), *kind.__bases__]
+    members = [getattr(member, "__func__", member) for member in vars(kind).values()]
+    caches = [member for member in members if isinstance(member, CACHED)]
+    return [*parts, *caches, *class_data(kind).values(), *kind.__bases__]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
-
+from cerebro_spark import pickling
 from cerebro_spark.trainer.feed import Batch
 from cerebro_spark.trainer.sharing.dependence import BuildWatch, GrowthWatch
 from cerebro_spark.trainer.sharing.generators import find_generators
@@ -114,7 +114,7 @@ class WatchedHooks:
         """Start again with the functions as they were given, if they can be unpickled unchanged."""
         if self._pickled is None:
             return
-        fresh: Hooks = cloudpickle.loads(self._pickled)
+        fresh: Hooks = pickle.loads(self._pickled)
         snapshot = self._take_snapshot(fresh)
         if self._snapshot.find_difference(snapshot) is None:
             self._use(fresh, snapshot)
@@ -135,7 +135,6 @@ def _pickle(hooks: Hooks) -> bytes | None:
     if hooks.input_fn is None and hooks.train_fn is None and hooks.eval_fn is None:
         return None
     try:
-        data: bytes = cloudpickle.dumps(hooks)
+        return pickling.dumps(hooks)
     except Exception:
         return None  # made in this process and never sent, so there is no other copy
-    return data

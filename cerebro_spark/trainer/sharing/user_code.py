@@ -27,7 +27,7 @@ _MAKERS = {"__init__", "__new__", "__init_subclass__", "__class_getitem__"}
 
 
 CACHED: Any = functools._lru_cache_wrapper
-"""The type of functions with `functools.cache` or `lru_cache`. What is in the cache only saves time."""
+"""The type of functions with `functools.cache` or `lru_cache`. What is in the cache must only save time."""
 
 NAMESPACES = (types.SimpleNamespace, argparse.Namespace, UserDict, UserList, ChainMap)
 """The classes of Python's own whose objects hold what users put there."""

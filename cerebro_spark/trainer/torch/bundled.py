@@ -22,6 +22,7 @@ from cerebro_spark.trainer.torch.graphs import end_broken_recording
 from cerebro_spark.trainer.torch.metrics import MetricCollector
 from cerebro_spark.trainer.torch.places import PlacedStructure
 from cerebro_spark.trainer.torch.seating import Numbered, Seated, Seating
+from cerebro_spark.trainer.torch.settings import using_settings
 from cerebro_spark.trainer.torch.stacked.bundling import feed_of
 from cerebro_spark.trainer.torch.stacked.training import Outcome
 from cerebro_spark.trainer.unit_errors import blaming_trial, check_loss, unsaved_change
@@ -91,7 +92,8 @@ class BundledTraining(Seating):
         """Train members side by side. If that fails for all of them, each is trained alone."""
         structure = self._find_places(signature)
         try:
-            return self._run_bundle(structure, group, digest)
+            with using_settings(self._settings_of(signature)):
+                return self._run_bundle(structure, group, digest)
         except Exception as error:  # whatever it is: a member that is at fault fails again when it trains alone
             self._current = None
             end_broken_recording(self.device)

@@ -21,6 +21,7 @@ from cerebro_spark.trainer.torch.graphs import end_broken_recording
 from cerebro_spark.trainer.torch.metrics import MetricCollector
 from cerebro_spark.trainer.torch.places import PlacedStructure
 from cerebro_spark.trainer.torch.seating import Numbered, Seated
+from cerebro_spark.trainer.torch.settings import using_settings
 from cerebro_spark.trainer.torch.stacked.bundling import feed_of
 from cerebro_spark.trainer.torch.state_copy import StateCopy
 from cerebro_spark.trainer.unit_errors import blaming_trial, unsaved_change
@@ -80,7 +81,8 @@ class BundledEvaluation(BundledTraining):
         """Evaluate members side by side. If that fails for all of them, each is evaluated alone."""
         structure = self._find_places(signature)
         try:
-            return self._run_evaluation(structure, group)
+            with using_settings(self._settings_of(signature)):
+                return self._run_evaluation(structure, group)
         except Exception as error:  # whatever it is: a member that is at fault fails again when it is evaluated alone
             self._current = None
             end_broken_recording(self.device)

@@ -1,4 +1,4 @@
-"""The device on which PyTorch computes, its random generators and its default dtype. Keras on PyTorch uses it too."""
+"""The device on which PyTorch computes, and its random generators. Keras on PyTorch uses it too."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import torch
 
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer.resources import Resources
-
-_OWN = {"default_dtype": torch.get_default_dtype()}
-"""The process's own settings. A trial may change them for itself, in `model_fn` or in a unit."""
+from cerebro_spark.trainer.torch.settings import claim_settings
 
 
 def claim_torch_device(resources: Resources) -> torch.device:
@@ -32,27 +30,20 @@ def claim_torch_device(resources: Resources) -> torch.device:
         torch.cuda.set_device(device)
     if resources.threads is not None and torch.get_num_threads() != resources.threads:
         torch.set_num_threads(resources.threads)
-    _OWN["default_dtype"] = torch.get_default_dtype()
+    claim_settings()
     return device
 
 
 def capture_torch(device: torch.device | None = None) -> dict[str, Any]:
-    """Return the states of PyTorch's default generators: that of the host, and that of `device` if it is a GPU.
-
-    A default dtype that is not the process's own goes with them.
-    """
+    """Return the states of PyTorch's default generators: that of the host, and that of `device` if it is a GPU."""
     tree: dict[str, Any] = {"torch": torch.get_rng_state().numpy()}
     if device is not None and device.type == "cuda":
         tree["cuda"] = torch.cuda.get_rng_state(device).numpy()
-    dtype = torch.get_default_dtype()
-    return tree if dtype == _OWN["default_dtype"] else {**tree, "default_dtype": str(dtype).removeprefix("torch.")}
+    return tree
 
 
 def restore_torch(tree: Any, device: torch.device | None = None) -> None:
-    """Put the generators into the states that `capture_torch` returned, and the default dtype as it was."""
-    dtype = getattr(torch, tree["default_dtype"]) if "default_dtype" in tree else _OWN["default_dtype"]
-    if dtype != torch.get_default_dtype():
-        torch.set_default_dtype(dtype)
+    """Put the generators into the states that `capture_torch` returned."""
     torch.set_rng_state(torch.from_numpy(np.array(tree["torch"])))
     if device is None or device.type != "cuda":
         return

@@ -30,7 +30,7 @@ _RULES: dict[str, dict[str, Any]] = {
     "SoftMarginLoss soft_margin_loss": _SIGNS,
     "HingeEmbeddingLoss hinge_embedding_loss": _SIGNS,
     "PoissonNLLLoss poisson_nll_loss": {"low": 0},
-    "KLDivLoss kl_div": {"low": 0, "high": 1},
+    "KLDivLoss kl_div": {"low": 0},
     "CrossEntropyLoss cross_entropy": _NUMBERS,
     "NLLLoss nll_loss": _NUMBERS,
     "MultiMarginLoss multi_margin_loss": _NUMBERS,

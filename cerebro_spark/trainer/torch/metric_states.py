@@ -44,7 +44,7 @@ def get_added_state(metric: Any) -> tuple[float, ...]:
 def set_added_state(metric: Any, state: tuple[float, ...]) -> None:
     """Put a metric object into a state that `get_added_state` returned, or into a sum of such states."""
     metric.reset()
-    rest = torch.tensor(state, dtype=torch.float64)
+    rest = torch.tensor(state, dtype=torch.float64, device="cpu")
     for name, value in _states(metric).items():
         part, rest = rest[: value.numel()], rest[value.numel() :]
         _assign(metric, name, part.reshape(value.shape).to(value))
@@ -121,7 +121,7 @@ def flatten_states(states: States) -> list[float]:
 def unflatten_states(like: States, numbers: Sequence[float]) -> States:
     """Return the states of which `flatten_states` made numbers, in the shapes of others."""
     sizes = [value.numel() for value in like.values()]
-    parts = torch.tensor(numbers, dtype=torch.float64).split(sizes)
+    parts = torch.tensor(numbers, dtype=torch.float64, device="cpu").split(sizes)
     return {name: part.reshape(like[name].shape).to(like[name]) for name, part in zip(like, parts, strict=True)}
 
 

@@ -18,6 +18,7 @@ from cerebro_spark.trainer.torch.graphs import GraphedSteps
 from cerebro_spark.trainer.torch.metrics import MetricCollector
 from cerebro_spark.trainer.torch.model_checks import is_metric_object
 from cerebro_spark.trainer.torch.places import Current, Place, PlacedStructure, assign_places
+from cerebro_spark.trainer.torch.settings import Settings
 from cerebro_spark.trainer.torch.stacked.training import StackedTraining
 from cerebro_spark.types import Metrics
 
@@ -58,6 +59,11 @@ class Seating(StackedTraining):
             except Exception:
                 return ""
         return self.models.signature_of(model)
+
+    def _settings_of(self, signature: str) -> Settings:
+        """Return what all models of a structure have set otherwise than the process."""
+        model = self.models.get(signature)
+        return {} if model is None else model.settings
 
     def _find_places(self, signature: str) -> PlacedStructure:
         """Return what is kept for the bundles of a structure; it is now the one that was used last."""

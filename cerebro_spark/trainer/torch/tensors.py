@@ -92,7 +92,7 @@ def read_tensor(source: StateSource, name: str, device: torch.device = _HOST) ->
     if isinstance(source, TensorSource) and name in source.tensors:
         return source.tensors[name].to(device, copy=True)
     tag, shape = source.spec(name)
-    tensor = torch.empty(shape, dtype=getattr(torch, TAG_NAMES[tag]))
+    tensor = torch.empty(shape, dtype=getattr(torch, TAG_NAMES[tag]), device=_HOST)
     source.read_into(name, tensor_bytes(tensor))
     return tensor.to(device)
 

@@ -30,6 +30,7 @@ from cerebro_spark.trainer.torch.model import TorchModel
 from cerebro_spark.trainer.torch.model_checks import check_model
 from cerebro_spark.trainer.torch.ownership import note_built, own_tensors, refuse_shared
 from cerebro_spark.trainer.torch.pilot import Generators
+from cerebro_spark.trainer.torch.settings import capture_settings, restore_settings
 from cerebro_spark.trainer.torch.signature import compute_model_signature
 from cerebro_spark.trainer.torch.stacked.comparing import StepObserver
 from cerebro_spark.trainer.torch.state_copy import StateCopy, has_room_for_copies
@@ -89,6 +90,7 @@ class TorchTrainer(BundledEvaluation):
                 self._forward(model.module, {n: from_numpy(a) for n, a in self._sample(params).items()})
         own_tensors(model, self.device)
         built = BuiltTorchModel(model, self.device, self.resources.precision)
+        built.settings = capture_settings()
         note_built(model)
         return built
 
@@ -101,7 +103,8 @@ class TorchTrainer(BundledEvaluation):
         model.restore(TensorSource(built.state()))
 
     def _sign(self, model: BuiltTorchModel) -> str:
-        return compute_model_signature(model.model)
+        signature = compute_model_signature(model.model)
+        return f"{signature} with {model.settings}" if model.settings else signature
 
     def _take_snapshot(self, model: BuiltTorchModel) -> ObjectSnapshot:
         return take_torch_snapshot(model.model)
@@ -164,11 +167,11 @@ class TorchTrainer(BundledEvaluation):
         return steps
 
     def _make_auto_steps(self, model: BuiltTorchModel) -> AutoSteps:
-        generators = Generators(self._capture_generators, self._restore_generators)
+        generators = Generators(self._capture_draws, self._restore_draws)
         return AutoSteps(model, self._compute_loss, generators, self.resources.compile == "auto")
 
     def _make_traced_steps(self, model: BuiltTorchModel) -> TracedSteps:
-        generators = Generators(self._capture_generators, self._restore_generators)
+        generators = Generators(self._capture_draws, self._restore_draws)
         measures = self.resources.compile == "auto"
         return TracedSteps(model, self._compute_loss, self._pick_label, generators, measures)
 
@@ -223,9 +226,17 @@ class TorchTrainer(BundledEvaluation):
         return wrap_tensor(name, leaf) or wrap_numpy(name, leaf)
 
     def _capture_generators(self) -> Tree:
-        return {**capture_host(), **capture_torch(self.device)}
+        return {**self._capture_draws(), **capture_settings()}
 
     def _restore_generators(self, tree: Tree) -> None:
+        restore_settings(tree)
+        self._restore_draws(tree)
+
+    def _capture_draws(self) -> Tree:
+        """Return the states of the generators alone."""
+        return {**capture_host(), **capture_torch(self.device)}
+
+    def _restore_draws(self, tree: Tree) -> None:
         restore_host(tree)
         restore_torch(tree, self.device)
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from trainer_data import columns
 
+from cerebro_spark.errors import TrialFailed
 from cerebro_spark.trainer import Hooks, Resources, TorchModel
 from cerebro_spark.trainer.torch.trainer import TorchTrainer
 
@@ -87,3 +88,73 @@ def test_default_generators_are_seeded_by_trial_even_if_the_function_names_them(
         weights.append(float(trainer.model().module.weight.detach()[0, 0]))
     assert weights[0] == weights[2] != weights[1]
     assert states[0] == states[2] != states[1]
+
+
+def cached_of(draw: Callable[[], Any]) -> Callable[[], Any]:
+    return functools.cache(draw)
+
+
+CACHED_DRAWS: dict[str, Callable[[], Any]] = {
+    "PyTorch": lambda: float(torch.rand(())),
+    "NumPy": lambda: float(np.random.normal()),
+    "Python": random.random,
+    "a layer that is not used": lambda: float(nn.Linear(3, 3).in_features),
+}
+
+
+def model_with(scale: Callable[[], float]) -> Callable[[Any], TorchModel]:
+    def model_fn(params: Any) -> TorchModel:
+        factor = scale()
+        module = nn.Linear(8, 1)
+        with torch.no_grad():
+            module.weight.mul_(factor)
+        return TorchModel(module, torch.optim.SGD(module.parameters(), lr=0.1), nn.BCEWithLogitsLoss())
+
+    return model_fn
+
+
+def trainer_with(model_fn: Any) -> TorchTrainer:
+    return TorchTrainer(Hooks(model_fn), columns("tabular"), resources=Resources(device="cpu"))
+
+
+@pytest.mark.parametrize("name", CACHED_DRAWS)
+def test_a_cached_function_that_draws_random_numbers_is_refused_by_name(name: str) -> None:
+    scale = cached_of(CACHED_DRAWS[name])
+    depends = "(the first weights|what its steps draw at random) would depend"
+    with pytest.raises(TrialFailed, match=rf"an empty cache to a filled one .*{depends} .*fork_rng"):
+        trainer_with(model_with(scale)).build("t", {})
+    assert scale.cache_info().currsize == 0  # type: ignore[attr-defined]
+
+
+def test_a_cached_method_is_seen_too() -> None:
+    class Scale:
+        @functools.cache  # noqa: B019 (the object lives as long as the test)
+        def draw(self) -> float:
+            return float(torch.rand(()))
+
+    own = Scale()
+    with pytest.raises(TrialFailed, match=r"Scale.draw. changed from an empty cache"):
+        trainer_with(model_with(lambda: own.draw())).build("t", {})
+
+
+def test_cached_functions_that_draw_nothing_or_put_the_generators_back_may_be_used() -> None:
+    calls = []
+
+    @functools.cache
+    def steady() -> float:
+        calls.append(1)
+        return 2.0
+
+    @functools.cache
+    def seeded() -> float:
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            return float(torch.rand(()))
+
+    trainer = trainer_with(model_with(lambda: steady() * seeded()))
+    digests = []
+    for _ in range(3):
+        trainer.build("t", {})
+        digests.append(trainer.save(io.BytesIO()).digest)
+    assert len(set(digests)) == 1
+    assert len(calls) == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import array
 import contextlib
 import ctypes
-import io
 import itertools
 import sys
 import types
@@ -426,44 +425,3 @@ def test_values_that_trials_share_are_put_back() -> None:
     snapshot.restore()
     assert snapshot.find_change() is None
     assert SHARED["bytes"] == b"ab"
-
-
-# -- settings of the process
-
-
-def test_a_default_dtype_hops_with_its_trial_and_reaches_no_other() -> None:
-    seen: list[Any] = []
-
-    def model_fn(params: Any) -> TorchModel:
-        assert torch.get_default_dtype() == torch.float32
-        if params["double"]:
-            torch.set_default_dtype(torch.float64)
-        return model_of(Layer().float())
-
-    def train_fn(model: Any, batches: Any, params: Any) -> dict[str, float]:
-        seen.append(torch.get_default_dtype())
-        return {"loss": 1.0, "rows": 1.0}
-
-    trainer, other = trainer_of(model_fn, train_fn), trainer_of(model_fn, train_fn)
-    files = {}
-    try:
-        for double in (True, False):
-            trainer.build("t", {"double": double})
-            assert torch.get_default_dtype() == torch.float32
-            files[double] = io.BytesIO()
-            trainer.save(files[double])
-        for double in (True, False, True):
-            other.load("t", {"double": double}, files[double].getvalue())
-            other.train(UNIT, feed("tabular", 0))
-            assert torch.get_default_dtype() == torch.float32
-    finally:
-        torch.set_default_dtype(torch.float32)
-    assert seen == [torch.float64, torch.float32, torch.float64]
-
-
-def test_a_checkpoint_says_nothing_of_a_default_dtype_that_is_the_process_s_own() -> None:
-    trainer = trainer_of(lambda params: model_of(Layer()))
-    trainer.build("t", {})
-    file = io.BytesIO()
-    trainer.save(file)
-    assert b"default_dtype" not in file.getvalue()

@@ -41,3 +41,20 @@ def test_settings_of_a_trial_are_put_back_and_that_is_said(caplog: pytest.LogCap
     assert (
         "`keras.config.epsilon` was set to 0.001 by a function for one trial, and is put back to 1e-07" in caplog.text
     )
+
+
+def test_settings_of_tensorflow_are_put_back(caplog: pytest.LogCaptureFixture) -> None:
+    import keras_kept_state
+    import tensorflow as tf
+
+    def model_fn(params: Any) -> Any:
+        assert not tf.config.functions_run_eagerly()
+        tf.config.run_functions_eagerly(params["sets"])
+        return keras_kept_state.sized(4)
+
+    trainer = keras_kept_state.trainer_of(model_fn)
+    with caplog.at_level(logging.WARNING, "cerebro_spark"):
+        for sets in (True, False):
+            trainer.build("t", {"sets": sets})
+            assert not tf.config.functions_run_eagerly()
+    assert caplog.text.count("`tf.config.run_functions_eagerly` was set to True") == 1

@@ -139,7 +139,7 @@ def test_logarithms_of_probabilities_may_be_negative(log_target: bool) -> None:
     if log_target:
         trainer.train(UNIT, feed_of(labels))
     else:
-        with pytest.raises(ConfigurationError, match="labels from 0 to 1"):
+        with pytest.raises(ConfigurationError, match="labels of at least 0"):
             trainer.train(UNIT, feed_of(labels))
 
 

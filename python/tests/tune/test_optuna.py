@@ -110,7 +110,7 @@ def test_trials_may_train_together(go: Optimize) -> None:
 def test_every_option_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """None of them is forgotten, and none is another's."""
     given: dict[str, Any] = {field.name: object() for field in fields(TrainingOptions)}
-    monkeypatch.setattr(cerebro_spark.tune.optuna, "_mode", lambda study, metric, mode: mode)
+    monkeypatch.setattr(cerebro_spark.tune.optuna, "find_mode", lambda study, metric, mode: mode)
 
     def stop(model_fn: Any, options: TrainingOptions, absent: Any) -> None:
         assert {name: getattr(options, name) for name in given} == given

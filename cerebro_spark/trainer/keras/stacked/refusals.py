@@ -26,6 +26,8 @@ def refuse_keras_model(model: BuiltKerasModel) -> str | None:
 
 
 def _find_reasons(model: BuiltKerasModel) -> Iterator[str]:
+    if model.settings:
+        yield "it has settings of its own"
     if model.model.jit_compile:
         yield "the model is compiled with jit_compile=True"
     for layer in model.model._flatten_layers():

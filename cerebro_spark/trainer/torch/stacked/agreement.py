@@ -75,5 +75,5 @@ def _draw(dtype: torch.dtype) -> torch.Tensor:
     """Return the random numbers; all bits of each are random, whatever the dtype."""
     if not dtype.is_floating_point:
         raise ValueError(f"there are no random numbers of the kind {dtype}")
-    drawn = torch.empty(_DRAWN, dtype=torch.float64)
+    drawn = torch.empty(_DRAWN, dtype=torch.float64, device="cpu")
     return drawn.normal_(generator=torch.Generator().manual_seed(_SEED)).to(dtype)

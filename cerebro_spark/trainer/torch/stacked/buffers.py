@@ -100,7 +100,9 @@ class FlatGroup:
         """Put what a member has learned into its tree."""
         for place, each in enumerate(self.parameters):
             tree["parameters"][each.name] = self.values[place][row]
-            count = {"step": torch.tensor(self.optimizer.counts[row])} if self.optimizer.counts_steps else {}
+            count = (
+                {"step": torch.tensor(self.optimizer.counts[row], device="cpu")} if self.optimizer.counts_steps else {}
+            )
             moments = {name: views[place][row] for name, views in self.moments.items()}
             # In the order in which the optimizer makes them in its first step.
             tree["optimizer"]["state"][each.number] = {**tree["optimizer"]["state"][each.number], **count, **moments}

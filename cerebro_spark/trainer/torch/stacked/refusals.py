@@ -30,6 +30,8 @@ def refuse_search(hooks: Hooks, resources: Resources, device: torch.device) -> s
 def refuse_model(model: BuiltTorchModel) -> str | None:
     """Return why trials with this model are not stacked, or None."""
     reasons = [*_refuse_module(model.model.module), *_refuse_schedule(model.model.lr_scheduler)]
+    if model.settings:
+        reasons.append("it has settings of its own")
     if _has_any_global_hook():
         reasons.append("all modules have hooks")
     if isinstance(model.model.loss, torch.nn.Module):

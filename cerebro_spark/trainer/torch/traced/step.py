@@ -109,7 +109,7 @@ class TracedStep:
                 self._leave_moments(each.like, moments, group)
 
     def _leave_moments(self, parameter: torch.Tensor, moments: dict[str, torch.Tensor], group: FlatGroup) -> None:
-        count = {"step": torch.tensor(group.optimizer.counts[0])} if group.optimizer.counts_steps else {}
+        count = {"step": torch.tensor(group.optimizer.counts[0], device="cpu")} if group.optimizer.counts_steps else {}
         # In the order in which the optimizer makes them in its first step.
         new = {**count, **moments}
         if not new:
@@ -128,7 +128,11 @@ class TracedStep:
             return "the list of parameters with a gradient"
         for group in self._groups:
             for place, each in enumerate(group.parameters):
-                count = {"step": torch.tensor(group.optimizer.counts[0])} if group.optimizer.counts_steps else {}
+                count = (
+                    {"step": torch.tensor(group.optimizer.counts[0], device="cpu")}
+                    if group.optimizer.counts_steps
+                    else {}
+                )
                 moments = {name: views[place][0] for name, views in group.moments.items()}
                 own = {"value": group.values[place][0], **count, **moments}
                 other = {"value": each.like, **self._optimizer.state.get(each.like, {})}
