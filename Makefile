@@ -18,7 +18,7 @@ MODERN_TESTS := $(addprefix python/tests/,data test_engine.py test_engine_faults
 	tune/test_space.py tune/test_search_contract.py tune/test_tpe.py tune/test_bad_inputs.py tune/test_fit.py \
 	result/test_record.py result/test_spark_scoring.py integration/test_end_to_end.py::test_on_spark_executors)
 
-.PHONY: demo test test-fast test-rare test-modern test-zoo test-schedules test-bundles test-deep coverage lint format hooks docs bench hadoop clean java maven
+.PHONY: demo test test-fast test-rare test-modern test-zoo test-schedules test-bundles test-deep coverage lint format hooks docs bench audit hadoop clean java maven
 
 # It prints the link of a dashboard while it trains; `make demo DASHBOARD=1` keeps that open afterwards.
 demo: java $(READY)
@@ -76,11 +76,17 @@ docs: $(READY)
 bench: java $(READY)
 	$(BIN)/python -m benchmarks
 
+# Known vulnerabilities of what is installed, and licences. It needs a network that CI may lack, and says so then.
+audit: $(READY)
+	test -x .venv-audit/bin/python || $(PYTHON) -m venv .venv-audit
+	.venv-audit/bin/python -m pip install --quiet pip-audit==2.10.1 pip-licenses==5.5.5
+	.venv-audit/bin/python constraints/audit.py $(BIN)/python
+
 hadoop: java maven $(READY)
 	PYTHONPATH=python/tests $(BIN)/python -m hadoop
 
 clean:
-	rm -rf .venv .venv-modern .bench .hadoop build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf .venv .venv-modern .venv-audit .bench .hadoop build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
 
 java:
 	@command -v java >/dev/null || { echo "Java is missing: install version 17, for example with 'apt-get install openjdk-17-jre-headless'"; exit 1; }
