@@ -18,7 +18,7 @@ MODERN_TESTS := $(addprefix python/tests/,data test_engine.py test_engine_faults
 	tune/test_space.py tune/test_search_contract.py tune/test_tpe.py tune/test_bad_inputs.py tune/test_fit.py \
 	result/test_record.py result/test_spark_scoring.py integration/test_end_to_end.py::test_on_spark_executors)
 
-.PHONY: demo test test-fast test-rare test-modern test-zoo test-schedules test-bundles test-deep coverage lint format hooks docs bench audit hadoop clean java maven
+.PHONY: demo test test-fast test-rare test-modern test-zoo test-schedules test-bundles test-deep mutants coverage lint format hooks docs bench audit hadoop clean java maven
 
 # It prints the link of a dashboard while it trains; `make demo DASHBOARD=1` keeps that open afterwards.
 demo: java $(READY)
@@ -56,6 +56,10 @@ test-deep: java $(READY)
 	CEREBRO_STATEFUL_EXAMPLES=5000 CEREBRO_RACES=5000 CEREBRO_COMMAND_EXAMPLES=2000 CEREBRO_CHAOS=all $(BIN)/python -m pytest $(SIDE_BY_SIDE) \
 		$(addprefix python/tests/,test_scheduler_stateful.py test_eventlog_races.py integration/test_chaos.py \
 		tune/test_commands_in_runs.py)
+
+# Deliberate bugs in the scheduler and the event log, each of which some test must find. `make test` tries one of them.
+mutants: $(READY)
+	PYTHONPATH=python/tests $(BIN)/python -m mutants
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -140,3 +140,13 @@ def test_of_those_that_may_take_a_unit_now_what_they_run_does_not_count() -> Non
     nobody, first = np.zeros(16, dtype=bool), np.zeros(16, dtype=bool)
     first[0] = True
     assert made.loads(1.0, nobody)[0] - made.loads(1.0, first)[0] == 2.0
+
+
+def test_a_unit_that_is_taken_back_frees_only_a_trial_that_goes_on() -> None:
+    made = board()
+    for row in (0, 1):
+        made.start(row, row, row, now=0.0)
+    made.deactivate(1)
+    for row in (0, 1):
+        made.take_back(row, row)
+    assert made.free[:2].tolist() == [True, False]

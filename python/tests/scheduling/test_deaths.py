@@ -29,7 +29,7 @@ from cerebro_spark.events import (
     WorkerLost,
 )
 from cerebro_spark.scheduler import MopScheduler
-from cerebro_spark.scheduling.deaths import Deaths
+from cerebro_spark.scheduling.deaths import Deaths, died_with_host
 from cerebro_spark.scheduling.records import Kill
 from cerebro_spark.scheduling.settings import with_todays_rules
 from cerebro_spark.simulation import Scenario, simulate
@@ -225,3 +225,16 @@ def test_trials_that_kill_their_workers_fail_soon_and_the_others_go_on(deadly: i
     assert [report.failed for report in search.reports].count(True) == deadly
     assert [report.failed for report in search.reports].count(False) == 2 * (16 - deadly)
     assert backend.deaths <= 6 * deadly
+
+
+def test_deaths_that_something_else_explains_do_not_tell_how_often_workers_die() -> None:
+    deaths = Deaths()
+    deaths.record_success([Kill("w0", "a", 1.0), Kill("w1", "b", 2.0, explained=True)])
+    assert (deaths.units, deaths.innocent) == (1, 1)
+
+
+def test_only_deaths_just_before_belong_to_the_failure_of_a_host() -> None:
+    kill = Kill("w0", "a", 100.0)
+    assert died_with_host(kill, "a", 105.0)
+    assert not died_with_host(kill, "a", 200.0)
+    assert not died_with_host(kill, "b", 105.0)

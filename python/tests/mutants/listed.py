@@ -1,0 +1,136 @@
+"""The deliberate bugs: what is replaced in which file, and by what."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """One deliberate bug.
+
+    Attributes:
+        name: What goes wrong, in a few words.
+        file: The file in the package.
+        sound: The text that is replaced, which is there once.
+        broken: What it is replaced by.
+    """
+
+    name: str
+    file: str
+    sound: str
+    broken: str
+
+
+def _in(file: str, **changes: tuple[str, str]) -> list[Mutant]:
+    return [Mutant(name.replace("_", " "), file, sound, broken) for name, (sound, broken) in changes.items()]
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    *_in(
+        "scheduler.py",
+        a_checkpoint_that_is_needed_is_deleted_if_it_is_reported_twice=(
+            "if event.attempt in self.state.given_up and event.checkpoint is not None:",
+            "if event.checkpoint is not None:",
+        ),
+        a_bundle_is_blamed_for_one_of_its_members=("elif order.width > 1:", "elif False:"),
+        a_run_that_is_ended_does_not_wait_for_its_units=("return not state.assignments\n", "return True\n"),
+        a_paused_run_ends=("state.search_ended and state.paused_at is None and", "state.search_ended and"),
+        the_last_unit_but_one_is_final=("last = step == len(self._train)", "last = step >= len(self._train) - 1"),
+        anybody_may_report_a_unit=(" or assignment.worker != event.worker", ""),
+        a_paused_run_goes_on=("if state.ending or state.paused_at is not None:", "if state.ending:"),
+        a_unit_that_was_withdrawn_is_waited_for=("self.state.orders[event.attempt].width -= 1", "pass"),
+        time_goes_back=("state.now = max(state.now, event.at)", "state.now = event.at"),
+        half_a_bundle_is_taken_for_a_whole_one=("if together and not order.open:", "if together:"),
+        workers_are_told_too_much=("<= len(orders) <= self.settings.queue_ahead", "<= len(orders) <= 3"),
+        plain_metrics_are_carried=("if needed and trial.trained else None", "if trial.trained else None"),
+    ),
+    *_in(
+        "scheduling/blame.py",
+        a_trial_fails_for_one_bad_worker=(
+            'if len(strikes) >= most and self._also_elsewhere(worker, strikes):\n            times = f"{len(strikes)}'
+            ' times in a row"\n            self._trials',
+            'if len(strikes) >= most:\n            times = f"{len(strikes)} times in a row"\n            self._trials',
+        ),
+        a_success_clears_nothing=("worker.failures, worker.failed_loads = [], 0", "pass"),
+        the_only_worker_stays_aside=(
+            "if not doubted.doubters or not self._others(doubted):",
+            "if not doubted.doubters:",
+        ),
+        the_only_worker_is_never_enough=("return not others or any(", "return any("),
+    ),
+    *_in(
+        "scheduling/deaths.py",
+        the_only_host_is_given_one_death_less=(
+            "return len(counted) > settings.max_kills",
+            "return len(counted) >= settings.max_kills",
+        ),
+        deaths_that_are_explained_count=("sum(not kill.explained for kill in kills)", "sum(1 for kill in kills)"),
+        a_unit_may_kill_for_ever=("if len(kills) >= max(_MOST, settings.max_kills):", "if False:"),
+        a_host_is_excused_for_ever=(
+            "return kill.host == host and now - kill.at <= _TOGETHER",
+            "return kill.host == host",
+        ),
+        chance_explains_little=("_BY_CHANCE = math.log(1e-6)", "_BY_CHANCE = math.log(1e-1)"),
+    ),
+    *_in(
+        "scheduling/bundles.py",
+        an_heir_loses_a_follower=("None, trial.followers[1:], []", "None, trial.followers[2:], []"),
+        a_width_is_learnt_from_a_bundle_that_failed=(
+            "if len(order.results) < order.width or order.width == 1:",
+            "if order.width == 1:",
+        ),
+        an_epoch_ends_a_unit_early=("if not board.open[head.row]:", "if board.open[head.row] <= 1:"),
+        strangers_stay_in_a_bundle=("if useless or member.kin != head.kin:", "if useless:"),
+        who_leaves_begins_the_epoch_again=("for partition in trial.trained]", "for partition in ()]"),
+    ),
+    *_in(
+        "scheduling/board.py",
+        a_unit_that_is_taken_back_is_not_open=("self._open[trial] += 1\n", "pass\n"),
+        holders_are_only_counted_up=("+= 1 if held else -1", "+= 1"),
+        a_trial_that_rests_is_free=("self._free[trial] = bool(self._active[trial])", "self._free[trial] = True"),
+        who_has_done_all_comes_back=("self._skip[trial] = 1 if later else NEVER", "self._skip[trial] = 1"),
+    ),
+    *_in(
+        "scheduling/evaluations.py",
+        an_evaluation_that_did_not_happen_runs_on=(
+            "evaluation.running -= 1\n        evaluation.todo.append",
+            "evaluation.todo.append",
+        ),
+        an_epoch_is_reported_too_early=(
+            "return not evaluation.todo and not evaluation.running",
+            "return not evaluation.todo",
+        ),
+        the_last_unit_does_not_wait=('(merging == "states" and len(evaluation.todo) == 1)', "False"),
+        sums_depend_on_who_is_first=('if merging == "carried" else sorted(evaluation.measured)', "if merging else []"),
+    ),
+    *_in(
+        "scheduling/trials.py",
+        the_first_epoch_is_the_best=(
+            "objective is None or objective.better(value, than=trial.best_value):",
+            "objective is None:",
+        ),
+        failures_are_never_forgotten=("setbacks.kills, setbacks.failures = [], []", "pass"),
+        what_was_reported_is_never_deleted=(
+            "state.delete(state.retention.exchange(trial.reported, evaluation.checkpoint))",
+            "pass",
+        ),
+        the_search_hears_of_what_a_person_asked_for=(
+            "heard = report.ended or not self._state.trials[report.trial].personal",
+            "heard = True",
+        ),
+        the_store_fails_a_trial=('if event.blame == "store":', "if False:"),
+    ),
+    *_in(
+        "eventlog.py",
+        numbers_count_turns=("_replace(number=number + len(lines))", "_replace(number=number + len(turns))"),
+        a_seal_under_joined_segments_counts=(
+            "if is_covered(list_segments(self._store, self._folder), place):",
+            "if False:",
+        ),
+        what_others_wrote_is_overlooked=("if unread and not from_others:", "if False:"),
+        the_first_segment_is_tidied_up=("if (segment.term, segment.first) != START:", "if True:"),
+        two_drivers_both_write=("raise self._taken(name) from error", "pass"),
+        nobody_signs=("sign(lines[first], self._writer, turn.wall_clock)", 'sign(lines[first], "", turn.wall_clock)'),
+        a_term_does_not_end=("self._place = place._replace(term=place.term + 1)", "self._place = place"),
+    ),
+)
