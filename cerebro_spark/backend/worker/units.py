@@ -150,14 +150,20 @@ class UnitRunner:
             return [error] * len(members)
 
     def _draw_row_orders(self, order: RunUnit) -> dict[int, Array]:
-        """Draw the orders of rows of all training units of an order, by the threads that train; by attempt."""
+        """Draw the orders of rows of all training units of an order, by the threads that train; by attempt.
+
+        What fails here fails again where a unit makes its feed, and is blamed on that unit.
+        """
         if order.unit.kind == "eval":
             return {}
-        rows = self._job.dataset.partition(order.unit.partition).rows
-        threads = self._job.trainer.resources.threads or len(os.sched_getaffinity(0))
-        with ThreadPoolExecutor(min(threads, len(order.members)), "shuffle") as drawing:
-            drawn = drawing.map(lambda unit: self._draw_row_order(unit.unit, rows), order.members)
-            return {unit.attempt: permutation for unit, permutation in zip(order.members, drawn, strict=True)}
+        try:
+            rows = self._job.dataset.partition(order.unit.partition).rows
+            threads = self._job.trainer.resources.threads or len(os.sched_getaffinity(0))
+            with ThreadPoolExecutor(min(threads, len(order.members)), "shuffle") as drawing:
+                drawn = drawing.map(lambda unit: self._draw_row_order(unit.unit, rows), order.members)
+                return {unit.attempt: permutation for unit, permutation in zip(order.members, drawn, strict=True)}
+        except Exception:
+            return {}
 
     def _draw_row_order(self, unit: Unit, rows: int) -> Array:
         return row_order(rows, self._job.trainer.seed, unit.trial, unit.epoch, unit.partition)
@@ -227,8 +233,9 @@ class UnitRunner:
         size = batch_size_of(order.params)
         if unit.kind == "eval":
             return Feed(arrays, batch_size=size, key=unit.partition)
-        if permutation is None:
-            permutation = self._draw_row_order(unit, len(next(iter(arrays.values()))))
+        rows = len(next(iter(arrays.values())))
+        if permutation is None or len(permutation) != rows:
+            permutation = self._draw_row_order(unit, rows)
         return Feed(arrays, permutation, batch_size=size, key=unit.partition, smallest=self._job.smallest_batch)
 
     def _make_current(self, trainer: Trainer, order: RunUnit, parent: Future[Parent] | None) -> None:
