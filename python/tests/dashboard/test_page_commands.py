@@ -329,6 +329,59 @@ def test_a_run_that_is_over_takes_no_commands(page: Page, serve: Serve) -> None:
     expect(page.get_by_role("button", name="Commands for")).to_have_count(0)
 
 
+def test_a_menu_stays_open_when_news_move_its_row_or_make_it_anew(
+    page: Page, server: MadeUpServer, run: MadeUpRun
+) -> None:
+    page_checks.open_run(page, server.url, RUN)
+    expect(page.locator("#link")).to_have_text("Live")
+    opener = page.get_by_role("button", name="Commands for t8", exact=True)
+    opener.click()
+    item = page.get_by_role("menuitem", name="Clone…")
+    item.hover()
+    # Another column, for which every row is made anew.
+    expect(page.get_by_role("columnheader", name="momentum")).to_have_count(0)
+    run.params[0] = {**run.params[0], "momentum": 0.9}
+    server.step(run, 0, lambda: run.stopped.add(0))
+    page.get_by_role("columnheader", name="momentum").wait_for()
+    expect(page.get_by_role("menuitem", name="Stop…")).to_be_focused()
+    expect(opener).to_have_attribute("aria-expanded", "true")
+    item.click()
+    page.get_by_role("dialog").get_by_label("lr").wait_for()
+    page.keyboard.press("Escape")
+    expect(opener).to_be_focused()
+    expect(opener).to_have_attribute("aria-expanded", "false")
+
+
+def test_a_menu_is_closed_by_its_button_by_another_and_by_a_click_elsewhere(page: Page, server: MadeUpServer) -> None:
+    page_checks.open_run(page, server.url, RUN)
+    menus = page.get_by_role("menu")
+    for _ in range(2):
+        page.get_by_role("button", name="Commands for t8", exact=True).click()
+        expect(menus).to_have_count(1)
+        page.get_by_role("button", name="Commands for t8", exact=True).click()
+        expect(menus).to_have_count(0)
+    page.get_by_role("button", name="Commands for t8", exact=True).click()
+    page.get_by_role("button", name="Commands for t1", exact=True).click()
+    expect(menus).to_have_count(1)
+    expect(menus).to_have_attribute("aria-label", "Commands for t1")
+    page.get_by_role("heading", name="Trials", exact=True).click()
+    expect(menus).to_have_count(0)
+
+
+def test_a_row_that_moves_keeps_the_focus(page: Page, server: MadeUpServer, run: MadeUpRun) -> None:
+    page_checks.open_run(page, server.url, RUN)
+    expect(page.locator("#link")).to_have_text("Live")
+    page.locator("#part-trials").get_by_role("button", name="Epochs", exact=True).click()
+    # Focused as if by the mouse, which is elsewhere: such a row may move.
+    box = page.get_by_role("checkbox", name="Select t8", exact=True)
+    rows = page.locator("#part-trials tbody th")
+    box.evaluate("box => box.focus({ focusVisible: false })")
+    before = rows.all_inner_texts()
+    server.step(run, 40)
+    expect(rows).not_to_have_text(before)
+    expect(box).to_be_focused()
+
+
 def test_a_menu_closes_when_the_run_ends(page: Page, server: MadeUpServer, run: MadeUpRun) -> None:
     page_checks.open_run(page, server.url, RUN)
     expect(page.locator("#link")).to_have_text("Live")

@@ -59,6 +59,7 @@ export function setAttr(node, name, value) {
 export function reconcile(parent, items, key, create) {
   const known = parent.itemNodes ?? new Map();
   const now = new Map();
+  const focused = parent.contains(document.activeElement) ? document.activeElement : null;
   let place = parent.firstChild;
   for (const item of items) {
     const name = key(item);
@@ -70,6 +71,8 @@ export function reconcile(parent, items, key, create) {
   }
   for (const [name, node] of known) if (now.get(name) !== node) node.remove();
   parent.itemNodes = now;
+  // An element that is moved loses the focus.
+  if (focused !== document.activeElement && parent.contains(focused)) focused.focus({ preventScroll: true });
 }
 
 /** Show that there is nothing to show yet, and why. */

@@ -1,6 +1,6 @@
-// What can be done with one trial: a small menu in each row of the table.
+// What can be done with one trial: a button in each row of the table, and one menu for all of them.
 
-import { h } from "./dom.js";
+import { h, setAttr } from "./dom.js";
 
 /** The commands that make sense for a trial in this state. */
 export function verbsOf(trial) {
@@ -10,53 +10,90 @@ export function verbsOf(trial) {
 
 const WORDS = { stop_trial: "Stop…", resume_trial: "Resume…", clone: "Clone…" };
 
-/** A button that opens the menu. The menu is made when it is opened: a page has many rows. */
-export function trialActions(commands, id) {
-  let trial = null;
-  let list = null;
-  const button = h("button", { type: "button", class: "icon-button", "aria-label": `Commands for ${id}`, "aria-haspopup": "true", "aria-expanded": "false", onclick: () => (list ? close() : open()) }, "⋯");
-  const node = h("div", { class: "menu", onkeydown: (event) => keyed(event), onfocusout: (event) => !node.contains(event.relatedTarget) && close() }, button);
-  const verbs = () => verbsOf(trial).filter((verb) => commands.can(verb));
-  const choose = (verb) => {
-    close();
-    button.focus();
-    commands.open(verb, { trial });
-  };
-  const open = () => {
-    const items = verbs().map((verb) => h("button", { type: "button", role: "menuitem", onclick: () => choose(verb) }, WORDS[verb]));
+/** The menu of the trial whose button was pressed. It is no part of a row: news move rows, and make them anew. */
+export class TrialMenu {
+  /**
+   * @param {Store} store The trials of the run.
+   * @param {Commands} commands What can be asked of the run.
+   */
+  constructor(store, commands) {
+    Object.assign(this, { store, commands, id: null, list: null });
+    this.node = h("div", { class: "menu", onkeydown: (event) => this.keyed(event), onfocusout: (event) => this.left(event.relatedTarget) });
+    this.buttons = new Map();
+  }
+
+  get isOpen() {
+    return this.list !== null;
+  }
+
+  /** The button of a trial; it takes the place of the one that the trial had before. */
+  buttonOf(id) {
+    const button = h("button", { type: "button", class: "icon-button", "aria-label": `Commands for ${id}`, "aria-haspopup": "true", onclick: () => (this.id === id ? this.close() : this.open(id)) }, "⋯");
+    button.update = () => {
+      button.hidden = !this.verbs(id).length;
+      setAttr(button, "aria-expanded", this.id === id);
+    };
+    this.buttons.set(id, button);
+    return button;
+  }
+
+  verbs(id) {
+    const trial = this.store.trials.get(id);
+    return trial ? verbsOf(trial).filter((verb) => this.commands.can(verb)) : [];
+  }
+
+  open(id) {
+    this.close();
+    const items = this.verbs(id).map((verb) => h("button", { type: "button", role: "menuitem", onclick: () => this.choose(verb) }, WORDS[verb]));
     // The run may have ended a moment ago.
     if (!items.length) return;
-    list = h("div", { class: "menu-list", role: "menu", "aria-label": `Commands for ${id}` }, items);
-    node.append(list);
-    place(button, list);
-    button.setAttribute("aria-expanded", "true");
+    this.id = id;
+    this.list = h("div", { class: "menu-list", role: "menu", "aria-label": `Commands for ${id}` }, items);
+    this.node.append(this.list);
+    place(this.buttons.get(id), this.list);
+    this.buttons.get(id).update();
     items[0].focus();
-  };
-  const close = () => {
+  }
+
+  close() {
     // Removing what has the focus moves the focus, which closes the menu: by then it is closed.
-    const gone = list;
-    list = null;
-    gone?.remove();
-    button.setAttribute("aria-expanded", "false");
-  };
-  const keyed = (event) => {
-    if (!list) return;
+    const { id, list } = this;
+    Object.assign(this, { id: null, list: null });
+    list?.remove();
+    this.buttons.get(id)?.update();
+  }
+
+  choose(verb) {
+    const { id } = this;
+    this.close();
+    this.buttons.get(id).focus();
+    this.commands.open(verb, { trial: this.store.trials.get(id) });
+  }
+
+  /** The focus went elsewhere. Its own button closes the menu by itself. */
+  left(target) {
+    if (this.isOpen && !this.node.contains(target) && target !== this.buttons.get(this.id)) this.close();
+  }
+
+  keyed(event) {
+    if (!this.isOpen) return;
     if (event.key === "Escape") {
-      close();
+      const button = this.buttons.get(this.id);
+      this.close();
       button.focus();
+      return;
     }
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (!step) return;
     event.preventDefault();
-    const items = [...list.children];
+    const items = [...this.list.children];
     items[(items.indexOf(document.activeElement) + step + items.length) % items.length].focus();
-  };
-  node.update = (now) => {
-    trial = now;
-    button.hidden = !verbs().length;
-    if (button.hidden) close();
-  };
-  return node;
+  }
+
+  /** Close the menu if its trial or its commands are gone. */
+  update() {
+    if (this.isOpen && !this.verbs(this.id).length) this.close();
+  }
 }
 
 /** The table scrolls sideways and would cut the menu off: it lies over the page instead. */

@@ -6,7 +6,7 @@ import { count, metric as metricText, param, plural } from "./format.js";
 import { swatchColour } from "./highlight.js";
 import { links } from "./router.js";
 import { compareValues, sortHeader } from "./sorting.js";
-import { trialActions } from "./trial_actions.js";
+import { TrialMenu } from "./trial_actions.js";
 
 const PAGE = 50;
 const STATES = [["", "All"], ["running", "Running"], ["finished", "Finished"], ["stopped", "Stopped"], ["failed", "Failed"]];
@@ -23,7 +23,8 @@ export class TrialsCard {
     const head = h("div", { class: "card-head" }, h("h2", {}, "Trials"), h("div", { class: "trials-tools" }, states, this.search));
     this.frame = h("div", { class: "table-frame", tabindex: "0", role: "region", "aria-label": "Trials, a table" }, this.table);
     this.none = h("div");
-    this.node = h("section", { class: "card wide trials", id: "part-trials", tabindex: "-1", "aria-label": "Trials" }, head, this.frame, this.none, this.makeFoot());
+    this.menu = new TrialMenu(store, commands);
+    this.node = h("section", { class: "card wide trials", id: "part-trials", tabindex: "-1", "aria-label": "Trials" }, head, this.frame, this.none, this.makeFoot(), this.menu.node);
     this.ends = [store.on(["trials", "selection", "run"], () => this.update(this.inUse()))];
     this.update();
   }
@@ -97,10 +98,10 @@ export class TrialsCard {
 
   // -- what is shown
 
-  /** Whether somebody points into the table or is in it with the keyboard: then no row may slip away. */
+  /** Whether somebody points into the table, is in it with the keyboard or has a menu open: then no row may slip away. */
   inUse() {
     const focused = document.activeElement;
-    return this.body.matches(":hover") || (this.body.contains(focused) && focused.matches(":focus-visible"));
+    return this.menu.isOpen || this.body.matches(":hover") || (this.body.contains(focused) && focused.matches(":focus-visible"));
   }
 
   /** The trials of the page that is shown; `hold` keeps those that were there, in the order that they had. */
@@ -122,6 +123,7 @@ export class TrialsCard {
     this.onShow = shown;
     this.showHeads();
     reconcile(this.body, shown, (trial) => `${trial.id} ${this.headKey}`, (trial) => this.rowOf(trial.id));
+    this.menu.update();
     const chosen = this.listed.filter((trial) => selection.has(trial.id)).length;
     this.allBox.checked = chosen > 0 && chosen === this.listed.length;
     this.allBox.indeterminate = chosen > 0 && chosen < this.listed.length;
@@ -188,7 +190,7 @@ export class TrialsCard {
     const best = h("td", { class: "number" });
     const last = h("td", { class: "number muted" });
     const params = this.shownColumns.filter((column) => column.name !== undefined).map((column) => ({ column, cell: h("td", { class: column.number ? "number value" : "value" }) }));
-    const act = this.commands.allowed ? trialActions(this.commands, id) : null;
+    const act = this.commands.allowed ? this.menu.buttonOf(id) : null;
     const node = h("tr", {}, h("td", { class: "pick" }, box), name, h("td", {}, state), h("td", {}, h("div", { class: "epochs" }, bar, epochs)), best, last, params.map(({ cell }) => cell), act && h("td", { class: "act" }, act));
     node.update = (trial) => {
       const chosen = this.store.selection.has(id);
@@ -206,7 +208,7 @@ export class TrialsCard {
         setText(cell, param(trial.params[column.name]));
         setAttr(cell, "title", cell.textContent.length > 20 ? cell.textContent : null);
       }
-      act?.update(trial);
+      act?.update();
     };
     return node;
   }
