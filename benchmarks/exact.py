@@ -44,6 +44,8 @@ def solve(times: Floats, epochs: int = 1, seconds: float = 60.0, threads: int = 
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.num_workers = threads
     solver.parameters.random_seed = 0
+    # It would catch Ctrl-C for itself, and afterwards Python would not hear it any more: the process would just end.
+    solver.parameters.catch_sigint_signal = False
     status = solver.Solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         nothing = np.full((times.shape[0], epochs, times.shape[1]), np.nan)

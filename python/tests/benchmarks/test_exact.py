@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +13,9 @@ import pytest
 from benchmarks.exact import make_plan_policy, solve
 from cerebro_spark.dispatch import POLICIES
 from cerebro_spark.simulation import Scenario, draw_workload, simulate
+
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def overlaps(starts: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> bool:
@@ -50,3 +56,14 @@ def test_a_solved_order_can_be_followed(monkeypatch: pytest.MonkeyPatch) -> None
     best = solve(np.outer(costs, 1 / np.asarray(speeds)), seconds=10)
     monkeypatch.setitem(POLICIES, "exact", make_plan_policy(best))
     assert simulate(scenario).makespan == pytest.approx(best.makespan, rel=1e-3)
+
+
+def test_ctrl_c_is_pythons_own_after_a_solution() -> None:
+    """The solver's own handler would leave none behind: whoever pressed Ctrl-C later would end without a word."""
+    script = (
+        "import signal, numpy as np; from benchmarks.exact import solve;"
+        " signal.signal(signal.SIGINT, signal.default_int_handler); solve(np.ones((2, 2)));"
+        " signal.raise_signal(signal.SIGINT)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert "KeyboardInterrupt" in done.stderr

@@ -24,10 +24,12 @@ def open_runs(page: Page, url: str) -> None:
 
 
 def open_run(page: Page, url: str, run: str) -> None:
-    """Open the page of a run and wait until its trials are listed."""
+    """Open the page of a run and wait until its trials are listed, and all that could still move them is there."""
     page.goto(f"{url}#/run/{quoted(run)}")
     expect(page.get_by_role("heading", name=run, level=1)).to_be_visible()
     page.locator("#part-trials tbody tr").first.wait_for()
+    # It listens once all is loaded.
+    expect(page.locator("#link")).not_to_be_empty()
 
 
 def open_trial(page: Page, url: str, run: str, trial: str) -> None:

@@ -352,6 +352,16 @@ def test_a_menu_stays_open_when_news_move_its_row_or_make_it_anew(
     expect(opener).to_have_attribute("aria-expanded", "false")
 
 
+def test_a_button_that_moves_while_it_is_pressed_opens_its_menu(page: Page, server: MadeUpServer) -> None:
+    page_checks.open_run(page, server.url, RUN)
+    opener = page.get_by_role("button", name="Commands for t8", exact=True)
+    opener.hover()
+    page.mouse.down()
+    opener.evaluate("button => button.closest('table').style.marginTop = '300px'")
+    page.mouse.up()
+    expect(page.get_by_role("menuitem", name="Stop…")).to_be_focused()
+
+
 def test_a_menu_is_closed_by_its_button_by_another_and_by_a_click_elsewhere(page: Page, server: MadeUpServer) -> None:
     page_checks.open_run(page, server.url, RUN)
     menus = page.get_by_role("menu")

@@ -28,7 +28,15 @@ export class TrialMenu {
 
   /** The button of a trial; it takes the place of the one that the trial had before. */
   buttonOf(id) {
-    const button = h("button", { type: "button", class: "icon-button", "aria-label": `Commands for ${id}`, "aria-haspopup": "true", onclick: () => (this.id === id ? this.close() : this.open(id)) }, "⋯");
+    const toggle = () => (this.id === id ? this.close() : this.open(id));
+    // Where it is pressed, not where it is let go: a row that moves in between would take the click away. Of a press only
+    // the click is heard (`detail` counts those of a pointer) if it came from the keyboard.
+    const press = (event) => {
+      if (event.button !== 0) return;
+      event.preventDefault();
+      toggle();
+    };
+    const button = h("button", { type: "button", class: "icon-button", "aria-label": `Commands for ${id}`, "aria-haspopup": "true", onmousedown: press, onclick: (event) => event.detail === 0 && toggle() }, "⋯");
     button.update = () => {
       button.hidden = !this.verbs(id).length;
       setAttr(button, "aria-expanded", this.id === id);
