@@ -14,7 +14,6 @@ from benchmarks.exact import make_plan_policy, solve
 from cerebro_spark.dispatch import POLICIES
 from cerebro_spark.simulation import Scenario, draw_workload, simulate
 
-
 ROOT = Path(__file__).resolve().parents[3]
 
 
