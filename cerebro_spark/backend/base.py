@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from cerebro_spark.backend.job import Job
+from cerebro_spark.backend.machines import Cluster
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.errors import BackendError
 from cerebro_spark.events import Action, Event
@@ -94,6 +95,36 @@ class Backend(ABC):
 
     def skip_rehearsal(self) -> None:  # noqa: B027 (not every backend rehearses)
         """Have `rehearse` return None soon, this time and later in this run, even if no worker has come yet."""
+
+    @property
+    def peak_memory(self) -> Mapping[WorkerId, int]:
+        """By worker of the pilot that goes on, the most bytes of memory that its process has had; none by default."""
+        return {}
+
+    @property
+    def machines(self) -> Cluster:
+        """What its workers can use.
+
+        Raises:
+            BackendError: If it has no real workers.
+        """
+        raise BackendError(f"{type(self).__name__} has no real workers: plan with a LocalBackend or a SparkBackend")
+
+    def resized(self, num_workers: int, threads: int) -> Backend:
+        """Return a backend of the same kind, in the same place, with other workers. Nothing is started.
+
+        Args:
+            num_workers: How many workers a run has.
+            threads: The threads of each.
+
+        Returns:
+            Another backend.
+
+        Raises:
+            ConfigurationError: If that many cannot be.
+            BackendError: If there is no such backend.
+        """
+        raise BackendError(f"{type(self).__name__} has no real workers: plan with a LocalBackend or a SparkBackend")
 
     @abstractmethod
     def submit(self, action: Action) -> None:

@@ -29,6 +29,8 @@ class Job:
         digest: The algorithm of the digests of checkpoints.
         smallest_batch: A training unit's last batch joins the one before it if it has fewer rows.
         unit_timeout: The seconds that a unit may take, if the user said so.
+        batches: How many batches a unit takes at most, by its epoch: those of the first, of the second and so on, then
+            again from the first. Empty by default: all of them. Only pilots have it, which measure and learn nothing.
     """
 
     run: str
@@ -40,6 +42,7 @@ class Job:
     digest: DigestName = DIGEST
     smallest_batch: int = 1
     unit_timeout: float | None = None
+    batches: tuple[int, ...] = ()
 
     @property
     def columns(self) -> Columns:

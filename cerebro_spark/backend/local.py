@@ -12,6 +12,7 @@ import cloudpickle
 from cerebro_spark.backend.driver.launcher import Launcher, ProcessWatcher
 from cerebro_spark.backend.driver.workers import WorkerHandle
 from cerebro_spark.backend.job import Job
+from cerebro_spark.backend.machines import Cluster
 from cerebro_spark.backend.remote import RemoteBackend
 from cerebro_spark.backend.worker.parent import ParentSpec
 from cerebro_spark.backend.worker.process import WorkerProcess
@@ -74,6 +75,22 @@ class LocalBackend(RemoteBackend):
         self.threads = threads or max(1, len(os.sched_getaffinity(0)) // num_workers)
         self.devices = tuple(devices)
         self._launcher = LocalLauncher(self.threads, self.devices)
+
+    @property
+    def machines(self) -> Cluster:
+        pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+        return Cluster(1, len(os.sched_getaffinity(0)), pages * page)
+
+    def resized(self, num_workers: int, threads: int) -> LocalBackend:
+        return LocalBackend(
+            num_workers,
+            threads=threads,
+            devices=self.devices,
+            heartbeat=self.heartbeat,
+            start_timeout=self.start_timeout,
+            max_restarts=self.max_restarts,
+            idle_timeout=self.idle_timeout,
+        )
 
 
 class LocalLauncher(Launcher):

@@ -202,6 +202,11 @@ class RemoteBackend(Backend):
             parents.close()
             board.close()
 
+    @property
+    def peak_memory(self) -> Mapping[WorkerId, int]:
+        run = self._current
+        return {} if run is None else dict(run.memory)
+
     # -- workers that come and go on purpose
 
     def add_workers(self, count: int = 1) -> list[WorkerId]:

@@ -12,6 +12,7 @@ from cerebro_spark.backend.driver import spark_cluster
 from cerebro_spark.backend.driver.launcher import HubAddress
 from cerebro_spark.backend.driver.spark_launcher import STOPPED, SparkLauncher
 from cerebro_spark.backend.job import Job
+from cerebro_spark.backend.machines import Cluster
 from cerebro_spark.backend.remote import RemoteBackend
 from cerebro_spark.backend.run_queue import RunQueue
 from cerebro_spark.backend.tenancy import Tenancy
@@ -112,6 +113,24 @@ class SparkBackend(RemoteBackend):
         self.port = port
         self._context = context
         self._launcher = SparkLauncher(context, self.threads, HubAddress(cluster.bind_address, port, self.host))
+
+    @property
+    def machines(self) -> Cluster:
+        cluster, hosts = spark_cluster.look(self._context), spark_cluster.count_hosts(self._context)
+        return Cluster(hosts, max(1, cluster.slots * cluster.task_cpus // hosts))
+
+    def resized(self, num_workers: int, threads: int) -> SparkBackend:
+        return SparkBackend(
+            self._spark,
+            num_workers,
+            threads=threads,
+            host=self.host,
+            port=self.port,
+            heartbeat=self.heartbeat,
+            start_timeout=self.start_timeout,
+            max_restarts=self.max_restarts,
+            idle_timeout=self.idle_timeout,
+        )
 
     def located(self, dataset: Dataset) -> Dataset:
         hosts = find_replica_hosts(self._spark, dataset)

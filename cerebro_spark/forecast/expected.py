@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median, pstdev
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from cerebro_spark.forecast.fitting import ROUNDING, fit
 from cerebro_spark.forecast.measured import UnitSample
@@ -32,6 +32,16 @@ class Expected(NamedTuple):
 
     seconds: float
     spread: float = 0.0
+
+
+class UnitSeconds(Protocol):
+    """Says what units take; see `ExpectedSeconds`."""
+
+    def seconds(self, kind: UnitKind, trial: TrialId, params: Mapping[str, Any], width: int = 1) -> Expected:
+        """Return what a unit takes on an average worker and partition, or its share of `width` units at once."""
+
+    def factor(self, worker: WorkerId, partition: PartitionId) -> float:
+        """Return how much longer a unit takes on this worker and partition than on average ones."""
 
 
 class ExpectedSeconds:

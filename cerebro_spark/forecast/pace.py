@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median, stdev
 
-from cerebro_spark.forecast.expected import ExpectedSeconds
+from cerebro_spark.forecast.expected import ExpectedSeconds, UnitSeconds
 from cerebro_spark.forecast.fitting import ROUNDING
 from cerebro_spark.forecast.measured import Measurements, UnitSample
 from cerebro_spark.forecast.switching import Switching
@@ -48,7 +48,7 @@ class Pace:
         switching: What is known of steps that become faster once they are traced; None if nothing is.
     """
 
-    expected: ExpectedSeconds
+    expected: UnitSeconds
     recent: dict[UnitKind, float]
     ratios: dict[UnitKind, tuple[float, ...]]
     overhead: dict[UnitKind, float]

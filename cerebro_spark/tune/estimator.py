@@ -11,6 +11,7 @@ import inspect
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from cerebro_spark import runs
@@ -18,6 +19,7 @@ from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.engine import Observer
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.live.run import Run
+from cerebro_spark.planning.plan import Plan
 from cerebro_spark.relay import Relay
 from cerebro_spark.result import Result
 from cerebro_spark.search import Search
@@ -28,6 +30,7 @@ from cerebro_spark.tune.algorithms.stopping import Stopping
 from cerebro_spark.tune.arguments import check_batch_sizes, check_progress, concurrent_trials
 from cerebro_spark.tune.options import ModelFn, TrainingOptions
 from cerebro_spark.tune.past_runs import replay as replay_run
+from cerebro_spark.tune.planned import PlanArguments, follow, plan_search
 from cerebro_spark.tune.signatures import explained
 from cerebro_spark.tune.spaces.space import Space
 from cerebro_spark.tune.trackers.base import Tracking
@@ -103,6 +106,7 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
         run_id: str | None = ...,
         replay: str | None = ...,
         dashboard: bool = ...,
+        plan: Plan | None = ...,
     ) -> Result: ...
 
     @overload
@@ -114,6 +118,7 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
         run_id: str | None = ...,
         replay: str | None = ...,
         dashboard: bool = ...,
+        plan: Plan | None = ...,
     ) -> list[Result]: ...
 
     def fit(
@@ -124,6 +129,7 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
         run_id: str | None = None,
         replay: str | None = None,
         dashboard: bool = False,
+        plan: Plan | None = None,
     ) -> Result | list[Result]:
         """Run the search to its end.
 
@@ -139,6 +145,8 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
             run_id: The id of the run. Defaults to None: one is made of the time and a random part.
             replay: The id of a run to train again. Deprecated, and removed in version 0.2.0: use `cs.replay`.
             dashboard: Whether to start a dashboard of the store, and to print its link. Defaults to False.
+            plan: What `plan` returned: the run has the workers, threads and partitions of its best option. Defaults to
+                None: those of the backend.
 
         Returns:
             The result of the run; a list of results if `params` is a list.
@@ -147,6 +155,10 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
             ConfigurationError: An argument does not fit the data, the store or the backend. No worker was started then.
             CerebroError: The run could not be finished; the message says how to resume it.
         """
+        if plan is not None:
+            search: ModelSearch = follow(self, plan, dataset, self.backend or default_backend(dataset))
+            fitted: Result | list[Result] = search.fit(dataset, params, run_id=run_id, dashboard=dashboard)
+            return fitted
         if isinstance(params, list | tuple):
             return [self.fit(dataset, each, run_id=run_id, replay=replay, dashboard=dashboard) for each in params]
         if params:
@@ -158,6 +170,50 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
         if dashboard:
             run.dashboard()
         return run.drive()
+
+    def plan(
+        self,
+        dataset: Any,
+        *,
+        deadline: datetime | float | None = None,
+        budget: float | None = None,
+        price: float | None = None,
+        rows: int | None = None,
+        hosts: int | None = None,
+        cores: int | None = None,
+        memory: str | int | None = None,
+        network: str | float | None = None,
+        failure_rate: float = 0.0,
+        seconds: float = 60.0,
+    ) -> Plan:
+        """Find out how many workers the search needs, how long it will take and what it will cost.
+
+        For about a minute real workers train a few batches of a few configurations; then the search is run dry, in
+        virtual time, with each number of workers and threads that makes sense. Nothing of it stays in the store.
+
+        Args:
+            dataset: What the search will be fitted to, or a sample of it: a DataFrame (of Spark or pandas), a dict of
+                arrays, or a Dataset.
+            deadline: When it must be done: a datetime, or seconds from its start. Defaults to None: as soon as
+                possible.
+            budget: How much money it may cost. It needs `price`. Defaults to None: any.
+            price: Money for one worker and hour. Defaults to None: not known.
+            rows: How many rows there will be, where `dataset` is a sample. Defaults to None: as many as it has.
+            hosts: How many hosts the cluster has, if it is another than the backend's. Defaults to None: the backend's.
+            cores: The cores of each host. Defaults to None: as many as the backend's hosts have.
+            memory: The memory of each host, such as "64g". Defaults to None: that of the backend's hosts, if known.
+            network: The speed between hosts, such as "10Gb" for bits a second. Defaults to None: as was measured.
+            failure_rate: The probability that a worker dies during a unit. Defaults to 0.0.
+            seconds: How long planning may take. Defaults to 60.
+
+        Returns:
+            The plan. It shows itself in a terminal and in a notebook; `fit(dataset, plan=plan)` follows it.
+
+        Raises:
+            ConfigurationError: An argument can never be right, or every configuration that was tried failed.
+        """
+        asked = PlanArguments(deadline, budget, price, rows, hosts, cores, memory, network, failure_rate, seconds)
+        return plan_search(self, dataset, self.backend or default_backend(dataset), asked)
 
     def start(
         self,

@@ -28,7 +28,7 @@ LAYERS = [
     {"backend", "outcomes"},
     {"engine", "recipe", "dashboard"},
     {"forecast", "progress", "replays", "simulation"},
-    {"driver"},
+    {"driver", "planning"},
     {"runs"},
     {"result"},
     {"live"},

@@ -22,6 +22,7 @@ from cerebro_spark.backend.wire.messages import (
     FromWorker,
     Hello,
     LoadStarted,
+    MemoryUsed,
     OutputLine,
     Stop,
     TrialRehearsed,
@@ -92,6 +93,8 @@ class RemoteRun:
         self._deadlines = Deadlines(start_timeout)
         self._deleter = CheckpointDeleter(job)
         self._by_peer: dict[int, WorkerHandle] = {}
+        self.memory: dict[WorkerId, int] = {}
+        """By worker of a pilot, the most bytes of memory that its process has had."""
         self._closing = threading.Lock()
         self._closed = False
         self._own = Switchboard(launcher.hub_address, heartbeat) if switchboard is None else None
@@ -265,6 +268,8 @@ class RemoteRun:
                 self.pool.printed(handle, message)
             case TrialRehearsed():
                 self._events.put(message)
+            case MemoryUsed():
+                self.memory[handle.name] = message.peak
             case UnitStarted() | LoadStarted():
                 with self.pool.lock:
                     self._deadlines.note_report(handle, message, self._now())

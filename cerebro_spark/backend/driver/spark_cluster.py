@@ -11,6 +11,7 @@ import platform
 import re
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -67,6 +68,16 @@ def look(context: Any) -> Cluster:
         "127.0.0.1" if local else host,
         "127.0.0.1" if local else settings.get("spark.driver.bindAddress", host),
     )
+
+
+def count_hosts(context: Any) -> int:
+    """Return on how many hosts there are executors; those of an embedded cluster are all on this one."""
+    if context.master.startswith("local"):
+        return 1
+    listed = Counter(info.host() for info in context._jsc.sc().statusTracker().getExecutorInfos())
+    # The driver is among them, and has no tasks.
+    listed[context.getConf().get("spark.driver.host")] -= 1
+    return max(1, sum(executors > 0 for executors in listed.values()))
 
 
 def settled(context: Any, patience: float = _SECONDS_TO_REGISTER, enough: int | None = None) -> Cluster:

@@ -87,6 +87,13 @@ class LoadStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryUsed:
+    """Worker: the most bytes of memory that its process has had so far. Only those of pilots say it."""
+
+    peak: int
+
+
+@dataclass(frozen=True, slots=True)
 class RehearseTrial:
     """Driver: train and evaluate one batch with these params, then answer TrialRehearsed.
 
@@ -160,7 +167,9 @@ ToParent = StartWorker | KillWorker | PrepareNext
 ToWorker = LoadPartition | DropPartition | RunUnit | WithdrawUnit | RetireWorker | RehearseTrial | ToParent | Stop
 WorkerEvent = PartitionLoaded | PartitionLost | UnitFinished | UnitFailed | UnitWithdrawn
 FromParent = WorkerPrinted | WorkerEnded
-FromWorker = Hello | Heartbeat | OutputLine | UnitStarted | LoadStarted | TrialRehearsed | FromParent | WorkerEvent
+FromWorker = (
+    Hello | Heartbeat | OutputLine | UnitStarted | LoadStarted | MemoryUsed | TrialRehearsed | FromParent | WorkerEvent
+)
 _TO_WORKER: dict[str, type] = {kind.__name__: kind for kind in get_args(ToWorker)}
 _FROM_WORKER: dict[str, type] = {kind.__name__: kind for kind in get_args(FromWorker)}
 

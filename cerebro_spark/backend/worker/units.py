@@ -6,6 +6,7 @@ A checkpoint is written while the next unit already runs; only when it is in the
 from __future__ import annotations
 
 import os
+import resource
 import threading
 import time
 import traceback
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.metric_states import load_states, store_large_states
-from cerebro_spark.backend.wire.messages import FromWorker, UnitStarted
+from cerebro_spark.backend.wire.messages import FromWorker, MemoryUsed, UnitStarted
 from cerebro_spark.backend.worker.spare_buffer import SpareBuffer
 from cerebro_spark.data.loading.cache import Cache
 from cerebro_spark.data.shuffling import row_order
@@ -132,6 +133,7 @@ class UnitRunner:
         self._waited = time.perf_counter() - self._computed if self._computed else 0.0
         outcomes = self._compute_together(order, list(members.values()))
         self._computed = time.perf_counter()
+        self._report_memory()
         computed = [unit for unit in order.members if unit.attempt in members]
         results = list(zip(computed, outcomes, strict=True))
         if order.unit.kind == "eval":
@@ -230,13 +232,16 @@ class UnitRunner:
         """Return the rows of a unit's partition, in the order in which the unit takes them: as drawn, or drawn now."""
         unit, dataset = order.unit, self._job.dataset
         arrays = self._cache.load(dataset, dataset.partition(unit.partition))
-        size = batch_size_of(order.params)
+        size, key = batch_size_of(order.params), unit.partition
+        if self._job.batches:
+            most = size * self._job.batches[(unit.epoch - 1) % len(self._job.batches)]
+            arrays, key = {name: array[:most] for name, array in arrays.items()}, f"{key}[:{most}]"
         if unit.kind == "eval":
-            return Feed(arrays, batch_size=size, key=unit.partition)
+            return Feed(arrays, batch_size=size, key=key)
         rows = len(next(iter(arrays.values())))
         if permutation is None or len(permutation) != rows:
             permutation = self._draw_row_order(unit, rows)
-        return Feed(arrays, permutation, batch_size=size, key=unit.partition, smallest=self._job.smallest_batch)
+        return Feed(arrays, permutation, batch_size=size, key=key, smallest=self._job.smallest_batch)
 
     def _make_current(self, trainer: Trainer, order: RunUnit, parent: Future[Parent] | None) -> None:
         if parent is None or order.parent is None:
@@ -246,8 +251,15 @@ class UnitRunner:
             order.unit.trial, order.params, parent.result(), digest=order.parent.digest, warm_start=order.rebased
         )
 
+    def _report_memory(self) -> None:
+        """Let the driver of a pilot know how much memory this process has had."""
+        if self._job.batches:
+            # Linux counts in kilobytes.
+            self._report(MemoryUsed(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+
     def _finish(self, order: RunUnit, report: UnitFinished) -> None:
         """Report an evaluation; of a training unit copy the state out of the trainer, and have it stored meanwhile."""
+        self._report_memory()
         if order.unit.kind == "eval":
             self._report(report)
             return

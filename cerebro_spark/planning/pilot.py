@@ -1,0 +1,139 @@
+"""Real workers train a few batches of a few configurations, and everything that takes time is measured. It decides
+nothing, and leaves nothing in the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cerebro_spark.backend.base import Backend
+from cerebro_spark.backend.job import Job
+from cerebro_spark.engine import Engine
+from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.eventlog import DiscardingLog
+from cerebro_spark.events import Settings, UnitFailed, UnitFinished
+from cerebro_spark.forecast.measured import Measurements, Watch
+from cerebro_spark.planning.configurations import PilotSearch
+from cerebro_spark.scheduling.settings import with_todays_rules
+from cerebro_spark.store import paths
+from cerebro_spark.trainer.feed import SMALLEST_BATCH
+from cerebro_spark.turns import Turn
+from cerebro_spark.types import Objective, TrialId
+
+
+@dataclass(slots=True)
+class PilotRecord:
+    """What a pilot has measured.
+
+    Attributes:
+        batches: How many batches units took at most, by their epoch.
+        rows: By kind of unit, the rows of the largest partition.
+        bytes: The bytes of the largest training partition in memory.
+        finished: The units that were done, in the order of their ends.
+        failed: The units that failed.
+        params: By trial, its params.
+        memory: The most bytes of memory that a worker has had; 0 if none said it.
+        lead: Seconds from the start until workers could begin, one batch tried before included.
+        seen: What else was measured: waits, loads.
+    """
+
+    batches: tuple[int, ...]
+    rows: Mapping[str, int]
+    bytes: int
+    finished: list[UnitFinished] = field(default_factory=list)
+    failed: list[UnitFailed] = field(default_factory=list)
+    params: Mapping[TrialId, Mapping[str, Any]] = field(default_factory=dict)
+    memory: int = 0
+    lead: float = 0.0
+    seen: Measurements = field(default_factory=Measurements)
+
+
+def run_pilot(
+    job: Job,
+    objective: Objective,
+    backend: Backend,
+    configurations: Sequence[Mapping[str, Any]],
+    *,
+    fuse: int = 1,
+    seconds: float = float("inf"),
+) -> PilotRecord:
+    """Train configurations for as many epochs as `job.batches` has numbers, and return what that took.
+
+    Args:
+        job: What workers work on: a data set with a training partition for each worker, and `batches`.
+        objective: The metric of the search.
+        backend: Where units run.
+        configurations: What is trained, the most important first.
+        fuse: How many may be trained together. Defaults to 1: each by itself.
+        seconds: The time after which no other configuration begins.
+
+    Returns:
+        What was measured.
+
+    Raises:
+        ConfigurationError: Every configuration failed.
+        PreflightFailed: One batch of the first ones was tried, and each failed.
+    """
+    partitions = job.dataset.partitions
+    record = PilotRecord(
+        job.batches,
+        {"train": _most_rows(job.dataset.train), "eval": _most_rows(job.dataset.validation)},
+        max(partition.bytes for partition in job.dataset.train),
+    )
+    settings = Settings(
+        partitions,
+        backend.num_workers,
+        seed=job.trainer.seed,
+        queue_ahead=1,
+        objective=objective,
+        smallest_batch=SMALLEST_BATCH,
+        digest=job.digest,
+        fuse=fuse,
+    )
+    at_once = max(backend.num_workers * fuse, backend.num_workers)
+    search = PilotSearch(configurations, len(job.batches), at_once, seconds)
+    engine = Engine(
+        search, with_todays_rules(settings), backend, DiscardingLog(), job.run, [_Recorder(record, backend)]
+    )
+    watch = Watch(engine.scheduler)
+    backend.bind(job)
+    try:
+        engine.run()
+    finally:
+        job.store.delete(paths.run_folder(job.run))
+    record.seen = watch.seen
+    record.params = dict(watch.seen.params)
+    if not record.finished:
+        raise ConfigurationError(f"nothing can be planned: every configuration that was tried failed. {_first(record)}")
+    return record
+
+
+class _Recorder:
+    """An observer of the pilot: it notes when the first turn came, and what became of units."""
+
+    def __init__(self, record: PilotRecord, backend: Backend) -> None:
+        self._record = record
+        self._backend = backend
+        self._begun = False
+
+    def __call__(self, turn: Turn) -> None:
+        if not self._begun:
+            self._begun = True
+            self._record.lead = self._backend.now()
+        for event in turn.events:
+            if isinstance(event, UnitFinished):
+                self._record.memory = max([self._record.memory, *self._backend.peak_memory.values()])
+                self._record.finished.append(event)
+            elif isinstance(event, UnitFailed):
+                self._record.failed.append(event)
+
+
+def _most_rows(partitions: Sequence[Any]) -> int:
+    return max((partition.rows for partition in partitions), default=0)
+
+
+def _first(record: PilotRecord) -> str:
+    failure = record.failed[0]
+    return f"The first failed with params {dict(record.params[failure.unit.trial])}: {failure.error}"

@@ -1,0 +1,284 @@
+"""Makes a plan: measures with real workers for a while, then lets the search run dry with each option.
+
+All that decides is elsewhere (`options`, `choice`, `profile`); this spends the time that there is.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median, quantiles
+from typing import Any
+
+from cerebro_spark.backend.base import Backend
+from cerebro_spark.backend.job import Job
+from cerebro_spark.planning.choice import ranked
+from cerebro_spark.planning.configurations import representatives
+from cerebro_spark.planning.contention import Contention
+from cerebro_spark.planning.dry_runs import MakeSearch, demand_of, dry_run
+from cerebro_spark.planning.memory import fitting, memory_of
+from cerebro_spark.planning.options import bound_of, list_options, prune
+from cerebro_spark.planning.pilot import run_pilot
+from cerebro_spark.planning.profile import Profile
+from cerebro_spark.planning.values import Cluster, Demand, DryRun, Estimate, Option, Setting, Wish, Workload
+from cerebro_spark.types import Objective
+
+_log = logging.getLogger("cerebro_spark")
+# The share of the time that measuring may take.
+_MEASURING = 0.6
+# The batches of units that say how long a batch takes, roughly.
+_PROBE = (2, 6, 2, 6)
+# Seconds of a long unit of a pilot: what is shorter says little, what is longer tells no more.
+_LEAST, _MOST = 0.05, 0.5
+_DRY_RUNS = 16
+_FINALISTS = 3
+
+MakeBackend = Callable[[Setting], Backend]
+
+
+class OutOfTime(Exception):
+    """There is no time left for another dry run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """All that a plan is made of.
+
+    Args:
+        estimates: What the options come to, best first.
+        demand: What the search asks for.
+        workload: What it trains on.
+        cluster: What it can run on.
+        wish: What the user wants.
+        profiles: What was measured, by setting.
+        seconds: How long planning took.
+    """
+
+    estimates: tuple[Estimate, ...]
+    demand: Demand
+    workload: Workload
+    cluster: Cluster
+    wish: Wish
+    profiles: Mapping[Setting, Profile]
+    seconds: float
+
+
+class Planner:
+    """Plans one search.
+
+    Args:
+        job: What workers of a pilot work on; its data set has as many training partitions as there can be workers at
+            once. Its run is a name that no run has.
+        objective: What the search compares trials by.
+        make_search: Makes the search of a run.
+        make_backend: Makes a backend for a pilot.
+        cluster: What the search can run on.
+        workload: What it trains on.
+        pilot_hosts: On how many hosts the workers of a pilot are. Defaults to 1.
+        fuse: How many trials may train together. Defaults to 1: each by itself.
+        seconds: The time that planning may take. Defaults to 60.
+        clock: A clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        objective: Objective,
+        make_search: MakeSearch,
+        make_backend: MakeBackend,
+        cluster: Cluster,
+        workload: Workload,
+        pilot_hosts: int = 1,
+        fuse: int = 1,
+        seconds: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._job = job
+        self._objective = objective
+        self._make_search = make_search
+        self._make_backend = make_backend
+        self._cluster = cluster
+        self._workload = workload
+        self._pilot_hosts = pilot_hosts
+        self._fuse = fuse
+        self._seconds = seconds
+        self._clock = clock
+        self._began = clock()
+        self._profiles: dict[Setting, Profile] = {}
+        self._contention = Contention({})
+
+    def plan(self, settings: Sequence[Setting], wish: Wish) -> Planned:
+        """Measure with these settings, as many as there is time for, and return what all options come to."""
+        demand = demand_of(self._make_search(settings[0].at_once), self._objective, settings[0].at_once)
+        self._measure(settings, representatives(demand))
+        threads = {setting.threads for setting in self._profiles}
+        options = list_options(self._cluster, threads, self._workload, demand.trials, self._fuse)
+        self._contention = Contention(self._profiles)
+        options = fitting([self._with_memory(option) for option in options], self._cluster)
+        bounds = {option: self._bound(option, demand) for option in options}
+        estimates = self._estimates(prune(bounds, bounds.__getitem__), bounds, wish)
+        spent = self._clock() - self._began
+        return Planned(
+            tuple(ranked(estimates, wish)), demand, self._workload, self._cluster, wish, self._profiles, spent
+        )
+
+    # -- measuring
+
+    def _left(self, share: float = 1.0) -> float:
+        return share * self._seconds - (self._clock() - self._began)
+
+    def _measure(self, settings: Sequence[Setting], configurations: Sequence[Mapping[str, Any]]) -> None:
+        """Run a pilot with each setting: all of them get as much time, what the first needs to start included."""
+        batch = 0.0
+        for place, setting in enumerate(settings):
+            remaining = self._left(_MEASURING)
+            if place and remaining < self._profiles[settings[0]].record.lead + 1.0:
+                _log.info("there was no time to measure %s", settings[place:])
+                break
+            with self._make_backend(setting) as backend:
+                lead = 0.0
+                if not place:
+                    probe = self._pilot(setting, backend, configurations[: setting.at_once], _PROBE, remaining)
+                    batch, lead = probe.cost("train", configurations[0]).batch, probe.record.lead
+                ahead = self._left(_MEASURING) / (len(settings) - place)
+                lengths = _lengths(batch, ahead, setting.at_once, len(configurations))
+                profile = self._profiles[setting] = self._pilot(setting, backend, configurations, lengths, ahead)
+                # The workers of a second pilot were there already, those of a run will not be.
+                profile.record.lead = max(profile.record.lead, lead)
+
+    def _pilot(
+        self,
+        setting: Setting,
+        backend: Backend,
+        configurations: Sequence[Mapping[str, Any]],
+        batches: tuple[int, ...],
+        seconds: float,
+    ) -> Profile:
+        whole, workers = self._job.dataset, setting.at_once * self._pilot_hosts
+        data = replace(whole, train=whole.train[:workers], validation=whole.validation[:workers])
+        trainer = self._job.trainer.with_resources(threads=setting.threads)
+        run = f"{self._job.run}-{secrets.token_hex(3)}"
+        job = replace(self._job, run=run, dataset=data, trainer=trainer, batches=batches)
+        # Every worker is to be at work: the same configuration is trained more than once if there are few.
+        enough = [configurations[n % len(configurations)] for n in range(max(workers, len(configurations)))]
+        record = run_pilot(job, self._objective, backend, enough, fuse=self._fuse, seconds=seconds)
+        return Profile(setting, record)
+
+    def _profile(self, option: Option) -> Profile:
+        """Return what was measured with as many threads, and about as many workers on a host."""
+        own = [profile for setting, profile in self._profiles.items() if setting.threads == option.threads]
+        return min(own, key=lambda profile: abs(profile.setting.at_once - option.at_once))
+
+    def _bound(self, option: Option, demand: Demand) -> float:
+        profile = self._profile(option)
+        factor = self._contention.factor(option, profile.setting)
+        return bound_of(option, profile, self._workload, demand, factor)
+
+    def _with_memory(self, option: Option) -> Option:
+        return replace(option, memory=memory_of(option, self._profile(option), self._workload))
+
+    # -- dry runs
+
+    def _estimates(self, options: Sequence[Option], bounds: Mapping[Option, float], wish: Wish) -> list[Estimate]:
+        quiet: dict[Option, DryRun] = {}
+        for option in options:
+            found = self._dry_run(option, 0, noisy=False, must=not quiet)
+            if found is None:
+                break
+            quiet[option] = found
+        noisy: dict[Option, list[DryRun]] = {}
+        rough = [self._estimate(option, [found], bounds[option], wish) for option, found in quiet.items()]
+        finalists = [estimate.option for estimate in ranked(rough, wish)[:_FINALISTS]]
+        for seed in range(_DRY_RUNS):
+            for option in finalists:
+                drawn = self._dry_run(option, seed, noisy=True, must=seed < 2)
+                if drawn is not None:
+                    noisy.setdefault(option, []).append(drawn)
+        width = _relative_width(noisy.get(finalists[0], []))
+        return [
+            self._estimate(option, noisy.get(option) or [quiet[option]], bounds[option], wish, width)
+            if option in quiet
+            else self._bounded(option, bounds[option], wish)
+            for option in options
+        ]
+
+    def _dry_run(self, option: Option, seed: int, noisy: bool, must: bool) -> DryRun | None:
+        """Return how a dry run went; None if there was no time for it. One that must be made takes what it takes."""
+
+        def check() -> None:
+            if not must and self._left() < 0:
+                raise OutOfTime
+
+        profile = self._profile(option)
+        try:
+            check()
+            return dry_run(
+                self._make_search(option.workers),
+                self._objective,
+                option,
+                self._workload,
+                profile.times(option, self._workload, self._cluster, self._contention.factor(option, profile.setting)),
+                seed,
+                noisy,
+                check=check,
+            )
+        except OutOfTime:
+            return None
+
+    def _estimate(
+        self,
+        option: Option,
+        runs: Sequence[DryRun],
+        bound: float,
+        wish: Wish,
+        width: tuple[float, float] = (1.0, 1.0),
+    ) -> Estimate:
+        seconds = median(run.seconds for run in runs)
+        low, high = (
+            _interval([run.seconds for run in runs]) if len(runs) > 1 else (width[0] * seconds, width[1] * seconds)
+        )
+        return Estimate(
+            option,
+            seconds,
+            low,
+            high,
+            median(run.utilisation for run in runs),
+            bound,
+            wish.cost(option.workers, seconds),
+            len(runs),
+            any(run.guessed for run in runs),
+        )
+
+    def _bounded(self, option: Option, bound: float, wish: Wish) -> Estimate:
+        """An option for whose dry run there was no time: what it takes at least."""
+        return Estimate(option, bound, bound, float("inf"), 1.0, bound, wish.cost(option.workers, bound))
+
+
+def _lengths(batch: float, seconds: float, at_once: int, configurations: int) -> tuple[int, ...]:
+    """Return the batches of a pilot's epochs, long and short in turn, such that it takes about so many seconds.
+
+    >>> _lengths(batch=0.01, seconds=10.0, at_once=2, configurations=4)
+    (12, 50, 12, 50)
+    """
+    rounds = -(-max(at_once, configurations) // at_once)
+    long = min(max(seconds / (3.0 * at_once * rounds), _LEAST), _MOST)
+    most = max(8, min(round(long / max(batch, 1e-6)), 4000))
+    few = max(2, most // 4)
+    return (few, most, few, most)
+
+
+def _interval(seconds: Sequence[float]) -> tuple[float, float]:
+    """Return between which values nine of ten are; of few values that is a little beyond the outermost."""
+    parts = quantiles(seconds, n=20, method="exclusive")
+    return max(0.0, parts[0]), parts[-1]
+
+
+def _relative_width(runs: Sequence[DryRun]) -> tuple[float, float]:
+    if len(runs) < 2:
+        return (0.8, 1.25)
+    middle = median(run.seconds for run in runs)
+    low, high = _interval([run.seconds for run in runs])
+    return low / middle, high / middle

@@ -1,0 +1,59 @@
+"""Records of pilots that never ran: units take what a formula says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cerebro_spark.events import UnitFinished
+from cerebro_spark.forecast.measured import Measurements, OrderSample
+from cerebro_spark.planning.pilot import PilotRecord
+from cerebro_spark.planning.profile import Profile
+from cerebro_spark.planning.values import Setting
+from cerebro_spark.search import make_trial_ids
+from cerebro_spark.types import Checkpoint, Unit
+
+TWO = Setting(threads=1, at_once=2)
+Seconds = Callable[[Mapping[str, Any], int], float]
+"""From params and a number of batches to seconds."""
+
+
+def made_record(
+    configurations: Sequence[Mapping[str, Any]],
+    train: Seconds,
+    batches: tuple[int, ...] = (10, 40, 10, 40),
+    workers: int = 2,
+    build: float = 0.0,
+    overhead: float = 0.0,
+    lead: float = 1.0,
+    memory: int = 0,
+    checkpoint: int = 1000,
+) -> PilotRecord:
+    """Return what a pilot would have measured; an evaluation takes half the time, the first unit `build` more."""
+    record = PilotRecord(batches, {"train": 100_000, "eval": 100_000}, 1_000_000, memory=memory, lead=lead)
+    params = dict(zip(make_trial_ids(len(configurations)), configurations, strict=True))
+    met: set[tuple[str, str]] = set()
+    attempt = 0
+    for trial, own in params.items():
+        for epoch, count in enumerate(batches, start=1):
+            for worker in range(workers):
+                first = build * ((trial, f"w{worker}") not in met)
+                met.add((trial, f"w{worker}"))
+                for kind, share in (("train", 1.0), ("eval", 0.5)):
+                    attempt += 1
+                    unit = Unit(trial, epoch, f"{kind}-{worker}", kind)  # type: ignore[arg-type]
+                    left = Checkpoint(trial, epoch, worker + 1, attempt, checkpoint) if kind == "train" else None
+                    seconds = share * train(own, count) + (first if kind == "train" else 0.0)
+                    record.finished.append(UnitFinished(0.0, f"w{worker}", unit, attempt, seconds, left))
+    record.params = params
+    record.seen = Measurements(
+        orders=[OrderSample("train", overhead, 0.0, False), OrderSample("eval", overhead, 0.0, False)], loads=[0.5]
+    )
+    return record
+
+
+def made_profile(
+    configurations: Sequence[Mapping[str, Any]], train: Seconds, setting: Setting = TWO, **rest: Any
+) -> Profile:
+    """Return the profile of such a pilot."""
+    return Profile(setting, made_record(configurations, train, **rest))

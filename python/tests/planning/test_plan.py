@@ -1,0 +1,186 @@
+"""`search.plan(data)` as users call it: on real workers, with what it says, what it leaves and what it refuses."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import cerebro_spark as cs
+from cerebro_spark import hp
+from cerebro_spark.backend.simulated import SimulatedWorker, World
+from cerebro_spark.errors import BackendError, CerebroError, ConfigurationError
+from cerebro_spark.planning.plan import Plan
+
+slow = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def model_fn(params: dict[str, Any]) -> Any:
+    import torch
+    from torch import nn
+
+    width = params["width"]
+    net = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 1), nn.Flatten(0))
+    return cs.TorchModel(net, optimizer=torch.optim.Adam(net.parameters(), lr=params["lr"]), loss=nn.MSELoss())
+
+
+def rows(count: int = 4000) -> dict[str, Any]:
+    x = np.random.default_rng(0).normal(size=(count, 4)).astype("float32")
+    return {"x": x, "y": x.sum(axis=1)}
+
+
+def search(store: Path, model: Any = model_fn, **more: Any) -> Any:
+    given = {"features": "x", "label": "y", "validation": 0.25, "backend": cs.LocalBackend(2), "progress": False}
+    space = {"lr": hp.loguniform(1e-3, 1e-1), "width": hp.choice([8, 16]), "batch_size": 32}
+    trained = {"num_trials": 4, "epochs": 2, "metric": "val_loss", "framework": "torch"}
+    return cs.RandomSearch(model, store=str(store), **{"space": space, **trained, **given, **more})
+
+
+def files(store: Path) -> list[str]:
+    return sorted(str(path.relative_to(store)) for path in store.rglob("*") if path.is_file())
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, cs.Dataset, Plan, list[str], list[str]]:
+    """A search, its data, its plan, and what was in the store before and after it."""
+    store = tmp_path_factory.mktemp("planned")
+    data = cs.prepare(rows(), store=str(store), features="x", label="y", validation=0.25, partitions=2)
+    made = search(store, features=None, label=None, validation=None)
+    before = files(store)
+    return made, data, made.plan(data, price=2.0, deadline=3600.0, seconds=20.0), before, files(store)
+
+
+class TestPlan:
+    pytestmark = slow
+
+    def test_it_says_what_all_options_come_to(self, planned: Any) -> None:
+        _, _, plan, _, _ = planned
+        table = plan.table
+        assert isinstance(table, pd.DataFrame)
+        assert {"workers", "threads", "partitions", "memory", "seconds", "low", "high", "cost"} <= set(table.columns)
+        assert set(table.workers) == {1, 2}
+        first = table.iloc[0]
+        assert (first.workers, first.threads) == (plan.best.workers, plan.best.threads)
+        assert (table.low <= table.seconds).all()
+        assert (table.seconds <= table.high).all()
+        assert first.dry_runs > 1
+        assert 1e8 < plan.best.memory < 8e9
+        assert plan.best.partitions == 2
+
+    def test_it_leaves_nothing_in_the_store(self, planned: Any) -> None:
+        _, _, _, before, after = planned
+        assert after == before
+
+    def test_it_shows_itself(self, planned: Any) -> None:
+        _, _, plan, _, _ = planned
+        assert "to be done within 1 h 00 min" in repr(plan)
+        assert "<table" in plan._repr_html_()
+        assert "--num-executors 1" in str(plan.spark_conf())
+        (axes,) = plan.plot().axes
+        assert axes.get_xlabel() == "workers"
+
+    def test_a_run_follows_it(self, planned: Any) -> None:
+        made, data, plan, _, _ = planned
+        result = made.fit(data, plan=plan)
+        workers = {unit.worker for unit in result.units.itertuples()}
+        assert len(workers) == plan.best.workers
+        assert made.backend.num_workers == 2  # the search itself stays as it is
+        assert len(result.trials) == 4
+
+    def test_what_does_not_fit_is_refused_before_anything_starts(self, planned: Any, tmp_path: Path) -> None:
+        made, _, plan, _, _ = planned
+        other = cs.prepare(rows(), store=str(tmp_path), features="x", label="y", validation=0.25, partitions=3)
+        with pytest.raises(ConfigurationError, match="the plan has 2 partitions, but the data set has 3"):
+            made.fit(other, plan=plan)
+        with pytest.raises(ConfigurationError, match=r"must be what search\.plan returned"):
+            made.fit(other, plan="fast")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_sample_on_a_laptop_plans_for_a_cluster(tmp_path: Path) -> None:
+    made = search(tmp_path)
+    plan = made.plan(
+        pd.DataFrame({"x": list(rows()["x"]), "y": rows()["y"]}),
+        rows=40_000_000,
+        hosts=8,
+        cores=16,
+        memory="64g",
+        network="10Gb",
+        seconds=15.0,
+    )
+    assert plan.best.workers == 4  # as many as there are trials
+    assert plan.best.partitions == 4
+    assert plan.estimate.seconds > 600
+    assert files(tmp_path) == []
+    with pytest.raises(ConfigurationError, match=r"4 workers with 1 threads? each, but there are"):
+        made.fit(rows(), plan=plan)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_model_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+    def broken(params: dict[str, Any]) -> Any:
+        raise ValueError(f"{params['width']} hidden units do not fit")
+
+    with pytest.raises(CerebroError, match="hidden units do not fit"):
+        search(tmp_path, broken).plan(rows(), seconds=10.0)
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"deadline": -1.0}, "`deadline` is -1.0"),
+        ({"deadline": datetime.fromtimestamp(time.time() - 60)}, "which is over"),
+        ({"deadline": "tomorrow"}, "`deadline` is 'tomorrow'"),
+        ({"budget": 5.0}, "what a worker costs is not known"),
+        ({"budget": 5.0, "price": 0.0}, "`price` is 0.0"),
+        ({"price": "cheap"}, "`price` is 'cheap'"),
+        ({"rows": 0}, "`rows` is 0"),
+        ({"hosts": 0}, "`hosts` is 0"),
+        ({"cores": 1.5}, "`cores` is 1.5"),
+        ({"hosts": 2, "memory": "lots"}, "`memory` is 'lots'"),
+        ({"network": "fast"}, "`network` is 'fast'"),
+        ({"failure_rate": 1.0}, "`failure_rate` is 1.0"),
+        ({"seconds": 0}, "`seconds` is 0"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(tmp_path: Path, wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        search(tmp_path).plan(rows(), **wrong)
+    assert files(tmp_path) == []
+
+
+def test_a_backend_without_workers_cannot_measure(tmp_path: Path) -> None:
+    simulated = cs.SimulatedBackend([SimulatedWorker("w0")], World(cost=lambda params: 1.0))
+    with pytest.raises(BackendError, match="plan with a LocalBackend or a SparkBackend"):
+        search(tmp_path, backend=simulated).plan(rows())
+
+
+@pytest.mark.jvm
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_spark_cluster_is_planned_and_followed(spark: Any, tmp_path: Path) -> None:
+    frame = spark.createDataFrame(pd.DataFrame({"x": [one.tolist() for one in rows()["x"]], "y": rows()["y"]}))
+    made = search(tmp_path, backend=cs.SparkBackend(spark))
+    plan = made.plan(frame, seconds=25.0)
+    assert plan.best.workers * plan.best.threads <= 2
+    assert plan.best.partitions == plan.best.workers
+    assert files(tmp_path) == []
+    result = made.fit(frame, plan=plan)
+    assert len({unit.worker for unit in result.units.itertuples()}) == plan.best.workers
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_trials_that_train_together_are_planned(tmp_path: Path) -> None:
+    space = {"lr": hp.loguniform(1e-3, 1e-1), "width": 8, "batch_size": 32}
+    plan = search(tmp_path, space=space, fuse=4, num_trials=8).plan(rows(), seconds=20.0)
+    assert plan.best.width == 4
+    assert plan.estimate.seconds > 0
