@@ -13,6 +13,7 @@ from pathlib import Path
 from cerebro_spark._version import __version__
 from cerebro_spark.cli_live import COMMANDS as LIVE_COMMANDS
 from cerebro_spark.cli_options import RUN, STORE, CommandSpec, flag, value
+from cerebro_spark.cli_plan import COMMANDS as PLAN_COMMANDS
 from cerebro_spark.dashboard.arguments import ARGUMENTS as DASHBOARD_ARGUMENTS
 from cerebro_spark.dispatch import POLICIES
 from cerebro_spark.errors import CerebroError, ConfigurationError
@@ -256,6 +257,7 @@ _COMMANDS: dict[str, CommandSpec] = {
     ),
     "runs": (_runs, "list the runs in a store", "List the runs in a store.", {"store": STORE}),
     "show": (_show, "show the trials of a run", "Show the trials of a run.", _SHOW),
+    **PLAN_COMMANDS,
     **LIVE_COMMANDS,
     "dashboard": (
         _dashboard,

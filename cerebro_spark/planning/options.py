@@ -16,7 +16,7 @@ Bound = Callable[[Option], float]
 
 
 def list_options(
-    cluster: Cluster, threads: Iterable[int], workload: Workload, trials: int, width: int = 1
+    cluster: Cluster, threads: Iterable[int], workload: Workload, trials: int, width: int = 1, replicas: int = 1
 ) -> list[Option]:
     """Return the options that make sense.
 
@@ -29,6 +29,7 @@ def list_options(
         workload: What is trained on.
         trials: How many trials are trained at a time, at most.
         width: How many trials may train together. Defaults to 1.
+        replicas: How many workers hold each partition, if there are as many. Defaults to 1.
 
     >>> cluster = Cluster(hosts=2, cores=4)
     >>> options = list_options(cluster, [1, 4], Workload(train=1000, validation=0, bytes=0), trials=6)
@@ -37,10 +38,11 @@ def list_options(
     """
     options = []
     for own in sorted(set(threads)):
-        most = min(cluster.hosts * (cluster.cores // own), trials, workload.partitions or workload.train)
+        most = min(cluster.hosts * max(1, cluster.cores // own), trials, workload.partitions or workload.train)
         for workers in _halves(most):
             partitions = workload.partitions or workers
-            options.append(Option(workers, own, min(cluster.hosts, workers), partitions, width=width))
+            hosts, held = min(cluster.hosts, workers), min(replicas, workers)
+            options.append(Option(workers, own, hosts, partitions, replicas=held, width=width))
     return options
 
 

@@ -6,11 +6,13 @@ import html
 from typing import TYPE_CHECKING, Any
 
 from cerebro_spark import gantt
+from cerebro_spark.planning.comparison import Comparison, compare
 from cerebro_spark.planning.planner import Planned
 from cerebro_spark.planning.reasons import reasons
 from cerebro_spark.planning.sizes import duration
 from cerebro_spark.planning.spark_conf import SparkConf, spark_conf
 from cerebro_spark.planning.values import Estimate, Option
+from cerebro_spark.run_view import RunView
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,6 +50,17 @@ class Plan:
         rows = [_row(estimate) for estimate in self._planned.estimates]
         table = pd.DataFrame(rows)
         return table.drop(columns="cost") if self._planned.wish.price is None else table
+
+    def compare(self, view: RunView) -> Comparison:
+        """Hold the plan against a run that followed it.
+
+        Args:
+            view: The run, which is over.
+
+        Returns:
+            What was planned, what it took, and why they differ.
+        """
+        return compare(self._planned, view)
 
     def spark_conf(self) -> SparkConf:
         """Say what to tell Spark, so that it has room for the workers.

@@ -28,9 +28,13 @@ from cerebro_spark.types import Objective
 
 _log = logging.getLogger("cerebro_spark")
 # The share of the time that measuring may take.
-_MEASURING = 0.6
-# The batches of units that say how long a batch takes, roughly.
-_PROBE = (2, 6, 2, 6)
+_MEASURING = 0.75
+# The batches of units that say how long a batch takes, roughly; the first ones warm up.
+_PROBE = (2, 6, 2)
+# Workers of a pilot up to which each trains two long units of a configuration: more train enough of them together.
+_FEW_WORKERS = 4
+# Evaluations of a pilot are as alike as its partitions are: few are enough.
+_MOST_CHECKS = 2
 # Seconds of a long unit of a pilot: what is shorter says little, what is longer tells no more.
 _LEAST, _MOST = 0.05, 0.5
 _DRY_RUNS = 16
@@ -54,6 +58,8 @@ class Planned:
         cluster: What it can run on.
         wish: What the user wants.
         profiles: What was measured, by setting.
+        profile: What was measured with about the setting of the best option.
+        factor: By how much its units are slower than those that were measured.
         seconds: How long planning took.
     """
 
@@ -63,6 +69,8 @@ class Planned:
     cluster: Cluster
     wish: Wish
     profiles: Mapping[Setting, Profile]
+    profile: Profile
+    factor: float
     seconds: float
 
 
@@ -79,6 +87,7 @@ class Planner:
         workload: What it trains on.
         pilot_hosts: On how many hosts the workers of a pilot are. Defaults to 1.
         fuse: How many trials may train together. Defaults to 1: each by itself.
+        replicas: How many workers hold each partition. Defaults to 1.
         seconds: The time that planning may take. Defaults to 60.
         clock: A clock that never goes back.
     """
@@ -93,6 +102,7 @@ class Planner:
         workload: Workload,
         pilot_hosts: int = 1,
         fuse: int = 1,
+        replicas: int = 1,
         seconds: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -104,6 +114,7 @@ class Planner:
         self._workload = workload
         self._pilot_hosts = pilot_hosts
         self._fuse = fuse
+        self._replicas = replicas
         self._seconds = seconds
         self._clock = clock
         self._began = clock()
@@ -115,14 +126,23 @@ class Planner:
         demand = demand_of(self._make_search(settings[0].at_once), self._objective, settings[0].at_once)
         self._measure(settings, representatives(demand))
         threads = {setting.threads for setting in self._profiles}
-        options = list_options(self._cluster, threads, self._workload, demand.trials, self._fuse)
+        options = list_options(self._cluster, threads, self._workload, demand.trials, self._fuse, self._replicas)
         self._contention = Contention(self._profiles)
         options = fitting([self._with_memory(option) for option in options], self._cluster)
         bounds = {option: self._bound(option, demand) for option in options}
-        estimates = self._estimates(prune(bounds, bounds.__getitem__), bounds, wish)
-        spent = self._clock() - self._began
+        estimates = ranked(self._estimates(prune(bounds, bounds.__getitem__), bounds, wish), wish)
+        best = estimates[0].option
+        profile = self._profile(best)
         return Planned(
-            tuple(ranked(estimates, wish)), demand, self._workload, self._cluster, wish, self._profiles, spent
+            tuple(estimates),
+            demand,
+            self._workload,
+            self._cluster,
+            wish,
+            self._profiles,
+            profile,
+            self._contention.factor(best, profile.setting),
+            self._clock() - self._began,
         )
 
     # -- measuring
@@ -141,7 +161,7 @@ class Planner:
             with self._make_backend(setting) as backend:
                 lead = 0.0
                 if not place:
-                    probe = self._pilot(setting, backend, configurations[: setting.at_once], _PROBE, remaining)
+                    probe = self._pilot(setting, backend, configurations[:1], _PROBE, remaining, workers=1)
                     batch, lead = probe.cost("train", configurations[0]).batch, probe.record.lead
                 ahead = self._left(_MEASURING) / (len(settings) - place)
                 lengths = _lengths(batch, ahead, setting.at_once, len(configurations))
@@ -156,9 +176,11 @@ class Planner:
         configurations: Sequence[Mapping[str, Any]],
         batches: tuple[int, ...],
         seconds: float,
+        workers: int | None = None,
     ) -> Profile:
-        whole, workers = self._job.dataset, setting.at_once * self._pilot_hosts
-        data = replace(whole, train=whole.train[:workers], validation=whole.validation[:workers])
+        """Run a pilot with one setting; `workers` says how many of its workers get something to do, if not all."""
+        whole, workers = self._job.dataset, workers or setting.at_once * self._pilot_hosts
+        data = replace(whole, train=whole.train[:workers], validation=whole.validation[: min(workers, _MOST_CHECKS)])
         trainer = self._job.trainer.with_resources(threads=setting.threads)
         run = f"{self._job.run}-{secrets.token_hex(3)}"
         job = replace(self._job, run=run, dataset=data, trainer=trainer, batches=batches)
@@ -185,7 +207,7 @@ class Planner:
     def _estimates(self, options: Sequence[Option], bounds: Mapping[Option, float], wish: Wish) -> list[Estimate]:
         quiet: dict[Option, DryRun] = {}
         for option in options:
-            found = self._dry_run(option, 0, noisy=False, must=not quiet)
+            found = self._dry_run(option, 0, noisy=False, must=len(quiet) < _FINALISTS)
             if found is None:
                 break
             quiet[option] = found
@@ -262,12 +284,14 @@ def _lengths(batch: float, seconds: float, at_once: int, configurations: int) ->
 
     >>> _lengths(batch=0.01, seconds=10.0, at_once=2, configurations=4)
     (12, 50, 12, 50)
+    >>> _lengths(batch=0.01, seconds=10.0, at_once=16, configurations=16)
+    (5, 21, 5)
     """
     rounds = -(-max(at_once, configurations) // at_once)
     long = min(max(seconds / (3.0 * at_once * rounds), _LEAST), _MOST)
     most = max(8, min(round(long / max(batch, 1e-6)), 4000))
     few = max(2, most // 4)
-    return (few, most, few, most)
+    return (few, most, few, most) if at_once <= _FEW_WORKERS else (few, most, few)
 
 
 def _interval(seconds: Sequence[float]) -> tuple[float, float]:

@@ -94,7 +94,7 @@ class Profile:
             ScaledSeconds(self, option, workload),
             {"train": factor, "eval": factor},
             self.ratios,
-            {kind: fmean(found) for kind, found in overheads.items()},
+            {kind: median(found) for kind, found in overheads.items()},
             overheads,
             _DRIFT,
             load=(median(seen.loads) if seen.loads else 0.0) * max(1.0, share / max(record.bytes, 1)),

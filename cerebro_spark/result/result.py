@@ -14,6 +14,7 @@ from cerebro_spark import recipe as recipes
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.input.base import is_spark_frame
 from cerebro_spark.errors import CheckpointError, ConfigurationError, DataError, NotFoundInStore
+from cerebro_spark.planning.comparison import Comparison
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.result import display, frames, plots, saving, tables
 from cerebro_spark.result.blueprint import Blueprint, Scorer, make_blueprint
@@ -73,6 +74,14 @@ class Result:
     def finished(self) -> bool:
         """Whether the run is over, by itself or by `run.end()`. One that is not can be resumed with `cs.resume`."""
         return self._view.finished
+
+    @cached_property
+    def planned(self) -> Comparison | None:
+        """What was planned for the run, and what it took; None if no plan was followed: see `search.plan`."""
+        try:
+            return Comparison.from_json(self._store.read(paths.plan(self.run_id)))
+        except NotFoundInStore:
+            return None
 
     # What came out
 

@@ -214,6 +214,15 @@ def result(run: str) -> str:
     return f"{run_folder(run)}/result.json"
 
 
+def plan(run: str) -> str:
+    """What was planned for a run, and what it took.
+
+    >>> plan("r1")
+    'runs/r1/plan.json'
+    """
+    return f"{run_folder(run)}/plan.json"
+
+
 def forecasts(run: str) -> str:
     """The folder of a run's forecasts.
 

@@ -30,7 +30,7 @@ from cerebro_spark.tune.algorithms.stopping import Stopping
 from cerebro_spark.tune.arguments import check_batch_sizes, check_progress, concurrent_trials
 from cerebro_spark.tune.options import ModelFn, TrainingOptions
 from cerebro_spark.tune.past_runs import replay as replay_run
-from cerebro_spark.tune.planned import PlanArguments, follow, plan_search
+from cerebro_spark.tune.planned import PlanArguments, follow, hold_against, plan_search
 from cerebro_spark.tune.signatures import explained
 from cerebro_spark.tune.spaces.space import Space
 from cerebro_spark.tune.trackers.base import Tracking
@@ -158,6 +158,8 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
         if plan is not None:
             search: ModelSearch = follow(self, plan, dataset, self.backend or default_backend(dataset))
             fitted: Result | list[Result] = search.fit(dataset, params, run_id=run_id, dashboard=dashboard)
+            for result in fitted if isinstance(fitted, list) else [fitted]:
+                hold_against(plan, open_store(self.store), result.run_id)
             return fitted
         if isinstance(params, list | tuple):
             return [self.fit(dataset, each, run_id=run_id, replay=replay, dashboard=dashboard) for each in params]

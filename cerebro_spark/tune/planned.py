@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
+import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cerebro_spark.backend.base import Backend
+from cerebro_spark.backend.local import LocalBackend
 from cerebro_spark.checks import check_at_least, check_seconds, is_number
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.input.base import is_spark_frame
@@ -24,6 +28,8 @@ from cerebro_spark.planning.planner import Planner
 from cerebro_spark.planning.sizes import parse_bandwidth, parse_bytes
 from cerebro_spark.planning.values import Cluster, Setting, Wish, Workload
 from cerebro_spark.recipe import Recipe
+from cerebro_spark.result.listing import read_view
+from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.opening import open_store
 from cerebro_spark.trainer.feed import batch_size_of
@@ -35,9 +41,12 @@ from cerebro_spark.tune.training import Training
 if TYPE_CHECKING:
     from cerebro_spark.tune.estimator import ModelSearch
 
+_log = logging.getLogger("cerebro_spark")
 # Rows of a sample for each worker: some hundred batches, and at least so many.
 _BATCHES = 200
 _LEAST_ROWS = 4096
+# Where the driver of NVIDIA lists its devices, whichever framework is installed.
+_GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +136,11 @@ def plan_search(search: ModelSearch, data: Any, backend: Backend, asked: PlanArg
             workload,
             there.hosts,
             arguments.fused_trials(search.fuse),
+            search.replicas,
             asked.seconds,
         )
-        settings = _settings(backend, there, cluster, resources, len(sample.train))
+        trials = demand_of(search._stopping_algorithm(1), training.objective, 1).trials
+        settings = _settings(backend, there, cluster, resources, min(len(sample.train), trials))
         return Plan(planner.plan(settings, wish))
 
 
@@ -167,22 +178,54 @@ def follow(search: ModelSearch, plan: Plan, data: Any, backend: Backend) -> Mode
     return planned
 
 
-def _settings(
-    backend: Backend, there: Cluster, cluster: Cluster, resources: Resources, partitions: int
-) -> list[Setting]:
-    """Return what to measure with: all cores of a host, shared in different ways."""
+def hold_against(plan: Plan, store: Store, run_id: str) -> None:
+    """Keep beside the log of a run that followed a plan what was planned and what it took, and say so.
+
+    Args:
+        plan: The plan.
+        store: The store of the run.
+        run_id: The id of the run.
+    """
+    found = plan.compare(read_view(store, run_id))
+    store.write(paths.plan(run_id), found.to_json())
+    _log.log(logging.WARNING if found.is_noteworthy else logging.INFO, "run %s: %s", run_id, found)
+
+
+def _settings(backend: Backend, there: Cluster, cluster: Cluster, resources: Resources, workers: int) -> list[Setting]:
+    """Return what to measure with: all cores of a host, shared in different ways, by at most so many workers in all."""
     cores = min(there.cores, cluster.cores)
-    if resources.threads is not None:
+    gpus = 0 if resources.device == "cpu" else count_gpus(backend)
+    if gpus:
+        # Workers on one GPU wait for each other: each has its own, and its share of the cores.
+        choices = [resources.threads or max(1, cores // gpus)]
+        cores = min(cores, gpus * choices[0])
+    elif resources.threads is not None:
         choices = [resources.threads]
     elif there.hosts > 1:
         choices = [getattr(backend, "threads", 1)]
     else:
         choices = [2**n for n in range(cores.bit_length()) if 2**n <= cores]
-    most = max(1, partitions // there.hosts)
+    most = max(1, workers // there.hosts)
     full = [Setting(threads, max(1, min(cores // threads, most))) for threads in choices]
     # One worker alone says what the others cost it.
     alone = [Setting(full[0].threads, 1)] if full[0].at_once > 1 and there.hosts == 1 else []
-    return [full[0], *alone, *full[1:]]
+    return [*full[:2], *alone, *full[2:]]
+
+
+def count_gpus(backend: Backend) -> int:
+    """Return how many GPUs the workers of a backend on this machine have; 0 if there are none, or none is known.
+
+    Args:
+        backend: The backend.
+    """
+    named = [device for device in getattr(backend, "devices", ()) if device.startswith("cuda")]
+    if named:
+        return len(set(named))
+    if not isinstance(backend, LocalBackend):
+        return 0
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    there = len(list(_GPUS.iterdir())) if _GPUS.is_dir() else 0
+    return there if visible is None else min(there, len([one for one in visible.split(",") if one.strip()]))
 
 
 @contextmanager
@@ -211,7 +254,7 @@ def _sample(
         name=f"plan-{secrets.token_hex(4)}",
     )
     try:
-        yield sample, _workload(sample, total, prepared=False)
+        yield sample, replace(_workload(sample, total, prepared=False), partitions=search.partitions)
     finally:
         store.delete(sample.folder)
 

@@ -35,7 +35,7 @@ LAYERS = [
     {"tune"},
     {"doctor", "cleaning"},
     {"cli_options"},
-    {"cli_live"},
+    {"cli_live", "cli_plan"},
     {"cli"},
 ]
 HOMES = {

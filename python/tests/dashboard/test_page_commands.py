@@ -370,6 +370,7 @@ def test_a_menu_is_closed_by_its_button_by_another_and_by_a_click_elsewhere(page
         expect(menus).to_have_count(1)
         page.get_by_role("button", name="Commands for t8", exact=True).click()
         expect(menus).to_have_count(0)
+        expect(page.get_by_role("button", name="Commands for t8", exact=True)).to_be_focused()
     page.get_by_role("button", name="Commands for t8", exact=True).click()
     page.get_by_role("button", name="Commands for t1", exact=True).click()
     expect(menus).to_have_count(1)

@@ -211,7 +211,7 @@ def _bean(server: str, name: str) -> dict[str, Any]:
     except urllib.error.HTTPError as error:
         error.close()
         return {}
-    except (urllib.error.URLError, TimeoutError, ConnectionError):
+    except (urllib.error.URLError, TimeoutError, ConnectionError, json.JSONDecodeError):
         return {}
     return dict(beans[0]) if beans else {}
 

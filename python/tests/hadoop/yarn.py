@@ -84,7 +84,7 @@ class YarnCluster:
         except urllib.error.HTTPError as error:
             error.close()
             return {}
-        except (urllib.error.URLError, TimeoutError, ConnectionError):
+        except (urllib.error.URLError, TimeoutError, ConnectionError, json.JSONDecodeError):
             return {}
 
     def _rm_settings(self) -> dict[str, str]:

@@ -125,12 +125,12 @@ class StandaloneCluster:
         return SparkDaemon(name, f"{_DEPLOY}.worker.Worker", folder, host, [*arguments, *place], self._python_path)
 
     def _status(self) -> dict[str, Any]:
-        """What the master says of itself, empty while its web server does not answer."""
+        """What the master says of itself, empty while its web server does not answer, or with its first page only."""
         try:
             with urllib.request.urlopen(self._http, timeout=2) as answer:
                 return dict(json.load(answer))
         except urllib.error.HTTPError as error:
             error.close()
             return {}
-        except (urllib.error.URLError, TimeoutError, ConnectionError):
+        except (urllib.error.URLError, TimeoutError, ConnectionError, json.JSONDecodeError):
             return {}

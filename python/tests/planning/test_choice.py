@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+import cerebro_spark as cs
+from cerebro_spark.backend.machines import Cluster
 from cerebro_spark.planning.choice import ranked
+from cerebro_spark.planning.options import list_options
 from cerebro_spark.planning.reasons import reasons
 from cerebro_spark.planning.spark_conf import spark_conf
-from cerebro_spark.planning.values import Demand, Estimate, Option, Wish, Workload
+from cerebro_spark.planning.values import Demand, Estimate, Option, Setting, Wish, Workload
+from cerebro_spark.tune import planned
 
 NONE = Wish()
 ROWS = Workload(train=1000, validation=0, bytes=0)
@@ -93,3 +101,29 @@ def test_spark_gets_an_executor_a_host_with_room_for_its_workers() -> None:
     }
     assert str(conf).startswith("--num-executors 3 --executor-cores 4 --executor-memory 1024m --conf spark.task.cpus=2")
     assert "spark.executor.memory" not in spark_conf(Option(1, 1, 1, 1))
+
+
+def test_options_of_which_only_a_bound_is_known_come_last() -> None:
+    bounded = Estimate(Option(8, 1, 1, 8), 10.0, 10.0, float("inf"), 1.0, 10.0)
+    assert best([estimate(4, 30), bounded, estimate(2, 55)]) == 4
+    assert best([bounded]) == 8
+
+
+def test_a_gpu_has_one_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(2):
+        (tmp_path / f"0000:0{number}:00.0").mkdir()
+    monkeypatch.setattr(planned, "_GPUS", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert planned.count_gpus(cs.LocalBackend()) == 2
+    assert planned.count_gpus(cs.LocalBackend(devices=["cuda:0"])) == 1
+    host = Cluster(1, 16)
+    both = planned._settings(cs.LocalBackend(), host, host, cs.Resources(), workers=8)
+    assert both == [Setting(8, 2), Setting(8, 1)]
+    assert planned._settings(cs.LocalBackend(), host, host, cs.Resources(device="cpu"), 8)[0] == Setting(1, 8)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert planned.count_gpus(cs.LocalBackend()) == 0
+
+
+def test_replicas_are_as_many_as_the_search_asks_for() -> None:
+    options = list_options(Cluster(1, 4), [1], Workload(1000, 0, 0), trials=8, replicas=2)
+    assert [(option.workers, option.replicas) for option in options] == [(4, 2), (2, 2), (1, 1)]

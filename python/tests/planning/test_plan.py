@@ -13,6 +13,7 @@ import pytest
 
 import cerebro_spark as cs
 from cerebro_spark import hp
+from cerebro_spark.backend.machines import Cluster
 from cerebro_spark.backend.simulated import SimulatedWorker, World
 from cerebro_spark.errors import BackendError, CerebroError, ConfigurationError
 from cerebro_spark.planning.plan import Plan
@@ -91,6 +92,9 @@ class TestPlan:
         assert len(workers) == plan.best.workers
         assert made.backend.num_workers == 2  # the search itself stays as it is
         assert len(result.trials) == 4
+        assert result.planned.planned == plan.estimate.seconds
+        assert result.planned.took == pytest.approx(result.units.end.max())
+        assert cs.Result(made.store, result.run_id).planned == result.planned
 
     def test_what_does_not_fit_is_refused_before_anything_starts(self, planned: Any, tmp_path: Path) -> None:
         made, _, plan, _, _ = planned
@@ -103,7 +107,7 @@ class TestPlan:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_sample_on_a_laptop_plans_for_a_cluster(tmp_path: Path) -> None:
+def test_a_sample_on_a_laptop_plans_for_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = search(tmp_path)
     plan = made.plan(
         pd.DataFrame({"x": list(rows()["x"]), "y": rows()["y"]}),
@@ -118,7 +122,8 @@ def test_a_sample_on_a_laptop_plans_for_a_cluster(tmp_path: Path) -> None:
     assert plan.best.partitions == 4
     assert plan.estimate.seconds > 600
     assert files(tmp_path) == []
-    with pytest.raises(ConfigurationError, match=r"4 workers with 1 threads? each, but there are"):
+    monkeypatch.setattr(cs.LocalBackend, "machines", Cluster(1, 2))
+    with pytest.raises(ConfigurationError, match=r"4 workers with \d+ threads each, but there are 2 cores"):
         made.fit(rows(), plan=plan)
 
 

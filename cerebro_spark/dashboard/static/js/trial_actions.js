@@ -28,9 +28,9 @@ export class TrialMenu {
 
   /** The button of a trial; it takes the place of the one that the trial had before. */
   buttonOf(id) {
-    const toggle = () => (this.id === id ? this.close() : this.open(id));
-    // Where it is pressed, not where it is let go: a row that moves in between would take the click away. Of a press only
-    // the click is heard (`detail` counts those of a pointer) if it came from the keyboard.
+    const toggle = () => (this.id === id ? this.leave() : this.open(id));
+    // It is heard when it is pressed, not when it is let go: a row that moves in between takes the click away. What is
+    // left of clicks comes from the keyboard: `detail` counts those of a pointer.
     const press = (event) => {
       if (event.button !== 0) return;
       event.preventDefault();
@@ -71,10 +71,16 @@ export class TrialMenu {
     this.buttons.get(id)?.update();
   }
 
+  /** Close it, and give the focus back to its button. */
+  leave() {
+    const button = this.buttons.get(this.id);
+    this.close();
+    button.focus();
+  }
+
   choose(verb) {
     const { id } = this;
-    this.close();
-    this.buttons.get(id).focus();
+    this.leave();
     this.commands.open(verb, { trial: this.store.trials.get(id) });
   }
 
@@ -86,9 +92,7 @@ export class TrialMenu {
   keyed(event) {
     if (!this.isOpen) return;
     if (event.key === "Escape") {
-      const button = this.buttons.get(this.id);
-      this.close();
-      button.focus();
+      this.leave();
       return;
     }
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];

@@ -1,0 +1,116 @@
+"""A plan held against the run that followed it: what was planned, what it took, and why they differ. PURE."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from cerebro_spark.errors import EventLogError
+from cerebro_spark.planning.planner import Planned
+from cerebro_spark.planning.profile import ScaledSeconds
+from cerebro_spark.planning.sizes import duration
+from cerebro_spark.run_view import RunView
+
+NOTEWORTHY = 0.25
+"""A run that took this much longer or shorter, as a share, says why."""
+# By how much one part may differ, as a share, before it is a cause.
+_CAUSE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What was planned for a run, and what it took, in seconds.
+
+    Args:
+        planned: What was planned.
+        low: It was to take less in one of twenty cases.
+        high: It was to take more in one of twenty cases.
+        took: What it took.
+        causes: Why it took much longer or shorter, in words.
+
+    >>> print(Comparison(100.0, 90.0, 110.0, 150.0, ("units took 1.4 times as long",)))
+    planned 1 min 40 s (1 min 30 s to 1 min 50 s), took 2 min 30 s, 50% longer: units took 1.4 times as long
+    """
+
+    planned: float
+    low: float
+    high: float
+    took: float
+    causes: tuple[str, ...] = ()
+
+    @property
+    def deviation(self) -> float:
+        """By which share it took longer than planned; below 0 if it was shorter."""
+        return self.took / self.planned - 1
+
+    @property
+    def is_noteworthy(self) -> bool:
+        """Whether it took so much longer or shorter that people want to know why."""
+        return abs(self.deviation) > NOTEWORTHY
+
+    def __str__(self) -> str:
+        span = f"planned {duration(self.planned)} ({duration(self.low)} to {duration(self.high)})"
+        word = "longer" if self.deviation > 0 else "shorter"
+        why = f": {', '.join(self.causes)}" if self.causes else ""
+        return f"{span}, took {duration(self.took)}, {abs(self.deviation):.0%} {word}{why}"
+
+    def to_json(self) -> bytes:
+        """Return it as a file has it."""
+        return json.dumps(asdict(self)).encode()
+
+    @staticmethod
+    def from_json(data: bytes) -> Comparison:
+        """Return what `to_json` was made from. Raises EventLogError for anything else."""
+        try:
+            found = json.loads(data)
+            return Comparison(**{**found, "causes": tuple(found["causes"])})
+        except (ValueError, TypeError, KeyError) as error:
+            raise EventLogError(f"the plan beside the log cannot be read: {error}") from error
+
+
+def compare(planned: Planned, view: RunView) -> Comparison:
+    """Hold a plan against a run that is over.
+
+    Args:
+        planned: The plan.
+        view: The run.
+    """
+    best, took = planned.estimates[0], view.timeline.end
+    found = Comparison(best.seconds, best.low, best.high, took)
+    if not found.is_noteworthy:
+        return found
+    return Comparison(best.seconds, best.low, best.high, took, tuple(_causes(planned, view)))
+
+
+def _causes(planned: Planned, view: RunView) -> list[str]:
+    best, causes = planned.estimates[0], []
+    ratio = _slowness(planned, view)
+    if abs(ratio - 1) > _CAUSE:
+        causes.append(f"units took {ratio:.2g} times as long as was measured")
+    lost = len(view.timeline.absences)
+    if lost:
+        causes.append(f"{lost} worker{'s were' if lost > 1 else ' was'} lost")
+    asked, trained = sum(planned.demand.epochs), len(view.epochs)
+    if abs(trained / max(asked, 1) - 1) > _CAUSE:
+        causes.append(f"{trained} epochs were trained, where {asked} were likely")
+    busy = view.timeline.utilisation()
+    if busy < best.utilisation - _CAUSE:
+        causes.append(
+            f"workers waited {1 - busy:.0%} of the time, for hops and for each other, instead of"
+            f" {1 - best.utilisation:.0%}"
+        )
+    return causes
+
+
+def _slowness(planned: Planned, view: RunView) -> float:
+    """Return how many times as long units took as was to be expected of them."""
+    option = planned.estimates[0].option
+    expected, spent = 0.0, 0.0
+    seconds = ScaledSeconds(planned.profile, option, planned.workload)
+    params: Mapping[str, Mapping[str, object]] = {trial.id: trial.params for trial in view.trials.values()}
+    for unit in view.timeline.units:
+        usual = seconds.seconds(unit.kind, unit.trial, params[unit.trial], unit.width)
+        expected += planned.factor * usual.seconds
+        spent += unit.seconds
+    return spent / expected if expected else 1.0

@@ -1,0 +1,138 @@
+"""How the time of a plan is spent, and what it concludes, with pilots that never ran."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from made_up_pilots import made_record
+
+from cerebro_spark.backend.machines import Cluster
+from cerebro_spark.planning import planner as planners
+from cerebro_spark.planning.pilot import PilotRecord
+from cerebro_spark.planning.planner import Planned, Planner
+from cerebro_spark.planning.values import Setting, Wish, Workload
+from cerebro_spark.search import FixedSearch
+from cerebro_spark.types import Objective, Partition
+
+LOSS = Objective("val_loss", "min")
+SETTINGS = [Setting(1, 4), Setting(2, 2), Setting(1, 1), Setting(4, 1)]
+ROWS = Workload(train=100_000, validation=10_000, bytes=10_000_000)
+Batch = Mapping[Setting, float]
+"""Seconds of a batch by setting."""
+
+
+class Clock:
+    """A clock that goes on with every pilot."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Pilots:
+    """Stands in for `run_pilot`: it notes what was to be measured, and lets time pass."""
+
+    def __init__(self, batch: Batch, seconds: float, clock: Clock) -> None:
+        self.batch, self.seconds, self.clock = batch, seconds, clock
+        self.ran: list[tuple[int, tuple[int, ...], int]] = []
+
+    def __call__(
+        self, job: Any, objective: Any, backend: Any, configurations: Sequence[Mapping[str, Any]], **rest: Any
+    ) -> PilotRecord:
+        self.ran.append((job.threads, job.batches, len(job.dataset.train)))
+        self.clock.now += self.seconds
+        seconds = self.batch[Setting(job.threads, backend.workers)]
+        return made_record(
+            configurations, lambda params, batches: seconds * batches, job.batches, len(job.dataset.train)
+        )
+
+
+def plan(
+    monkeypatch: pytest.MonkeyPatch, batch: Batch, pilot: float = 5.0, seconds: float = 60.0, trials: int = 16
+) -> tuple[Planned, Pilots]:
+    """Return a plan on a host of four cores, and the pilots that were run for it."""
+    clock = Clock()
+    pilots = Pilots(batch, pilot, clock)
+    monkeypatch.setattr(planners, "run_pilot", pilots)
+    monkeypatch.setattr(planners, "replace", _replace)
+    data = SimpleNamespace(train=tuple(Partition(f"p{n}", rows=1000) for n in range(4)), validation=())
+    trainer = SimpleNamespace(with_resources=lambda threads: SimpleNamespace(threads=threads))
+    job = SimpleNamespace(run="plan", dataset=data, trainer=trainer, batches=())
+    made = Planner(
+        job,  # type: ignore[arg-type]
+        LOSS,
+        lambda workers: FixedSearch([{"lr": 0.1, "batch_size": 100, "units": 8}] * trials, 2),
+        lambda setting: nullcontext(SimpleNamespace(workers=setting.at_once)),  # type: ignore[arg-type,return-value]
+        Cluster(1, 4),
+        ROWS,
+        seconds=seconds,
+        clock=clock,
+    )
+    return made.plan(SETTINGS, Wish()), pilots
+
+
+def _replace(value: Any, **changes: Any) -> Any:
+    """`dataclasses.replace`, for stand-ins too."""
+    if not isinstance(value, SimpleNamespace):
+        from dataclasses import replace
+
+        return replace(value, **changes)
+    made = SimpleNamespace(**{**vars(value), **changes})
+    if hasattr(made, "trainer"):
+        made.threads = getattr(made.trainer, "threads", 1)
+    return made
+
+
+EVEN = {Setting(1, 4): 0.01, Setting(2, 2): 0.01, Setting(1, 1): 0.01, Setting(4, 1): 0.01}
+
+
+def test_a_small_probe_comes_first_and_then_every_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, pilots = plan(monkeypatch, EVEN)
+    assert [threads for threads, _, _ in pilots.ran] == [1, 1, 2, 1, 4]
+    assert pilots.ran[0][2] == 1  # the probe: one partition, few batches
+    assert max(pilots.ran[0][1]) < max(pilots.ran[1][1])
+    assert set(planned.profiles) == set(SETTINGS)
+
+
+def test_threads_that_gain_nothing_lose_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, _ = plan(monkeypatch, EVEN)
+    best = planned.estimates[0].option
+    assert (best.workers, best.threads) == (4, 1)
+    assert len(planned.estimates) == 6  # 4, 2 and 1 with one thread, 2 and 1 with two, 1 with four
+    assert all(estimate.dry_runs for estimate in planned.estimates)
+
+
+def test_threads_that_gain_more_than_workers_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, _ = plan(monkeypatch, {**EVEN, Setting(4, 1): 0.002})
+    best = planned.estimates[0].option
+    assert (best.workers, best.threads) == (1, 4)
+
+
+def test_workers_that_slow_each_other_down_are_planned_as_slow_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, _ = plan(monkeypatch, {**EVEN, Setting(1, 4): 0.02})
+    seconds = {(one.option.workers, one.option.threads): one.seconds for one in slow.estimates}
+    even, _ = plan(monkeypatch, EVEN)
+    alike = {(one.option.workers, one.option.threads): one.seconds for one in even.estimates}
+    assert seconds[1, 1] == pytest.approx(alike[1, 1], rel=0.05)
+    assert seconds[4, 1] > 1.7 * alike[4, 1]
+    assert 1.2 < seconds[2, 1] / alike[2, 1] < 1.5
+
+
+def test_what_there_is_no_time_for_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, pilots = plan(monkeypatch, EVEN, pilot=20.0)
+    assert len(pilots.ran) < 5
+    assert planned.estimates[0].dry_runs > 0
+    late, _ = plan(monkeypatch, EVEN, pilot=100.0)
+    assert late.estimates[0].dry_runs > 0
+    assert {one.option.threads for one in late.estimates} == {1}
+
+
+def test_trials_are_never_fewer_than_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, _ = plan(monkeypatch, EVEN, trials=2)
+    assert max(estimate.option.workers for estimate in planned.estimates) == 2
