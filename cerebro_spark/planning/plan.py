@@ -30,7 +30,9 @@ class Plan:
 
     def __init__(self, planned: Planned) -> None:
         self._planned = planned
-        self.why: list[str] = reasons(planned.estimates, planned.demand, planned.workload, planned.wish)
+        self.why: list[str] = reasons(
+            planned.estimates, planned.demand, planned.workload, planned.wish, planned.unmeasured
+        )
 
     @property
     def best(self) -> Option:

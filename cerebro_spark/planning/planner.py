@@ -5,7 +5,6 @@ All that decides is elsewhere (`options`, `choice`, `profile`); this spends the 
 
 from __future__ import annotations
 
-import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +25,6 @@ from cerebro_spark.planning.profile import Profile
 from cerebro_spark.planning.values import Cluster, Demand, DryRun, Estimate, Option, Setting, Wish, Workload
 from cerebro_spark.types import Objective
 
-_log = logging.getLogger("cerebro_spark")
 # The share of the time that measuring may take.
 _MEASURING = 0.75
 # The batches of units that say how long a batch takes, roughly; the first ones warm up.
@@ -61,6 +59,7 @@ class Planned:
         profile: What was measured with about the setting of the best option.
         factor: By how much its units are slower than those that were measured.
         seconds: How long planning took.
+        unmeasured: The settings that there was no time to measure. Defaults to `()`: none.
     """
 
     estimates: tuple[Estimate, ...]
@@ -72,6 +71,7 @@ class Planned:
     profile: Profile
     factor: float
     seconds: float
+    unmeasured: tuple[Setting, ...] = ()
 
 
 class Planner:
@@ -143,6 +143,7 @@ class Planner:
             profile,
             self._contention.factor(best, profile.setting),
             self._clock() - self._began,
+            tuple(setting for setting in settings if setting not in self._profiles),
         )
 
     # -- measuring
@@ -156,7 +157,6 @@ class Planner:
         for place, setting in enumerate(settings):
             remaining = self._left(_MEASURING)
             if place and remaining < self._profiles[settings[0]].record.lead + 1.0:
-                _log.info("there was no time to measure %s", settings[place:])
                 break
             with self._make_backend(setting) as backend:
                 lead = 0.0

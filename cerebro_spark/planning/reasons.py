@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cerebro_spark.planning.sizes import duration, size
-from cerebro_spark.planning.values import Demand, Estimate, Wish, Workload
+from cerebro_spark.planning.values import Demand, Estimate, Setting, Wish, Workload
 
 # Who takes this much longer, as a share, gains nothing.
 _NOTHING = 0.03
 
 
-def reasons(estimates: Sequence[Estimate], demand: Demand, workload: Workload, wish: Wish) -> list[str]:
+def reasons(
+    estimates: Sequence[Estimate], demand: Demand, workload: Workload, wish: Wish, unmeasured: Sequence[Setting] = ()
+) -> list[str]:
     """Return the sentences of a plan.
 
     Args:
@@ -19,6 +21,7 @@ def reasons(estimates: Sequence[Estimate], demand: Demand, workload: Workload, w
         demand: What the search asks for.
         workload: What it trains on.
         wish: What the user wants.
+        unmeasured: The settings that there was no time to measure. Defaults to `()`: none.
     """
     best = estimates[0]
     said = [_headline(best), *_wishes(estimates, wish), *_workers(estimates, demand, workload), *_threads(estimates)]
@@ -31,6 +34,9 @@ def reasons(estimates: Sequence[Estimate], demand: Demand, workload: Workload, w
         said.append(f"{size(option.memory)} of memory for each worker: measured, and 15 % beyond that.")
     if best.guessed:
         said.append("Some structures were not measured: what they take is guessed from those that are most like them.")
+    if unmeasured:
+        missed = ", ".join(f"{_many(one.at_once, 'worker')} with {_many(one.threads, 'thread')}" for one in unmeasured)
+        said.append(f"There was no time to measure {missed} on a host: give more of it with seconds=.")
     return said
 
 

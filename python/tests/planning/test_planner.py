@@ -13,6 +13,7 @@ from made_up_pilots import made_record
 from cerebro_spark.backend.machines import Cluster
 from cerebro_spark.planning import planner as planners
 from cerebro_spark.planning.pilot import PilotRecord
+from cerebro_spark.planning.plan import Plan
 from cerebro_spark.planning.planner import Planned, Planner
 from cerebro_spark.planning.values import Setting, Wish, Workload
 from cerebro_spark.search import FixedSearch
@@ -131,6 +132,14 @@ def test_what_there_is_no_time_for_is_left_out(monkeypatch: pytest.MonkeyPatch) 
     late, _ = plan(monkeypatch, EVEN, pilot=100.0)
     assert late.estimates[0].dry_runs > 0
     assert {one.option.threads for one in late.estimates} == {1}
+    assert late.unmeasured == (Setting(2, 2), Setting(1, 1), Setting(4, 1))
+    assert (
+        "There was no time to measure 2 workers with 2 threads, 1 worker with 1 thread, 1 worker with 4"
+        in Plan(late).why[-1]
+    )
+    measured, _ = plan(monkeypatch, EVEN)
+    assert measured.unmeasured == ()
+    assert "no time" not in " ".join(Plan(measured).why)
 
 
 def test_trials_are_never_fewer_than_workers(monkeypatch: pytest.MonkeyPatch) -> None:
