@@ -105,6 +105,24 @@ def test_figures_are_those_of_the_span_that_is_shown(page: Page, serve: Serve) -
     expect(cells).to_have_text(["w0", str(len(own)), f"{int(100 * busy + 0.5)} %", "0"])
 
 
+@pytest.mark.parametrize("workers", [1, 3, 20])
+def test_what_is_below_does_not_move_when_the_chart_comes(page: Page, serve: Serve, workers: int) -> None:
+    run = MadeUpRun("small", trials=4, epochs=2, workers=workers, share=1.0, failing=None)
+    held: list[Route] = []
+    page.route(REQUESTS, lambda route: held.append(route))
+    with page.expect_request(REQUESTS):
+        page_checks.open_run(page, serve(run).url, run.name)
+        page.locator("#part-gantt").scroll_into_view_if_needed()
+    height = "document.querySelector('#part-gantt').getBoundingClientRect().height"
+    before = page.evaluate(height)
+    expect(page.locator("#gantt-words")).to_have_text("Loading")
+    for route in held:
+        route.continue_()
+    expect(page.locator("#gantt-words")).to_contain_text(f": {run.done} units")
+    wait_for_frames(page)
+    assert page.evaluate(height) == before
+
+
 def test_hops_of_all_trials_are_drawn_while_few_units_are_shown(page: Page, serve: Serve) -> None:
     run = MadeUpRun("small", trials=4, epochs=2, workers=3, share=1.0, failing=None)
     hops = hops_of(run.units)

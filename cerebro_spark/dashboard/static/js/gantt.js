@@ -5,7 +5,7 @@ import { onTheme } from "./colours.js";
 import { choice, emptyState, h, setText } from "./dom.js";
 import { count, duration, listed, percent, plural, stopwatch } from "./format.js";
 import { GanttData } from "./gantt_data.js";
-import { drawGantt, Frame } from "./gantt_draw.js";
+import { drawGantt, Frame, heightOf } from "./gantt_draw.js";
 import { ganttKey } from "./gantt_key.js";
 import { colourOf } from "./highlight.js";
 import { hideTip, showTip } from "./tip.js";
@@ -23,7 +23,7 @@ export class GanttCard {
     this.heard = { now: 0, when: performance.now() };
     this.canvas = h("canvas", { tabindex: "0", role: "img", "aria-label": "Workers over time. Arrow keys move, plus and minus zoom, 0 shows all.", "aria-describedby": "gantt-words", onkeydown: (event) => this.key(event) });
     this.frameBox = h("div", { class: "gantt-frame" }, this.canvas);
-    this.words = h("p", { class: "chart-text", id: "gantt-words" });
+    this.words = h("p", { class: "chart-text", id: "gantt-words" }, "Loading");
     this.empty = h("div");
     const tools = h(
       "div",
@@ -35,6 +35,7 @@ export class GanttCard {
     const head = h("div", { class: "card-head" }, h("h2", {}, "Workers over time"), tools);
     const figure = h("figure", { class: "gantt", "aria-label": "Workers over time" }, this.frameBox, this.empty, ganttKey(), this.words, this.makeTable());
     this.node = h("section", { class: "card wide", id: "part-gantt", tabindex: "-1", "aria-label": "Workers over time" }, head, h("div", { class: "card-body" }, figure));
+    this.reserve();
     this.listen();
   }
 
@@ -51,6 +52,7 @@ export class GanttCard {
     this.ends = [
       store.on(["selection", "trials"], () => this.redraw()),
       store.on(["run"], () => this.check()),
+      store.on(["workers"], () => this.reserve()),
       store.onUpdate((update) => this.hear(update)),
       onTheme(() => this.redraw()),
     ];
@@ -297,9 +299,15 @@ export class GanttCard {
     });
   }
 
+  /** Keep the place of the chart free until it is loaded: what is below it must not move away from under a pointer. */
+  reserve() {
+    if (!this.data) this.canvas.style.height = `${heightOf(this.store.workers.rows.length)}px`;
+  }
+
   draw() {
     const { data, canvas } = this;
-    const nothing = this.problem ? ["The chart cannot be loaded", this.problem.message] : !data ? ["Loading", ""] : !data.lanes.length ? ["No worker has come yet", "Lanes appear when workers join."] : null;
+    if (!data && !this.problem) return;
+    const nothing = this.problem ? ["The chart cannot be loaded", this.problem.message] : !data.lanes.length ? ["No worker has come yet", "Lanes appear when workers join."] : null;
     this.frameBox.hidden = Boolean(nothing);
     this.empty.replaceChildren(...(nothing ? [emptyState(...nothing)] : []));
     if (nothing) return;

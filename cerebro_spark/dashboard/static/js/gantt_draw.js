@@ -6,14 +6,19 @@ import { stopwatch } from "./format.js";
 const AXIS = 22;
 const STEPS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400];
 
+const rowOf = (lanes) => (lanes <= 16 ? 28 : lanes <= 40 ? 20 : 13);
+
+/** How high a chart of so many workers is, in pixels. */
+export const heightOf = (lanes) => AXIS + Math.max(1, lanes) * rowOf(lanes) + 4;
+
 /** The place of everything: lanes below each other, time from left to right. */
 export class Frame {
   constructor(width, lanes, window, names) {
     this.width = width;
     this.lanes = lanes;
     this.left = names;
-    this.row = lanes <= 16 ? 28 : lanes <= 40 ? 20 : 13;
-    this.height = AXIS + Math.max(1, lanes) * this.row + 4;
+    this.row = rowOf(lanes);
+    this.height = heightOf(lanes);
     this.from = window.from;
     this.to = Math.max(window.to, window.from + 0.001);
   }
