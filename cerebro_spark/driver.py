@@ -20,7 +20,7 @@ from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import CommandReceived, Settings
 from cerebro_spark.forecast.observer import LiveForecasts
 from cerebro_spark.mailbox import MailboxPoller
-from cerebro_spark.progress import Progress
+from cerebro_spark.progress import Progress, Remarking
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.relay import Relay
 from cerebro_spark.replays import ReplayChecker, ReplaySearch
@@ -116,7 +116,7 @@ class Driver:
         self._backend.bind(self._job())
         checker, log = self._checker(), self._log
         try:
-            with closing(log), self._sweeper, self._carried, Progress(progress, self._earlier) as watching:
+            with closing(log), self._sweeper, self._carried, self._bar(progress, observers) as watching:
                 mailbox = MailboxPoller(self._plain_store, self._run, self._relay.post)
                 search, settings = self._recipe.search, self._scripted()
                 # The script of a replay may be long: whoever makes its forecasts reads it from the recipe.
@@ -137,6 +137,9 @@ class Driver:
             raise
         if checker is not None:
             checker.finish()
+
+    def _bar(self, show: bool | None, observers: Sequence[Observer]) -> Progress:
+        return Progress(show, self._earlier, beside=[one for one in observers if isinstance(one, Remarking)])
 
     def _clear_away(self, mailbox: MailboxPoller, forecasts: LiveForecasts) -> None:
         """Have deleted what earlier drivers left: files of commands that the log has, and what they foresaw."""

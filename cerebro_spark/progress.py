@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO, runtime_checkable
 
 from cerebro_spark.events import (
     CommandAnswered,
@@ -28,6 +28,17 @@ from cerebro_spark.types import Report
 
 _log = logging.getLogger("cerebro_spark")
 _RARE = (RunStarted, WorkerJoined, WorkerLost, CommandAnswered)
+
+
+@runtime_checkable
+class Remarking(Protocol):
+    """An observer of a run that has something to say beside the bar."""
+
+    def in_brief(self) -> str:
+        """Return it in a few words; empty if there is nothing to say now.
+
+        Called after each turn of a run.
+        """
 
 
 def describe(view: RunView) -> str:
@@ -98,15 +109,23 @@ class Progress:
         show: True for a bar, False for none, None for one where it can be seen.
         earlier: The turns before the run was resumed: they are counted, and not said again.
         file: Where the bar is drawn; None for standard error, or a notebook's cell.
+        beside: Observers of the run that have something to say beside the bar. Defaults to `()`: none.
     """
 
-    def __init__(self, show: bool | None = None, earlier: Iterable[Turn] = (), file: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        show: bool | None = None,
+        earlier: Iterable[Turn] = (),
+        file: TextIO | None = None,
+        beside: Sequence[Remarking] = (),
+    ) -> None:
         self.view = RunView(timeline=Timeline(keep_units=False))
         for turn in earlier:
             self.view.apply(turn)
         if self.view.paused:
             _log.warning("run %s is paused, and nothing begins before somebody unpauses it", self.view.run)
         self._file = file
+        self._beside = beside
         self._bar = self._new_bar() if (_can_be_seen(file) if show is None else show) else None
 
     def __call__(self, turn: Turn) -> None:
@@ -147,7 +166,8 @@ class Progress:
         counts = self.view.counts()
         bar.total = counts.all_units
         bar.set_description_str(f"{self.view.run}{', paused' if self.view.paused else ''}", refresh=False)
-        bar.set_postfix_str(describe(self.view), refresh=False)
+        remarks = [remark for remark in (one.in_brief() for one in self._beside) if remark]
+        bar.set_postfix_str(" | ".join([describe(self.view), *remarks]), refresh=False)
         bar.update(counts.units - bar.n)
         if refresh:
             bar.refresh()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from cerebro_spark.errors import EventLogError
+from cerebro_spark.planning.expectation import Expectation
 from cerebro_spark.planning.planner import Planned
-from cerebro_spark.planning.profile import ScaledSeconds
 from cerebro_spark.planning.sizes import duration
+from cerebro_spark.planning.values import Estimate
 from cerebro_spark.run_view import RunView
 
 NOTEWORTHY = 0.25
@@ -80,37 +80,33 @@ def compare(planned: Planned, view: RunView) -> Comparison:
     found = Comparison(best.seconds, best.low, best.high, took)
     if not found.is_noteworthy:
         return found
-    return Comparison(best.seconds, best.low, best.high, took, tuple(_causes(planned, view)))
-
-
-def _causes(planned: Planned, view: RunView) -> list[str]:
-    best, causes = planned.estimates[0], []
-    ratio = _slowness(planned, view)
-    if abs(ratio - 1) > _CAUSE:
-        causes.append(f"units took {ratio:.2g} times as long as was measured")
-    lost = len(view.timeline.absences)
-    if lost:
-        causes.append(f"{lost} worker{'s were' if lost > 1 else ' was'} lost")
+    units = Expectation(planned)
+    for unit in view.timeline.units:
+        units.add(unit.kind, unit.trial, view.trials[unit.trial].params, unit.width, unit.seconds)
+    causes = causes_of(best, units.slowness, len(view.timeline.absences), view.timeline.utilisation())
     asked, trained = sum(planned.demand.epochs), len(view.epochs)
     if abs(trained / max(asked, 1) - 1) > _CAUSE:
         causes.append(f"{trained} epochs were trained, where {asked} were likely")
-    busy = view.timeline.utilisation()
+    return replace(found, causes=tuple(causes))
+
+
+def causes_of(best: Estimate, slowness: float, lost: int, busy: float) -> list[str]:
+    """Return why a run takes longer or shorter than planned, in words.
+
+    Args:
+        best: What was planned.
+        slowness: How many times as long as expected units took.
+        lost: How many workers were lost.
+        busy: Which share of the workers' time units were running.
+    """
+    causes = []
+    if abs(slowness - 1) > _CAUSE:
+        causes.append(f"units took {slowness:.2g} times as long as was measured")
+    if lost:
+        causes.append(f"{lost} worker{'s were' if lost > 1 else ' was'} lost")
     if busy < best.utilisation - _CAUSE:
         causes.append(
             f"workers waited {1 - busy:.0%} of the time, for hops and for each other, instead of"
             f" {1 - best.utilisation:.0%}"
         )
     return causes
-
-
-def _slowness(planned: Planned, view: RunView) -> float:
-    """Return how many times as long units took as was to be expected of them."""
-    option = planned.estimates[0].option
-    expected, spent = 0.0, 0.0
-    seconds = ScaledSeconds(planned.profile, option, planned.workload)
-    params: Mapping[str, Mapping[str, object]] = {trial.id: trial.params for trial in view.trials.values()}
-    for unit in view.timeline.units:
-        usual = seconds.seconds(unit.kind, unit.trial, params[unit.trial], unit.width)
-        expected += planned.factor * usual.seconds
-        spent += unit.seconds
-    return spent / expected if expected else 1.0

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import html
+import io
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from cerebro_spark import gantt
+from cerebro_spark.planning.choice import ranked
 from cerebro_spark.planning.comparison import Comparison, compare
 from cerebro_spark.planning.planner import Planned
 from cerebro_spark.planning.reasons import reasons
 from cerebro_spark.planning.sizes import duration
 from cerebro_spark.planning.spark_conf import SparkConf, spark_conf
-from cerebro_spark.planning.values import Estimate, Option
+from cerebro_spark.planning.values import Estimate, Option, Wish
+from cerebro_spark.planning.watch import PlanWatch
 from cerebro_spark.run_view import RunView
 
 if TYPE_CHECKING:
@@ -64,6 +69,10 @@ class Plan:
         """
         return compare(self._planned, view)
 
+    def watch(self) -> PlanWatch:
+        """Return an observer that holds the plan against a run while that goes on."""
+        return PlanWatch(self._planned)
+
     def spark_conf(self) -> SparkConf:
         """Say what to tell Spark, so that it has room for the workers.
 
@@ -73,7 +82,9 @@ class Plan:
         return spark_conf(self.best)
 
     def plot(self) -> Any:
-        """Draw how long the search takes with how many workers, with the best option marked.
+        """Draw how long the search takes with how many workers.
+
+        A star marks the best option, a dotted line the knee: more workers than there gain less than 5 %.
 
         Returns:
             A figure of matplotlib.
@@ -98,6 +109,8 @@ class Plan:
             xytext=(8, 12),
             textcoords="offset points",
         )
+        knee = ranked(self._planned.estimates, Wish())[0].option.workers
+        axes.axvline(knee, linestyle=":", color="grey", zorder=1, label=f"the knee: {knee} workers")
         axes.set_xlabel("workers")
         axes.set_ylabel("seconds")
         axes.set_ylim(bottom=0)
@@ -112,7 +125,16 @@ class Plan:
 
     def _repr_html_(self) -> str:
         said = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in self.why)
-        return f"<div><ul>{said}</ul>{self.table.to_html(index=False, border=0)}</div>"
+        return f"<div><ul>{said}</ul>{self._picture()}{self.table.to_html(index=False, border=0)}</div>"
+
+    def _picture(self) -> str:
+        """Return the plot as a part of a page; nothing where it cannot be drawn, for want of matplotlib."""
+        if find_spec("matplotlib") is None:
+            return ""
+        drawn = io.BytesIO()
+        self.plot().savefig(drawn, format="png")
+        words = html.escape(self.why[0], quote=True)
+        return f'<img alt="{words}" src="data:image/png;base64,{base64.b64encode(drawn.getvalue()).decode()}">'
 
 
 def _row(estimate: Estimate) -> dict[str, Any]:

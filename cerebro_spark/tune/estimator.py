@@ -155,20 +155,18 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
             ConfigurationError: An argument does not fit the data, the store or the backend. No worker was started then.
             CerebroError: The run could not be finished; the message says how to resume it.
         """
-        if plan is not None:
-            search: ModelSearch = follow(self, plan, dataset, self.backend or default_backend(dataset))
-            fitted: Result | list[Result] = search.fit(dataset, params, run_id=run_id, dashboard=dashboard)
-            for result in fitted if isinstance(fitted, list) else [fitted]:
-                hold_against(plan, open_store(self.store), result.run_id)
-            return fitted
+        options: dict[str, Any] = {"run_id": run_id, "replay": replay, "dashboard": dashboard, "plan": plan}
         if isinstance(params, list | tuple):
-            return [self.fit(dataset, each, run_id=run_id, replay=replay, dashboard=dashboard) for each in params]
+            return [self.fit(dataset, each, **options) for each in params]
         if params:
-            return self._with_params(params).fit(dataset, run_id=run_id, replay=replay, dashboard=dashboard)
+            return self._with_params(params).fit(dataset, **options)
         if replay is not None:
+            if plan is not None:
+                raise ConfigurationError("`plan` and `replay` are both given, but a replay runs as its run did")
             return self._replay(replay, dataset, run_id)
+        search = self if plan is None else follow(self, plan, dataset, self.backend or default_backend(dataset))
         # In this thread: Ctrl-C and what belongs to a thread (a job group of Spark) are as they ever were.
-        run = self._new_run(dataset, run_id, open_store(self.store), self.progress)
+        run = search._new_run(dataset, run_id, open_store(self.store), self.progress, plan=plan)
         if dashboard:
             run.dashboard()
         return run.drive()
@@ -224,6 +222,7 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
         *,
         run_id: str | None = None,
         dashboard: bool = False,
+        plan: Plan | None = None,
     ) -> Run:
         """Begin the search, and return at once: a thread of this process drives it.
 
@@ -238,6 +237,8 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
                 `rawPredictionCol`. Defaults to None: the values of this search.
             run_id: The id of the run. Defaults to None: one is made of the time and a random part.
             dashboard: Whether to start a dashboard of the store, and to print its link. Defaults to False.
+            plan: What `plan` returned: the run has the workers, threads and partitions of its best option. Defaults to
+                None: those of the backend.
 
         Returns:
             A handle of the run, with which it can be watched and commanded.
@@ -249,21 +250,29 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
         if isinstance(params, list | tuple):
             raise ConfigurationError("`params` is a list, but a handle is of one run: call start for each of them")
         if params:
-            started: Run = self._with_params(params).start(dataset, run_id=run_id, dashboard=dashboard)
+            started: Run = self._with_params(params).start(dataset, run_id=run_id, dashboard=dashboard, plan=plan)
             return started
         store = open_store(self.store)
-        run = self._new_run(dataset, run_id, store, bool(self.progress), in_thread=True)
+        search = self if plan is None else follow(self, plan, dataset, self.backend or default_backend(dataset))
+        run = search._new_run(dataset, run_id, store, bool(self.progress), in_thread=True, plan=plan)
         runs.check_writable(store)
         if dashboard:
             run.dashboard()
         return run.start(driving_thread)
 
     def _new_run(
-        self, dataset: Any, run_id: str | None, store: Store, progress: bool | None, in_thread: bool = False
+        self,
+        dataset: Any,
+        run_id: str | None,
+        store: Store,
+        progress: bool | None,
+        in_thread: bool = False,
+        plan: Plan | None = None,
     ) -> Run:
         """Return a run that has not begun. All that is read of this search is read now: it may be changed later.
 
-        One that will be driven in a thread of its own is checked now, and never waits for its turn.
+        One that will be driven in a thread of its own is checked now, and never waits for its turn. One that follows a
+        plan is held against it.
         """
         if run_id is not None:
             runs.check_free(store, run_id)
@@ -279,7 +288,10 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
             # Trackers come second: copies of a search share them, and the next run may begin once the turn is over.
             with backend.turn(wait=not in_thread), tracking:
                 recipe = training.recipe(algorithm, dataset, store, backend)
-                runs.execute(recipe, store, backend, name, [tracking, observer], progress, relay=relay)
+                watching = [] if plan is None else [plan.watch()]
+                runs.execute(recipe, store, backend, name, [tracking, observer, *watching], progress, relay=relay)
+                if plan is not None:
+                    hold_against(plan, store, name)
                 result: Result = self._handed_over(open_result(store, name))
                 tracking.finish(result)
             return result

@@ -1,0 +1,63 @@
+"""What the units of a run were to take by its plan, and what they took. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cerebro_spark.planning.planner import Planned
+from cerebro_spark.planning.profile import ScaledSeconds
+from cerebro_spark.types import TrialId, UnitKind
+
+
+class Expectation:
+    """Adds up the units of a run that follows a plan.
+
+    Args:
+        planned: The plan.
+
+    Attributes:
+        expected: The seconds that the units so far were to take.
+        spent: The seconds that they took.
+        whole: The seconds that all units of the search were to take.
+    """
+
+    def __init__(self, planned: Planned) -> None:
+        self._factor = planned.factor
+        self._seconds = ScaledSeconds(planned.profile, planned.estimates[0].option, planned.workload)
+        self.expected = self.spent = 0.0
+        self.whole = sum(
+            epochs * self._epoch(planned, f"planned {number}", params)
+            for number, (params, epochs) in enumerate(zip(planned.demand.params, planned.demand.epochs, strict=True))
+        )
+
+    def add(self, kind: UnitKind, trial: TrialId, params: Mapping[str, Any], width: int, seconds: float) -> None:
+        """Take in a unit that is done.
+
+        Args:
+            kind: Whether it trained or evaluated.
+            trial: Its trial.
+            params: The params of the trial.
+            width: How many units were computed at once.
+            seconds: What it took, or its share of what they took together.
+        """
+        self.expected += self._factor * self._seconds.seconds(kind, trial, params, width).seconds
+        self.spent += seconds
+
+    @property
+    def slowness(self) -> float:
+        """How many times as long as expected units took."""
+        return self.spent / self.expected if self.expected else 1.0
+
+    @property
+    def share(self) -> float:
+        """Which share of the work of the whole search is done, from 0 to 1."""
+        return min(1.0, self.expected / self.whole) if self.whole else 0.0
+
+    def _epoch(self, planned: Planned, trial: TrialId, params: Mapping[str, Any]) -> float:
+        """Return what an epoch of a trial takes, on all partitions one after another."""
+        option, workload = planned.estimates[0].option, planned.workload
+        checks = workload.validation_partitions or min(option.partitions, workload.validation)
+        width = min(option.width, planned.demand.trials)
+        train, check = (self._seconds.seconds(kind, trial, params, width).seconds for kind in ("train", "eval"))
+        return self._factor * (option.partitions * train + (checks * check if workload.validation else 0.0))
