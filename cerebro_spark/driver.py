@@ -138,7 +138,7 @@ class Driver:
         if checker is not None:
             checker.finish()
 
-    def _bar(self, show: bool | None, observers: Sequence[Observer]) -> Progress:
+    def _bar(self, show: bool | None, observers: Sequence[object]) -> Progress:
         return Progress(show, self._earlier, beside=[one for one in observers if isinstance(one, Remarking)])
 
     def _clear_away(self, mailbox: MailboxPoller, forecasts: LiveForecasts) -> None:

@@ -159,7 +159,8 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
         if isinstance(params, list | tuple):
             return [self.fit(dataset, each, **options) for each in params]
         if params:
-            return self._with_params(params).fit(dataset, **options)
+            fitted: Result = self._with_params(params).fit(dataset, **options)
+            return fitted
         if replay is not None:
             if plan is not None:
                 raise ConfigurationError("`plan` and `replay` are both given, but a replay runs as its run did")

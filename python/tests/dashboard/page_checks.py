@@ -23,6 +23,11 @@ def open_runs(page: Page, url: str) -> None:
     page.locator(".runs tbody tr").first.wait_for()
 
 
+def wait_until_drawn(page: Page) -> None:
+    """Wait until every chart that can be seen has its first picture, if there is anything to draw."""
+    expect(page.locator("figure[aria-busy=true]")).to_have_count(0)
+
+
 def open_run(page: Page, url: str, run: str) -> None:
     """Open the page of a run and wait until its trials are listed, and all that could still move them is there."""
     page.goto(f"{url}#/run/{quoted(run)}")
@@ -30,6 +35,7 @@ def open_run(page: Page, url: str, run: str) -> None:
     page.locator("#part-trials tbody tr").first.wait_for()
     # It listens once all is loaded.
     expect(page.locator("#link")).not_to_be_empty()
+    wait_until_drawn(page)
 
 
 def open_trial(page: Page, url: str, run: str, trial: str) -> None:
@@ -37,12 +43,14 @@ def open_trial(page: Page, url: str, run: str, trial: str) -> None:
     page.goto(f"{url}#/run/{quoted(run)}/trial/{quoted(trial)}")
     expect(page.get_by_role("heading", name=trial, level=1)).to_be_visible()
     page.get_by_role("region", name="Units", exact=True).wait_for()
+    wait_until_drawn(page)
 
 
 def open_comparison(page: Page, url: str, runs: list[str]) -> None:
     """Open the comparison of some runs and wait until their figures are there."""
     page.goto(f"{url}#/compare?{'&'.join(f'run={quoted(run)}' for run in runs)}")
     page.get_by_role("row", name="Best value").wait_for()
+    wait_until_drawn(page)
 
 
 def check_runs(page: Page, url: str, runs: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from datetime import datetime
 from pathlib import Path
@@ -80,14 +81,21 @@ class TestPlan:
     def test_it_shows_itself(self, planned: Any) -> None:
         _, _, plan, _, _ = planned
         assert "to be done within 1 h 00 min" in repr(plan)
-        assert "<table" in plan._repr_html_()
+        page = plan._repr_html_()
+        assert "<table" in page
+        assert 'src="data:image/png;base64,iVBORw0KGgo' in page
         assert "--num-executors 1" in str(plan.spark_conf())
         (axes,) = plan.plot().axes
         assert axes.get_xlabel() == "workers"
+        names = [text.get_text() for text in axes.get_legend().get_texts()]
+        assert any(name.startswith("the knee: ") for name in names)
 
-    def test_a_run_follows_it(self, planned: Any) -> None:
+    def test_a_run_follows_it(self, planned: Any, caplog: pytest.LogCaptureFixture) -> None:
         made, data, plan, _, _ = planned
-        result = made.fit(data, plan=plan)
+        with caplog.at_level(logging.INFO, "cerebro_spark"):
+            result = made.fit(data, plan=plan)
+        said = [message for message in caplog.messages if "of the work done after" in message]
+        assert any(message.startswith(f"run {result.run_id}: ") and "planned " in message for message in said)
         workers = {unit.worker for unit in result.units.itertuples()}
         assert len(workers) == plan.best.workers
         assert made.backend.num_workers == 2  # the search itself stays as it is
@@ -96,6 +104,11 @@ class TestPlan:
         assert result.planned.took == pytest.approx(result.units.end.max())
         assert cs.Result(made.store, result.run_id).planned == result.planned
 
+    def test_a_run_that_is_started_is_held_against_it_too(self, planned: Any) -> None:
+        made, data, plan, _, _ = planned
+        result = made.start(data, plan=plan).wait()
+        assert result.planned.planned == plan.estimate.seconds
+
     def test_what_does_not_fit_is_refused_before_anything_starts(self, planned: Any, tmp_path: Path) -> None:
         made, _, plan, _, _ = planned
         other = cs.prepare(rows(), store=str(tmp_path), features="x", label="y", validation=0.25, partitions=3)
@@ -103,6 +116,8 @@ class TestPlan:
             made.fit(other, plan=plan)
         with pytest.raises(ConfigurationError, match=r"must be what search\.plan returned"):
             made.fit(other, plan="fast")
+        with pytest.raises(ConfigurationError, match="`plan` and `replay` are both given"):
+            made.fit(other, plan=plan, replay="r1")
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 // Draws with Plotly, which comes from the installed package. It is large: pages show before it is there.
 
 import { isDark, onTheme, role } from "./colours.js";
-import { emptyState, h, setText } from "./dom.js";
+import { emptyState, h, setAttr, setText } from "./dom.js";
 import { hideTip } from "./tip.js";
 
 const CONFIG = { displayModeBar: false, responsive: true, doubleClick: "reset+autosize", showTips: false };
@@ -75,7 +75,7 @@ export function layout(more = {}) {
  * A chart with what it says in words, and its data as a table for who wants or needs that.
  *
  * `draw()` returns {traces, layout, words, empty}; `table()` returns {head, rows}. It is drawn when it can be seen, and
- * not more often than every `every` milliseconds, less often if that takes long.
+ * not more often than every `every` milliseconds, less often if that takes long. It is busy until its first picture.
  */
 export class Chart {
   constructor({ name, draw, table = null, every = 400, size = "", onHover = null, onClick = null }) {
@@ -97,6 +97,11 @@ export class Chart {
     // A chart that takes long is drawn more seldom: the page must stay at hand.
     const wait = Math.max(0, this.last + Math.max(this.every, 4 * this.took) - performance.now());
     this.timer = setTimeout(() => this.render(), wait);
+    this.sayBusy();
+  }
+
+  sayBusy() {
+    setAttr(this.node, "aria-busy", Boolean(this.timer) && !this.painted);
   }
 
   close() {
@@ -119,8 +124,10 @@ export class Chart {
     } catch (error) {
       this.showEmpty(["This chart cannot be drawn", error.message]);
     }
-    this.last = performance.now();
+    // Where nothing was drawn yet, the first picture need not wait.
+    this.last = this.painted ? performance.now() : 0;
     this.timer = null;
+    this.sayBusy();
     if (this.stale) this.update();
   }
 
@@ -128,7 +135,8 @@ export class Chart {
     const words = shown.words ?? "";
     setText(this.words, words);
     this.plot.setAttribute("aria-label", `${this.name}. ${words}`);
-    if (this.details) this.details.hidden = Boolean(shown.empty);
+    // It keeps its place: what is below must not move away from under a pointer when the picture comes.
+    if (this.details) this.details.classList.toggle("unseen", Boolean(shown.empty));
     if (this.details?.open && !shown.empty) this.fillTable();
     if (shown.empty) this.showEmpty(shown.empty);
     else await this.paint(shown);
@@ -143,6 +151,7 @@ export class Chart {
     const began = performance.now();
     await library.react(this.plot, traces, form, CONFIG);
     this.took = performance.now() - began;
+    this.painted = true;
     if (!this.drawn) this.listen();
   }
 
