@@ -140,8 +140,7 @@ def test_what_is_selected_stands_out_in_every_chart(page: Page, charts: MadeUpSe
 def test_a_chart_can_be_read_as_a_table(page: Page, server: MadeUpServer, run: MadeUpRun) -> None:
     page_checks.open_run(page, server.url, RUN)
     for part, words in (("curves", "Epoch 1"), ("params", "dropout"), ("gantt", "Failures")):
-        # Not with the mouse: a chart that comes into view is loaded, grows, and moves what is below it.
-        page.locator(f"#part-{part} summary").press("Enter")
+        page.locator(f"#part-{part} summary").click()
         page.locator(f"#part-{part} table").get_by_role("columnheader", name=words, exact=True).wait_for()
     best = page.locator("#part-curves tbody tr").first
     assert run.best is not None

@@ -79,11 +79,11 @@ export function layout(more = {}) {
  */
 export class Chart {
   constructor({ name, draw, table = null, every = 400, size = "", onHover = null, onClick = null }) {
-    Object.assign(this, { name, draw, table, every, onHover, onClick, stale: true, seen: false, last: 0, took: 0 });
+    Object.assign(this, { name, draw, table, every, onHover, onClick, stale: true, seen: null, last: 0, took: 0 });
     this.plot = h("div", { class: "plot", role: "img", "aria-label": name });
     this.holder = h("div", { class: `chart ${size}` }, this.plot);
     this.words = h("p", { class: "chart-text" });
-    this.node = h("figure", { "aria-label": name }, this.holder, this.words, table && this.makeTable());
+    this.node = h("figure", { "aria-label": name, "aria-busy": "true" }, this.holder, this.words, table && this.makeTable());
     this.watch = new IntersectionObserver(([entry]) => this.see(entry.isIntersecting), { rootMargin: "200px" });
     this.watch.observe(this.holder);
     this.endTheme = onTheme(() => this.update());
@@ -101,7 +101,7 @@ export class Chart {
   }
 
   sayBusy() {
-    setAttr(this.node, "aria-busy", Boolean(this.timer) && !this.painted);
+    setAttr(this.node, "aria-busy", !this.painted && (this.seen === null || Boolean(this.timer)));
   }
 
   close() {
@@ -115,6 +115,7 @@ export class Chart {
   see(seen) {
     this.seen = seen;
     if (seen && this.stale) this.update();
+    else this.sayBusy();
   }
 
   async render() {
@@ -136,7 +137,7 @@ export class Chart {
     setText(this.words, words);
     this.plot.setAttribute("aria-label", `${this.name}. ${words}`);
     // It keeps its place: what is below must not move away from under a pointer when the picture comes.
-    if (this.details) this.details.classList.toggle("unseen", Boolean(shown.empty));
+    if (this.details) this.details.classList.toggle("waiting", Boolean(shown.empty));
     if (this.details?.open && !shown.empty) this.fillTable();
     if (shown.empty) this.showEmpty(shown.empty);
     else await this.paint(shown);
