@@ -70,7 +70,11 @@ class Plan:
         return compare(self._planned, view)
 
     def watch(self) -> PlanWatch:
-        """Return an observer that holds the plan against a run while that goes on."""
+        """Hold the plan against a run while that goes on. `fit(data, plan=plan)` does so by itself.
+
+        Returns:
+            An observer for that run.
+        """
         return PlanWatch(self._planned)
 
     def spark_conf(self) -> SparkConf:
