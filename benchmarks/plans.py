@@ -2,10 +2,13 @@
 
     python -m benchmarks.plans [--only WORK ...] [--searches NAME ...] [--seconds 60] [--scale 1.0] [--json FILE]
     python -m benchmarks.plans --sweep [--only WORK ...] [--seconds 60] [--json FILE]
+    python -m benchmarks.plans --large [--only WORK ...] [--seconds 60] [--json FILE]
 
 Each work is planned on a LocalBackend over a prepared data set, then fitted as its plan says, with workers that are not
 there yet. With `--sweep` a grid search is run in every setting of workers and threads, and the plan's choice is
-compared with the fastest. It needs no Spark; works with Keras are left out where that is not installed.
+compared with the fastest. With `--large` searches are planned for clusters that are described only: the one of Dike's
+example (5 nodes of 4 cores) and one of 300 such nodes. It needs no Spark; works with Keras are left out where that is
+not installed.
 """
 
 from __future__ import annotations
@@ -110,12 +113,16 @@ def _space() -> dict[str, Any]:
     return {"lr": hp.loguniform(1e-4, 1e-2), "width": hp.choice([64, 128, 256]), "batch_size": hp.choice([64, 128])}
 
 
+def make_rows(shape: tuple[int, ...], rows: int) -> dict[str, Any]:
+    """Return random rows with a label that can be learned."""
+    x = np.random.default_rng(0).normal(size=(rows, *shape)).astype("float32")
+    return {"x": x, "y": x.reshape(rows, -1)[:, :4].sum(axis=1)}
+
+
 def make_data(shape: tuple[int, ...], rows: int, partitions: int, store: str) -> cs.Dataset:
-    """Prepare random rows with a label that can be learned."""
-    random = np.random.default_rng(0)
-    x = random.normal(size=(rows, *shape)).astype("float32")
-    y = x.reshape(rows, -1)[:, :4].sum(axis=1)
-    return cs.prepare({"x": x, "y": y}, store=store, features="x", label="y", validation=0.2, partitions=partitions)
+    """Prepare such rows."""
+    columns = make_rows(shape, rows)
+    return cs.prepare(columns, store=store, features="x", label="y", validation=0.2, partitions=partitions)
 
 
 def measure(name: str, kind: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -178,6 +185,34 @@ def sweep(name: str, options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def plan_large(name: str, hosts: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Plan 200 trials of ten epochs over 100 million rows for a cluster of such nodes, from a sample."""
+    model, shape, rows = WORKS[name]
+    sample = make_rows(shape, rows)
+    with tempfile.TemporaryDirectory() as store:
+        search = cs.RandomSearch(
+            model,
+            space=_space(),
+            num_trials=200,
+            epochs=10,
+            metric="val_loss",
+            store=store,
+            features="x",
+            label="y",
+            validation=0.2,
+            backend=cs.LocalBackend(),
+            progress=False,
+        )
+        began = time.perf_counter()
+        plan = search.plan(
+            sample, rows=100_000_000, hosts=hosts, cores=4, memory="16g", network="10Gb", seconds=options.seconds
+        )
+        planning = time.perf_counter() - began
+    print(f"{name:10} {hosts:3} nodes: {len(plan.table)} options, planned in {planning:.1f} s")
+    print("\n".join(f"    {sentence}" for sentence in plan.why), flush=True)
+    return {"work": name, "hosts": hosts, "options": len(plan.table), "planning": planning, "why": plan.why}
+
+
 def main() -> None:
     """Measure what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -186,11 +221,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="how long planning may take (default: 60)")
     parser.add_argument("--scale", type=float, default=1.0, help="how many times as many rows")
     parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--large", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     options.cores = len(os.sched_getaffinity(0))
     works = [name for name in options.only if importlib.util.find_spec(name.split()[0])]
-    if options.sweep:
+    if options.large:
+        found = [plan_large(name, hosts, options) for name in works for hosts in (5, 300)]
+    elif options.sweep:
         found = [sweep(name, options) for name in works]
     else:
         found = [measure(name, kind, options) for name in works for kind in options.searches]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cerebro_spark.backend.simulated import _WorkerState as WorkerState
@@ -47,6 +47,15 @@ class Times:
     build: Mapping[str, float] | None = None
     hop: Mapping[str, float] | None = None
 
+    @property
+    def once(self) -> float:
+        """The seconds of what a worker does once, however much there is to train: it comes, loads, and builds."""
+        return self.lead + self.pace.load + sum((self.build or {}).values())
+
+    def steady(self) -> Times:
+        """Return these times without what a worker does once."""
+        return Times(replace(self.pace, load=0.0), hop=self.hop)
+
 
 def dry_run(
     search: Search,
@@ -57,6 +66,7 @@ def dry_run(
     seed: int = 0,
     noisy: bool = True,
     observers: tuple[Observer, ...] = (),
+    max_kills: int | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> DryRun:
     """Run a search to its end in virtual time.
@@ -70,6 +80,7 @@ def dry_run(
         seed: The seed of what is drawn.
         noisy: Whether times vary and workers die; otherwise all is as expected. Defaults to True.
         observers: Called with every turn. None by default.
+        max_kills: How many workers may die of a trial before it fails. Defaults to None: as many as in any run.
         check: Called now and then; it may raise to end the dry run.
 
     Returns:
@@ -80,19 +91,16 @@ def dry_run(
     backend = PlannedBackend(workers, future, times)
     timeline = Timeline(keep_units=False)
     settings = _settings(objective, option, partitions_of(option, workload), seed)
+    if max_kills is not None:
+        settings = replace(settings, max_kills=max_kills)
     engine = _CheckedEngine(
         search, settings, backend, DiscardingLog(), observers=[timeline, *observers], clock=lambda: 0.0
     )
     engine.check = check
     engine.run()
     trials = engine.scheduler.state.trials.values()
-    return DryRun(
-        backend.now(),
-        timeline.utilisation(),
-        len(trials),
-        sum(trial.status == "failed" for trial in trials),
-        backend.guessed,
-    )
+    failed = sum(trial.status == "failed" for trial in trials)
+    return DryRun(backend.now(), timeline.utilisation(), len(trials), failed, backend.guessed)
 
 
 def demand_of(search: Search, objective: Objective, workers: int) -> Demand:

@@ -76,6 +76,19 @@ def bound_of(option: Option, profile: Profile, workload: Workload, demand: Deman
         demand: What it asks for.
         factor: By how much units are slower than those that were measured. Defaults to 1.0.
     """
+    total, longest = work_of(option, profile, workload, demand)
+    return profile.record.lead + factor * max(total / option.workers, longest)
+
+
+def work_of(option: Option, profile: Profile, workload: Workload, demand: Demand) -> tuple[float, float]:
+    """Return the seconds of all units of a search, and those of the longest trial, which has them one after another.
+
+    Args:
+        option: How it is run.
+        profile: What units take.
+        workload: What it trains on.
+        demand: What it asks for.
+    """
     parts = option.partitions
     checks = 0 if not workload.validation else workload.validation_partitions or min(parts, workload.validation)
     total, longest = 0.0, 0.0
@@ -88,4 +101,4 @@ def bound_of(option: Option, profile: Profile, workload: Workload, demand: Deman
             check = profile.cost("eval", params, option.width).of(math.ceil(rows / size)) * checks
         total += epochs * (train + check)
         longest = max(longest, epochs * train)
-    return profile.record.lead + factor * max(total / option.workers, longest)
+    return total, longest

@@ -17,11 +17,12 @@ from cerebro_spark.backend.job import Job
 from cerebro_spark.planning.choice import ranked
 from cerebro_spark.planning.configurations import representatives
 from cerebro_spark.planning.contention import Contention
-from cerebro_spark.planning.dry_runs import MakeSearch, demand_of, dry_run
+from cerebro_spark.planning.dry_runs import MakeSearch, Times, demand_of, dry_run
 from cerebro_spark.planning.memory import fitting, memory_of
-from cerebro_spark.planning.options import bound_of, list_options, prune
+from cerebro_spark.planning.options import bound_of, list_options, prune, work_of
 from cerebro_spark.planning.pilot import run_pilot
 from cerebro_spark.planning.profile import Profile
+from cerebro_spark.planning.shrunk import Shrunk, shrunk
 from cerebro_spark.planning.values import Cluster, Demand, DryRun, Estimate, Option, Setting, Wish, Workload
 from cerebro_spark.types import Objective
 
@@ -37,7 +38,6 @@ _MOST_CHECKS = 2
 _LEAST, _MOST = 0.05, 0.5
 _DRY_RUNS = 16
 _FINALISTS = 3
-
 MakeBackend = Callable[[Setting], Backend]
 
 
@@ -88,6 +88,7 @@ class Planner:
         pilot_hosts: On how many hosts the workers of a pilot are. Defaults to 1.
         fuse: How many trials may train together. Defaults to 1: each by itself.
         replicas: How many workers hold each partition. Defaults to 1.
+        max_kills: How many workers may die of a trial before it fails. Defaults to None: as many as in any run.
         seconds: The time that planning may take. Defaults to 60.
         clock: A clock that never goes back.
     """
@@ -103,6 +104,7 @@ class Planner:
         pilot_hosts: int = 1,
         fuse: int = 1,
         replicas: int = 1,
+        max_kills: int | None = None,
         seconds: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -115,15 +117,17 @@ class Planner:
         self._pilot_hosts = pilot_hosts
         self._fuse = fuse
         self._replicas = replicas
+        self._max_kills = max_kills
         self._seconds = seconds
         self._clock = clock
         self._began = clock()
         self._profiles: dict[Setting, Profile] = {}
         self._contention = Contention({})
+        self._demand = Demand((), ())
 
     def plan(self, settings: Sequence[Setting], wish: Wish) -> Planned:
         """Measure with these settings, as many as there is time for, and return what all options come to."""
-        demand = demand_of(self._make_search(settings[0].at_once), self._objective, settings[0].at_once)
+        demand = self._demand = demand_of(self._make_search(settings[0].at_once), self._objective, settings[0].at_once)
         self._measure(settings, representatives(demand))
         threads = {setting.threads for setting in self._profiles}
         options = list_options(self._cluster, threads, self._workload, demand.trials, self._fuse, self._replicas)
@@ -235,20 +239,42 @@ class Planner:
                 raise OutOfTime
 
         profile = self._profile(option)
+        factor = self._contention.factor(option, profile.setting)
+        small = shrunk(option, self._workload, self._demand)
+        given, workload = (option, self._workload) if small is None else (small.option, small.workload)
+        search = self._make_search(option.workers) if small is None else small.search()
+        times = profile.times(given, workload, self._cluster, factor)
         try:
             check()
-            return dry_run(
-                self._make_search(option.workers),
+            found = dry_run(
+                search,
                 self._objective,
-                option,
-                self._workload,
-                profile.times(option, self._workload, self._cluster, self._contention.factor(option, profile.setting)),
+                given,
+                workload,
+                times if small is None else times.steady(),
                 seed,
                 noisy,
+                max_kills=self._max_kills,
                 check=check,
             )
         except OutOfTime:
             return None
+        if small is None:
+            return found
+        return self._grown(option, small, profile, times, found)
+
+    def _grown(self, option: Option, small: Shrunk, profile: Profile, times: Times, found: DryRun) -> DryRun:
+        """Return how the whole search goes, where a smaller one was run: what is done once takes as long in both."""
+        work, less = (
+            work_of(one, profile, rows, asked)[0] / one.workers
+            for one, rows, asked in (
+                (option, self._workload, self._demand),
+                (small.option, small.workload, small.demand),
+            )
+        )
+        scale, trials = work / less, self._demand.trials
+        failed = round(found.failed * trials / max(found.trials, 1))
+        return replace(found, seconds=times.once + scale * found.seconds, trials=trials, failed=failed, scale=scale)
 
     def _estimate(
         self,
@@ -272,6 +298,8 @@ class Planner:
             wish.cost(option.workers, seconds),
             len(runs),
             any(run.guessed for run in runs),
+            median(run.failed for run in runs),
+            max(run.scale for run in runs),
         )
 
     def _bounded(self, option: Option, bound: float, wish: Wish) -> Estimate:

@@ -34,6 +34,15 @@ def reasons(
         said.append(f"{size(option.memory)} of memory for each worker: measured, and 15 % beyond that.")
     if best.guessed:
         said.append("Some structures were not measured: what they take is guessed from those that are most like them.")
+    if best.failed >= 1:
+        said.append(
+            f"About {best.failed:.0f} of {_many(demand.trials, 'trial')} will fail, since workers die so often:"
+            " a higher `max_kills` of the search lets more of them through."
+        )
+    if not best.dry_runs:
+        said.append("There was no time to run the search dry: these are bounds, and it will take longer.")
+    elif best.scale > 1:
+        said.append(f"The search is large: one that is {best.scale:.0f} times smaller was run dry in its place.")
     if unmeasured:
         missed = ", ".join(f"{_many(one.at_once, 'worker')} with {_many(one.threads, 'thread')}" for one in unmeasured)
         said.append(f"There was no time to measure {missed} on a host: give more of it with seconds=.")

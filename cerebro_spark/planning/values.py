@@ -73,6 +73,7 @@ class DryRun:
         trials: How many trials there were.
         failed: How many of them failed.
         guessed: Whether the times of some units are guesses, since nothing like them was measured.
+        scale: How many times as large as what was run the search is. Defaults to 1.0: it was run as it is.
     """
 
     seconds: float
@@ -80,6 +81,7 @@ class DryRun:
     trials: int
     failed: int = 0
     guessed: bool = False
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,8 @@ class Estimate:
         cost: What it costs; None without a price.
         dry_runs: How many dry runs that is from; 0 if only the bound was computed.
         guessed: Whether times of structures that were never measured are in it.
+        failed: How many trials fail, since workers die too often.
+        scale: How many times as large as what was run dry the search is. Defaults to 1.0: it was run as it is.
     """
 
     option: Option
@@ -107,6 +111,8 @@ class Estimate:
     cost: float | None = None
     dry_runs: int = 0
     guessed: bool = False
+    failed: float = 0.0
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

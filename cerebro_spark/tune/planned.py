@@ -137,6 +137,7 @@ def plan_search(search: ModelSearch, data: Any, backend: Backend, asked: PlanArg
             there.hosts,
             arguments.fused_trials(search.fuse),
             search.replicas,
+            search.max_kills,
             asked.seconds,
         )
         trials = demand_of(search._stopping_algorithm(1), training.objective, 1).trials

@@ -11,10 +11,11 @@ import cerebro_spark as cs
 from cerebro_spark.backend.machines import Cluster
 from cerebro_spark.planning.configurations import PilotSearch, representatives
 from cerebro_spark.planning.dry_runs import demand_of, dry_run
-from cerebro_spark.planning.options import bound_of, list_options, prune
+from cerebro_spark.planning.options import bound_of, list_options, prune, work_of
 from cerebro_spark.planning.profile import Profile
+from cerebro_spark.planning.shrunk import shrunk
 from cerebro_spark.planning.values import Demand, Option, Workload
-from cerebro_spark.search import Done, FixedSearch, Wait
+from cerebro_spark.search import Done, FixedSearch, Search, Wait
 from cerebro_spark.tune import hp
 from cerebro_spark.types import Objective, Report, Work
 
@@ -67,6 +68,44 @@ def test_deaths_hops_and_builds_take_time() -> None:
     assert planned(option, noisy=False, measured=profile(build=2.0)) == pytest.approx(calm + 2.0, rel=0.1)
     lived = planned(option, seed=3)
     assert planned(option, seed=3, failure_rate=0.2) > lived
+
+
+@pytest.mark.parametrize(("workers", "trials", "epochs"), [(32, 32, 2), (32, 48, 2), (16, 80, 4)])
+def test_a_smaller_search_takes_its_share_of_the_time(workers: int, trials: int, epochs: int) -> None:
+    configurations = [{**PARAMS, "units": 8 * (1 + number % 4)} for number in range(trials)]
+    measured = made_profile(configurations[:4], lambda params, batches: 0.001 * params["units"] * batches, lead=0.0)
+    option, demand = Option(workers, 1, 1, workers), Demand(tuple(configurations), (epochs,) * trials)
+    rows = Workload(train=64_000, validation=6400, bytes=0)
+    small = shrunk(option, rows, demand, most=1200)
+    assert small is not None
+
+    def run(search: Search, option: Option, rows: Workload) -> float:
+        times = measured.times(option, rows, Cluster(1, workers)).steady()
+        return dry_run(search, LOSS, option, rows, times, noisy=False).seconds
+
+    whole, part = (
+        run(FixedSearch(configurations, epochs), option, rows),
+        run(small.search(), small.option, small.workload),
+    )
+    scale = (
+        work_of(option, measured, rows, demand)[0]
+        / work_of(small.option, measured, small.workload, small.demand)[0]
+        * small.option.workers
+        / workers
+    )
+    assert scale > 1.9
+    assert scale * part == pytest.approx(whole, rel=0.1)
+
+
+def test_a_search_that_is_small_is_run_as_it_is() -> None:
+    assert shrunk(Option(4, 1, 1, 4), ROWS, Demand((PARAMS,) * 16, (3,) * 16)) is None
+
+
+def test_workers_that_die_too_often_take_their_trials_with_them() -> None:
+    option, search = Option(2, 1, 1, 2), FixedSearch([PARAMS] * 8, 2)
+    times = profile().times(option, ROWS, Cluster(1, 2, failure_rate=0.5))
+    assert dry_run(search, LOSS, option, ROWS, times, max_kills=1).failed >= 6
+    assert dry_run(FixedSearch([PARAMS] * 8, 2), LOSS, option, ROWS, times, max_kills=99).failed == 0
 
 
 @pytest.mark.parametrize(

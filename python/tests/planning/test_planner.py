@@ -27,12 +27,13 @@ Batch = Mapping[Setting, float]
 
 
 class Clock:
-    """A clock that goes on with every pilot."""
+    """A clock that goes on with every pilot, and a little whenever it is looked at."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    def __init__(self, tick: float) -> None:
+        self.now, self.tick = 0.0, tick
 
     def __call__(self) -> float:
+        self.now += self.tick
         return self.now
 
 
@@ -55,10 +56,17 @@ class Pilots:
 
 
 def plan(
-    monkeypatch: pytest.MonkeyPatch, batch: Batch, pilot: float = 5.0, seconds: float = 60.0, trials: int = 16
+    monkeypatch: pytest.MonkeyPatch,
+    batch: Batch,
+    pilot: float = 5.0,
+    seconds: float = 60.0,
+    trials: int = 16,
+    hosts: int = 1,
+    tick: float = 0.0,
+    failure_rate: float = 0.0,
 ) -> tuple[Planned, Pilots]:
-    """Return a plan on a host of four cores, and the pilots that were run for it."""
-    clock = Clock()
+    """Return a plan on hosts of four cores, and the pilots that were run for it."""
+    clock = Clock(tick)
     pilots = Pilots(batch, pilot, clock)
     monkeypatch.setattr(planners, "run_pilot", pilots)
     monkeypatch.setattr(planners, "replace", _replace)
@@ -70,7 +78,7 @@ def plan(
         LOSS,
         lambda workers: FixedSearch([{"lr": 0.1, "batch_size": 100, "units": 8}] * trials, 2),
         lambda setting: nullcontext(SimpleNamespace(workers=setting.at_once)),  # type: ignore[arg-type,return-value]
-        Cluster(1, 4),
+        Cluster(hosts, 4, failure_rate=failure_rate),
         ROWS,
         seconds=seconds,
         clock=clock,
@@ -140,6 +148,34 @@ def test_what_there_is_no_time_for_is_left_out(monkeypatch: pytest.MonkeyPatch) 
     measured, _ = plan(monkeypatch, EVEN)
     assert measured.unmeasured == ()
     assert "no time" not in " ".join(Plan(measured).why)
+
+
+@pytest.mark.slow
+def test_a_smaller_search_stands_for_one_on_300_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, _ = plan(monkeypatch, EVEN, trials=300, hosts=300, tick=0.01)
+    assert len(planned.estimates) <= 20
+    best = planned.estimates[0]
+    # The last ones gain next to nothing: two epochs of 10 seconds, on one worker at a time, are the least.
+    assert best.option.workers in (256, 300)
+    assert best.scale > 5
+    assert 20 < best.seconds < 40
+    assert "times smaller was run dry in its place" in " ".join(Plan(planned).why)
+
+
+@pytest.mark.slow
+def test_the_example_of_five_nodes_has_few_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, _ = plan(monkeypatch, EVEN, trials=100, hosts=5, tick=0.01)
+    assert len(planned.estimates) <= 20
+    assert planned.estimates[0].option.workers == 20
+
+
+@pytest.mark.slow
+def test_trials_that_will_fail_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, _ = plan(monkeypatch, EVEN, failure_rate=0.6)
+    assert planned.estimates[0].failed > 8
+    assert any("of 16 trials will fail, since workers die so often" in sentence for sentence in Plan(planned).why)
+    calm, _ = plan(monkeypatch, EVEN)
+    assert not any("will fail" in sentence for sentence in Plan(calm).why)
 
 
 def test_trials_are_never_fewer_than_workers(monkeypatch: pytest.MonkeyPatch) -> None:
