@@ -99,14 +99,30 @@ def _clean_store(store: Store, older_than: float | None, dry_run: bool) -> Itera
         yield Leftover(f"{url}/{name}", size, "a write that never ended")
     for folder, names in find_abandoned(store, prepared).items():
         yield Leftover(f"{url}/{folder}", sum(store.size(name) for name in names), "a preparation that never ended")
+    pilots = _find_pilots(store, staged)
+    for folder, names in pilots.items():
+        yield Leftover(f"{url}/{folder}", sum(store.size(name) for name in names), "a plan that never ended")
     unheard = _find_unheard(store, staged)
     for name, what in unheard.items():
         yield Leftover(f"{url}/{name}", store.size(name), what)
     if not dry_run:
         store.sweep(staged)
         delete_abandoned(store, prepared)
+        for folder in pilots:
+            store.delete(folder)
         for name in unheard:
             store.delete(name)
+
+
+def _find_pilots(store: Store, seconds: float) -> dict[str, list[str]]:
+    """Return the folders of what old plans tried and did not delete: they were killed. And the files in each."""
+    before = time.time_ns() - int(seconds * 1e9)
+    found: dict[str, list[str]] = {}
+    for name in [*store.list(paths.RUNS), *store.list(paths.DATASETS)]:
+        pilot = paths.read_pilot(name)
+        if pilot is not None and pilot.begun_at < before:
+            found.setdefault(pilot.folder, []).append(name)
+    return found
 
 
 def _find_unheard(store: Store, seconds: float) -> dict[str, str]:

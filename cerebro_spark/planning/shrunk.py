@@ -52,9 +52,9 @@ def shrunk(option: Option, workload: Workload, demand: Demand, most: int = MOST_
     >>> demand = Demand(({},) * 200, (10,) * 200)
     >>> small = shrunk(Option(100, 1, 50, 100), Workload(1_000_000, 0, 0), demand)
     >>> small.option.workers, small.option.hosts, small.option.partitions, small.workload.train
-    (17, 9, 17, 166667)
+    (20, 10, 20, 200000)
     >>> small.demand.trials, small.demand.epochs[0]
-    (33, 10)
+    (40, 10)
     """
     units = sum(demand.epochs) * (option.partitions + _checks(option, workload))
     if units <= most:

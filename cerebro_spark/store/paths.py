@@ -33,7 +33,15 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _CHECKPOINT = re.compile(r"e\d{4,}-s\d{5,}-a\d+\.safetensors")
 _SEGMENT = re.compile(r"(\d{12,})(?:-(\d{12,}))?(?:\.([1-9]\d*))?\.jsonl")
 _LETTER = re.compile(rf"{RUNS}/([^/]+)/mailbox/(\d{{20}})-({_ID.pattern})\.json")
+_PILOT = re.compile(rf"((?:{RUNS}|{DATASETS})/plan-(\d{{20}})-[^/]+)/")
 _QUESTION = re.compile(rf"{RUNS}/([^/]+)/questions/(\d{{20}})-({_ID.pattern})\.json")
+
+
+class Pilot(NamedTuple):
+    """What a plan tries: a folder, and when it began, in nanoseconds since 1970."""
+
+    folder: str
+    begun_at: int
 
 
 class Segment(NamedTuple):
@@ -267,6 +275,25 @@ def read_question(name: str) -> Letter | None:
     """
     found = _QUESTION.fullmatch(name)
     return None if found is None else Letter(name, found[1], int(found[2]), found[3])
+
+
+def pilot(begun_at: int, token: str) -> str:
+    """The id of what a plan tries and deletes again, a run or a data set, by when it began (nanoseconds since 1970).
+
+    >>> pilot(1_800_000_000_000_000_000, "c0ffee")
+    'plan-01800000000000000000-c0ffee'
+    """
+    return check_id(f"plan-{begun_at:020d}-{token}")
+
+
+def read_pilot(name: str) -> Pilot | None:
+    """The folder of a plan's try that a file is in, and when that began; None if it is in none.
+
+    >>> read_pilot("runs/plan-01800000000000000000-c0ffee/checkpoints/t0/e0001-s00001-a1.safetensors")
+    Pilot(folder='runs/plan-01800000000000000000-c0ffee', begun_at=1800000000000000000)
+    """
+    found = _PILOT.match(name)
+    return None if found is None else Pilot(found[1], int(found[2]))
 
 
 def checkpoint_folder(run: str, trial: str | None = None) -> str:

@@ -26,7 +26,7 @@ from cerebro_spark.planning.dry_runs import demand_of
 from cerebro_spark.planning.plan import Plan
 from cerebro_spark.planning.planner import Planner
 from cerebro_spark.planning.sizes import parse_bandwidth, parse_bytes
-from cerebro_spark.planning.values import Cluster, Setting, Wish, Workload
+from cerebro_spark.planning.values import Cluster, Demand, Setting, Wish, Workload
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.result.listing import read_view
 from cerebro_spark.store import paths
@@ -45,6 +45,8 @@ _log = logging.getLogger("cerebro_spark")
 # Rows of a sample for each worker: some hundred batches, and at least so many.
 _BATCHES = 200
 _LEAST_ROWS = 4096
+# With fewer batches a unit of a pilot would say nothing of longer ones.
+_LEAST_BATCHES = 8
 # Where the driver of NVIDIA lists its devices, whichever framework is installed.
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
@@ -128,7 +130,7 @@ def plan_search(search: ModelSearch, data: Any, backend: Backend, asked: PlanArg
             unit_timeout=search.unit_timeout,
         )
         planner = Planner(
-            recipe.job(f"plan-{secrets.token_hex(4)}", store),
+            recipe.job(_new_pilot(), store),
             training.objective,
             search._stopping_algorithm,
             lambda setting: backend.resized(setting.at_once * there.hosts, setting.threads),
@@ -140,8 +142,9 @@ def plan_search(search: ModelSearch, data: Any, backend: Backend, asked: PlanArg
             search.max_kills,
             asked.seconds,
         )
-        trials = demand_of(search._stopping_algorithm(1), training.objective, 1).trials
-        settings = _settings(backend, there, cluster, resources, min(len(sample.train), trials))
+        demand = demand_of(search._stopping_algorithm(1), training.objective, 1)
+        _check_sample(sample, workload, demand)
+        settings = _settings(backend, there, cluster, resources, min(len(sample.train), demand.trials))
         return Plan(planner.plan(settings, wish))
 
 
@@ -252,12 +255,24 @@ def _sample(
         seed=search.seed,
         weight=search.weight,
         allow_nan=search.allow_nan,
-        name=f"plan-{secrets.token_hex(4)}",
+        name=_new_pilot(),
     )
     try:
         yield sample, replace(_workload(sample, total, prepared=False), partitions=search.partitions)
     finally:
         store.delete(sample.folder)
+
+
+def _check_sample(sample: Dataset, workload: Workload, demand: Demand) -> None:
+    """Raise ConfigurationError for a sample of which units are too short to tell what those of all rows take."""
+    rows, largest = sum(part.rows for part in sample.train), max(part.rows for part in sample.train)
+    batch = max(batch_size_of(params) for params in demand.params)
+    if rows < workload.train and largest < _LEAST_BATCHES * batch:
+        raise ConfigurationError(
+            f"the sample has {rows} training rows, {largest} for a worker, but with batches of {batch} that is too few"
+            f" to tell what {workload.train} rows take: give a sample of at least"
+            f" {_LEAST_BATCHES * batch * len(sample.train)} training rows"
+        )
 
 
 def _workload(data: Dataset, rows: int | None, prepared: bool) -> Workload:
@@ -268,6 +283,10 @@ def _workload(data: Dataset, rows: int | None, prepared: bool) -> Workload:
     if prepared:
         return Workload(round(share * train), round(share * held_out), size, len(data.train), len(data.validation))
     return Workload(round(share * train), round(share * held_out), size)
+
+
+def _new_pilot() -> str:
+    return paths.pilot(time.time_ns(), secrets.token_hex(4))
 
 
 def _count(data: Any) -> int:

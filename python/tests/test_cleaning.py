@@ -22,6 +22,7 @@ from cerebro_spark.doctor.machine import check_caches
 from cerebro_spark.errors import ConfigurationError, UntrustedCache
 from cerebro_spark.eventlog import EventLog
 from cerebro_spark.mailbox import ask
+from cerebro_spark.store import paths
 from cerebro_spark.store.fsspec import FsspecStore
 from cerebro_spark.store.local import LocalStore
 from cerebro_spark.store.spooling import spool
@@ -206,3 +207,20 @@ def test_old_questions_go_whatever_became_of_their_run(tmp_path: Path) -> None:
     assert [(left.place, left.what) for left in found] == [(f"{store.url.rstrip('/')}/{name}", what) for name in old]
     left = [name for name in store.list() if "/questions/" in name]
     assert sorted(left) == sorted([young, "runs/waiting/questions/notes.txt"])
+
+
+def test_what_a_plan_tried_goes_once_it_is_old(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    old, young = (paths.pilot(time.time_ns() - int(days * DAY * 1e9), "c0ffee") for days in (2, 0.5))
+    names = [f"{paths.run_folder(f'{one}-1a')}/checkpoints/t0/state" for one in (old, young)]
+    names += [f"{paths.dataset_folder(one)}/token/train/p0.parquet" for one in (old, young)]
+    names.append(f"{paths.run_folder('plan-of-mine')}/checkpoints/t0/state")
+    for name in names:
+        store.write(name, b"12345")
+    found = clean(store, dry_run=True)
+    assert [(left.place, left.bytes, left.what) for left in found] == [
+        (f"{store.url}/runs/{old}-1a", 5, "a plan that never ended"),
+        (f"{store.url}/datasets/{old}", 5, "a plan that never ended"),
+    ]
+    clean(store)
+    assert sorted(store.list()) == sorted(name for name in names if old not in name)

@@ -142,6 +142,13 @@ def test_a_sample_on_a_laptop_plans_for_a_cluster(tmp_path: Path, monkeypatch: p
         made.fit(rows(), plan=plan)
 
 
+def test_a_sample_that_is_too_small_is_refused(tmp_path: Path) -> None:
+    made = search(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"with batches of 32 that is too few to tell what 7500\d* rows take"):
+        made.plan(rows(400), rows=1_000_000)
+    assert files(tmp_path) == []
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_model_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
