@@ -259,8 +259,8 @@ class UnitRunner:
 
     def _finish(self, order: RunUnit, report: UnitFinished) -> None:
         """Report an evaluation; of a training unit copy the state out of the trainer, and have it stored meanwhile."""
-        self._report_memory()
         if order.unit.kind == "eval":
+            self._report_memory()
             self._report(report)
             return
         buffer = self._spare.take()
@@ -276,6 +276,8 @@ class UnitRunner:
             with buffer.getbuffer() as whole, whole[: report.checkpoint.bytes] as written:
                 self._job.store.write(paths.checkpoint(self._job.run, report.checkpoint), written)
             self._spare.give_back(buffer)
+            # Storing takes memory too, and of some stores much.
+            self._report_memory()
             self._report(report)
         except Exception as error:
             # This thread has no caller that would see it: whatever it is, the driver must hear of it.

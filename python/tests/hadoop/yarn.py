@@ -18,15 +18,23 @@ class YarnCluster:
     """Real YARN daemons beside those of HDFS: the resource manager on 127.0.0.1, node managers on .2, .3, ...
 
     `conf_dir` serves clients of both. Each node manager offers `memory_mb` and `cores`; they are what it grants, not
-    what it takes.
+    what it takes. With `limits_memory` a container that takes more than it was granted is killed, within a second.
 
     >>> with HadoopCluster(folder) as hdfs, YarnCluster(hdfs) as yarn:      # doctest: +SKIP
     ...     yarn.nodemanagers[1].kill()
     ...     yarn.wait_active(1)
     """
 
-    def __init__(self, hdfs: HadoopCluster, nodemanagers: int = 2, memory_mb: int = 4096, cores: int = 4) -> None:
-        self.folder = hdfs.folder / "yarn"
+    def __init__(
+        self,
+        hdfs: HadoopCluster,
+        nodemanagers: int = 2,
+        memory_mb: int = 4096,
+        cores: int = 4,
+        limits_memory: bool = False,
+    ) -> None:
+        self._limits_memory = limits_memory
+        self.folder = hdfs.folder / ("limiting-yarn" if limits_memory else "yarn")
         self.conf_dir = self.folder / "client-conf"
         self._taken: set[int] = set()
         client, scheduler, tracker, admin, http = free_ports("127.0.0.1", 5, self._taken)
@@ -109,7 +117,8 @@ class YarnCluster:
             "yarn.nodemanager.resource.memory-mb": str(memory_mb),
             "yarn.nodemanager.resource.cpu-vcores": str(cores),
             "yarn.nodemanager.vmem-check-enabled": "false",
-            "yarn.nodemanager.pmem-check-enabled": "false",
+            "yarn.nodemanager.pmem-check-enabled": str(self._limits_memory).lower(),
+            "yarn.nodemanager.container-monitor.interval-ms": "500",
             "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": "99.5",
         }
         return Daemon(f"nodemanager-{number}", f"{_YARN}.nodemanager.NodeManager", self.folder, host, settings)

@@ -1,0 +1,72 @@
+"""Executors that are as large as a plan says, on a YARN that kills who takes more memory than was granted."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pages
+import pytest
+from gateway import SPARK_HOME, Gateway, Said
+from hadoop.cluster import HadoopCluster
+from hadoop.yarn import YarnCluster
+from test_yarn import THRIFT
+
+pytestmark = [
+    pytest.mark.jvm,
+    pytest.mark.hadoop,
+    pytest.mark.slow,
+    pytest.mark.rare,
+    pytest.mark.timeout(1200),
+]
+KILLED = r"killed by YARN|beyond the 'PHYSICAL' memory limit|exceeding .* memory limits"
+JOB = Path(__file__).with_name("planned_job.py")
+
+
+@pytest.fixture(scope="module")
+def yarn(hadoop_cluster: HadoopCluster) -> Iterator[YarnCluster]:
+    with YarnCluster(hadoop_cluster, nodemanagers=1, memory_mb=10_000, limits_memory=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def planned(gateway: Gateway, hadoop_cluster: HadoopCluster) -> str:
+    """What `cerebro-spark plan` tells to paste, for one host with one core. The store is the run's: it takes memory."""
+    shutil.copy(JOB, gateway.folder)
+    store = f"--store {hadoop_cluster.url}/user/planned"
+    said = gateway.run(
+        f"cerebro-spark plan --recipe planned_job.py:search {store} --hosts 1 --cores 1 --seconds 30",
+        HADOOP_CONF_DIR=hadoop_cluster.conf_dir,
+    )
+    return said.line("spark-submit")
+
+
+def submit(gateway: Gateway, yarn: YarnCluster, hdfs: HadoopCluster, options: str, peaks: Path) -> Said:
+    """Submit the job with these options; its workers leave in `peaks` how much memory they had."""
+    defaults = pages.block("yarn", "properties", under="What the cluster should say")
+    gateway.configure(pages.filled(defaults, SPARK_HOME=SPARK_HOME) + THRIFT)
+    return gateway.run(
+        "export PYSPARK_DRIVER_PYTHON=environment/bin/python PYSPARK_PYTHON=./environment/bin/python\n"
+        f"spark-submit --master yarn --deploy-mode client {options} --conf spark.dynamicAllocation.enabled=false"
+        f" --conf spark.executorEnv.PEAKS={peaks} --archives environment.tar.gz#environment"
+        f" planned_job.py {hdfs.url}/user/planned",
+        HADOOP_CONF_DIR=yarn.conf_dir,
+    )
+
+
+def overhead_of(options: str) -> int:
+    (found,) = re.findall(r"spark\.executor\.memoryOverhead=(\d+)m", options)
+    return int(found)
+
+
+def test_executors_of_that_size_live_and_need_about_as_much(
+    gateway: Gateway, yarn: YarnCluster, hadoop_cluster: HadoopCluster, planned: str, tmp_path: Path
+) -> None:
+    told = submit(gateway, yarn, hadoop_cluster, planned, tmp_path)
+    assert told.line("trials") == "2"
+    assert not re.search(KILLED, told.err)
+    peak = max(int(file.read_text()) for file in tmp_path.iterdir() if file.name.isdecimal()) / 2**20
+    # What a plan says is what was measured, and 15 % beyond that, in steps of 64 MiB.
+    assert overhead_of(planned) / 1.15 == pytest.approx(peak, rel=0.15)
