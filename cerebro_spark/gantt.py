@@ -139,10 +139,11 @@ def _bars_of_order(rows: list[UnitRow]) -> list[Bar]:
 
 
 def _draw_absences(axes: Any, timeline: Timeline, lanes: dict[str, int]) -> None:
-    for worker, start, end in timeline.absences:
+    for worker, start, end, retired in timeline.absences:
         until = timeline.end if end is None else min(end, timeline.end)
         axes.broken_barh([(start, until - start)], (lanes[worker] - 0.38, 0.76), **_ABSENCE)
-        axes.plot([start], [lanes[worker]], **_DEATH)
+        if not retired:
+            axes.plot([start], [lanes[worker]], **_DEATH)
 
 
 def colour(index: int) -> tuple[float, float, float]:

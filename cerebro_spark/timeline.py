@@ -36,11 +36,12 @@ class UnitRow(NamedTuple):
 
 
 class Absence(NamedTuple):
-    """A time during which a worker was dead, or let go; `end` is None while it has not returned."""
+    """A time during which a worker was dead, or was let go (`retired`); `end` is None while it has not returned."""
 
     worker: WorkerId
     start: float
     end: float | None
+    retired: bool = False
 
 
 @dataclass(slots=True)
@@ -87,7 +88,7 @@ class Timeline:
     def note_retired(self, workers: Sequence[WorkerId], at: float) -> None:
         """Take notice of workers that were let go: they are no longer there, and nobody says that they are lost."""
         for worker in workers:
-            self._leave(worker, at)
+            self._leave(worker, at, retired=True)
 
     def note_orders(self, orders: Sequence[UnitOrder]) -> None:
         """Take notice of units that are to run together."""
@@ -124,9 +125,9 @@ class Timeline:
                 UnitRow(*event.unit, event.worker, host, *times, loss, event.attempt, event.width, bundle, event.steps)
             )
 
-    def _leave(self, worker: WorkerId, at: float) -> None:
+    def _leave(self, worker: WorkerId, at: float, retired: bool = False) -> None:
         if not any(absence.worker == worker and absence.end is None for absence in self.absences):
-            self.absences.append(Absence(worker, at, None))
+            self.absences.append(Absence(worker, at, None, retired))
 
     def _joined(self, event: WorkerJoined) -> None:
         self.joined.setdefault(event.worker, event.at)

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from cerebro_spark.data.dataset import Dataset, partition_id
 from cerebro_spark.data.formats.unischema import COMMON_METADATA, UNISCHEMA_KEY, Unischema, codec_of, load_unischema
 from cerebro_spark.data.input.cells import read_cells
-from cerebro_spark.data.input.checks import EXACT, ColumnCheck, list_problems, raise_problems
+from cerebro_spark.data.input.checks import ColumnCheck, list_problems, raise_problems
 from cerebro_spark.data.input.columns import (
     Column,
     SourceType,
@@ -38,6 +38,7 @@ from cerebro_spark.data.input.inputs import (
 from cerebro_spark.data.manifest import MANIFEST, read_manifest
 from cerebro_spark.data.partitioning.spec import check_allow_nan
 from cerebro_spark.errors import ConfigurationError, DataError, NotFoundInStore
+from cerebro_spark.rounding import EXACT
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.opening import open_store
 from cerebro_spark.store.paths import DATASETS, dataset_ids

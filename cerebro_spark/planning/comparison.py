@@ -11,6 +11,7 @@ from cerebro_spark.planning.planner import Planned
 from cerebro_spark.planning.sizes import duration
 from cerebro_spark.planning.values import Estimate
 from cerebro_spark.run_view import RunView
+from cerebro_spark.timeline import Timeline
 
 NOTEWORTHY = 0.25
 """A run that took this much longer or shorter, as a share, says why."""
@@ -83,27 +84,29 @@ def compare(planned: Planned, view: RunView) -> Comparison:
     units = Expectation(planned)
     for unit in view.timeline.units:
         units.add(unit.kind, unit.trial, view.trials[unit.trial].params, unit.width, unit.seconds)
-    causes = causes_of(best, units.slowness, len(view.timeline.absences), view.timeline.utilisation())
+    causes = causes_of(best, units.slowness, view.timeline)
     asked, trained = sum(planned.demand.epochs), len(view.epochs)
     if abs(trained / max(asked, 1) - 1) > _CAUSE:
         causes.append(f"{trained} epochs were trained, where {asked} were likely")
     return replace(found, causes=tuple(causes))
 
 
-def causes_of(best: Estimate, slowness: float, lost: int, busy: float) -> list[str]:
+def causes_of(best: Estimate, slowness: float, timeline: Timeline) -> list[str]:
     """Return why a run takes longer or shorter than planned, in words.
 
     Args:
         best: What was planned.
         slowness: How many times as long as expected units took.
-        lost: How many workers were lost.
-        busy: Which share of the workers' time units were running.
+        timeline: The run so far: which workers were lost, and how busy the others were.
     """
-    causes = []
+    causes, busy = [], timeline.utilisation()
+    removed = sum(absence.retired for absence in timeline.absences)
+    lost = len(timeline.absences) - removed
     if abs(slowness - 1) > _CAUSE:
         causes.append(f"units took {slowness:.2g} times as long as was measured")
-    if lost:
-        causes.append(f"{lost} worker{'s were' if lost > 1 else ' was'} lost")
+    for count, what in ((lost, "lost"), (removed, "removed")):
+        if count:
+            causes.append(f"{count} worker{'s were' if count > 1 else ' was'} {what}")
     if busy < best.utilisation - _CAUSE:
         causes.append(
             f"workers waited {1 - busy:.0%} of the time, for hops and for each other, instead of"

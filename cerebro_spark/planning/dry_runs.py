@@ -103,13 +103,14 @@ def dry_run(
     return DryRun(backend.now(), timeline.utilisation(), len(trials), failed, backend.guessed)
 
 
-def demand_of(search: Search, objective: Objective, workers: int) -> Demand:
+def demand_of(search: Search, objective: Objective, workers: int, seed: int = 0) -> Demand:
     """Return what a search asks for, if trials come out by chance and all units take as long. It cannot be used again.
 
     Args:
         search: The search.
         objective: What it compares trials by.
         workers: How many workers there are.
+        seed: The seed of that chance. Defaults to 0.
     """
     asked: dict[TrialId, Work] = {}
 
@@ -120,7 +121,9 @@ def demand_of(search: Search, objective: Objective, workers: int) -> Demand:
 
     validation = int(objective.metric.startswith("val_"))
     rows = Workload(1, validation, 0, 1, validation)
-    dry_run(search, objective, Option(workers, 1, 1, 1), rows, Times(_even_pace()), noisy=False, observers=(note,))
+    dry_run(
+        search, objective, Option(workers, 1, 1, 1), rows, Times(_even_pace()), seed, noisy=False, observers=(note,)
+    )
     works = list(asked.values())
     return Demand(tuple(work.params for work in works), tuple(work.until_epoch for work in works))
 

@@ -60,6 +60,7 @@ class Planned:
         factor: By how much its units are slower than those that were measured.
         seconds: How long planning took.
         unmeasured: The settings that there was no time to measure. Defaults to `()`: none.
+        time_budget: The seconds after which the search asks for nothing more. Defaults to None: no limit.
     """
 
     estimates: tuple[Estimate, ...]
@@ -72,6 +73,7 @@ class Planned:
     factor: float
     seconds: float
     unmeasured: tuple[Setting, ...] = ()
+    time_budget: float | None = None
 
 
 class Planner:
@@ -82,6 +84,7 @@ class Planner:
             once. Its run is a name that no run has.
         objective: What the search compares trials by.
         make_search: Makes the search of a run.
+        make_untimed: Makes the same without a limit of time: what that asks for depends on no clock.
         make_backend: Makes a backend for a pilot.
         cluster: What the search can run on.
         workload: What it trains on.
@@ -89,6 +92,7 @@ class Planner:
         fuse: How many trials may train together. Defaults to 1: each by itself.
         replicas: How many workers hold each partition. Defaults to 1.
         max_kills: How many workers may die of a trial before it fails. Defaults to None: as many as in any run.
+        time_budget: The seconds after which the search asks for nothing more. Defaults to None: no limit.
         seconds: The time that planning may take. Defaults to 60.
         clock: A clock that never goes back.
     """
@@ -98,6 +102,7 @@ class Planner:
         job: Job,
         objective: Objective,
         make_search: MakeSearch,
+        make_untimed: MakeSearch,
         make_backend: MakeBackend,
         cluster: Cluster,
         workload: Workload,
@@ -105,12 +110,14 @@ class Planner:
         fuse: int = 1,
         replicas: int = 1,
         max_kills: int | None = None,
+        time_budget: float | None = None,
         seconds: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._job = job
         self._objective = objective
         self._make_search = make_search
+        self._make_untimed = make_untimed
         self._make_backend = make_backend
         self._cluster = cluster
         self._workload = workload
@@ -118,16 +125,19 @@ class Planner:
         self._fuse = fuse
         self._replicas = replicas
         self._max_kills = max_kills
+        self._time_budget = time_budget
         self._seconds = seconds
         self._clock = clock
         self._began = clock()
         self._profiles: dict[Setting, Profile] = {}
         self._contention = Contention({})
-        self._demand = Demand((), ())
+        self._workers = 1
+        self._drawn: dict[int, Demand] = {}
 
     def plan(self, settings: Sequence[Setting], wish: Wish) -> Planned:
         """Measure with these settings, as many as there is time for, and return what all options come to."""
-        demand = self._demand = demand_of(self._make_search(settings[0].at_once), self._objective, settings[0].at_once)
+        self._workers = settings[0].at_once
+        demand = self._draw_demand(0)
         self._measure(settings, representatives(demand))
         threads = {setting.threads for setting in self._profiles}
         options = list_options(self._cluster, threads, self._workload, demand.trials, self._fuse, self._replicas)
@@ -148,7 +158,15 @@ class Planner:
             self._contention.factor(best, profile.setting),
             self._clock() - self._began,
             tuple(setting for setting in settings if setting not in self._profiles),
+            self._time_budget,
         )
+
+    def _draw_demand(self, seed: int) -> Demand:
+        """Return what the search asks for, if its trials come out by a chance of that seed."""
+        if seed not in self._drawn:
+            search = self._make_untimed(self._workers)
+            self._drawn[seed] = demand_of(search, self._objective, self._workers, seed)
+        return self._drawn[seed]
 
     # -- measuring
 
@@ -201,7 +219,7 @@ class Planner:
     def _bound(self, option: Option, demand: Demand) -> float:
         profile = self._profile(option)
         factor = self._contention.factor(option, profile.setting)
-        return bound_of(option, profile, self._workload, demand, factor)
+        return self._within_budget(bound_of(option, profile, self._workload, demand, factor))
 
     def _with_memory(self, option: Option) -> Option:
         return replace(option, memory=memory_of(option, self._profile(option), self._workload))
@@ -240,7 +258,8 @@ class Planner:
 
         profile = self._profile(option)
         factor = self._contention.factor(option, profile.setting)
-        small = shrunk(option, self._workload, self._demand)
+        demand = self._draw_demand(seed)
+        small = shrunk(option, self._workload, demand)
         given, workload = (option, self._workload) if small is None else (small.option, small.workload)
         search = self._make_search(option.workers) if small is None else small.search()
         times = profile.times(given, workload, self._cluster, factor)
@@ -261,20 +280,26 @@ class Planner:
             return None
         if small is None:
             return found
-        return self._grown(option, small, profile, times, found)
+        return self._grown(option, demand, small, profile, times, found)
 
-    def _grown(self, option: Option, small: Shrunk, profile: Profile, times: Times, found: DryRun) -> DryRun:
+    def _grown(
+        self, option: Option, demand: Demand, small: Shrunk, profile: Profile, times: Times, found: DryRun
+    ) -> DryRun:
         """Return how the whole search goes, where a smaller one was run: what is done once takes as long in both."""
         work, less = (
             work_of(one, profile, rows, asked)[0] / one.workers
             for one, rows, asked in (
-                (option, self._workload, self._demand),
+                (option, self._workload, demand),
                 (small.option, small.workload, small.demand),
             )
         )
-        scale, trials = work / less, self._demand.trials
+        scale, trials = work / less, demand.trials
         failed = round(found.failed * trials / max(found.trials, 1))
-        return replace(found, seconds=times.once + scale * found.seconds, trials=trials, failed=failed, scale=scale)
+        seconds = self._within_budget(times.once + scale * found.seconds)
+        return replace(found, seconds=seconds, trials=trials, failed=failed, scale=scale)
+
+    def _within_budget(self, seconds: float) -> float:
+        return seconds if self._time_budget is None else min(seconds, self._time_budget)
 
     def _estimate(
         self,

@@ -2,7 +2,8 @@
 
 A dry run takes time for every unit, and 300 trials on 300 workers have 180,000 of them an epoch. With a tenth of the
 workers, partitions, rows and trials, each worker has as many trials as before, units are as long, and trials wait for
-each other as often: only that all of it takes a tenth of the time.
+each other as often: only that all of it takes a tenth of the time. Such a search has a fixed list of trials and epochs:
+what one asks for that compares trials is drawn before, for each dry run anew.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from cerebro_spark.planning.comparison import NOTEWORTHY, causes_of
 from cerebro_spark.planning.expectation import Expectation
 from cerebro_spark.planning.planner import Planned
 from cerebro_spark.planning.sizes import duration
+from cerebro_spark.planning.values import Estimate
 from cerebro_spark.run_view import RunView
 from cerebro_spark.timeline import Timeline
 from cerebro_spark.turns import Turn
@@ -87,17 +88,28 @@ class PlanWatch:
     @property
     def standing(self) -> Standing | None:
         """Where the run stands; None while too little is done to say."""
-        best, share = self._planned.estimates[0], self._units.share
+        best, share = self._planned.estimates[0], self._share()
         if share < _ENOUGH:
             return None
-        there = max(1, self._view.counts().workers)
-        rest = (1 - share) * best.seconds * self._units.slowness * best.option.workers / there
+        rest = self._rest(best)
         standing = Standing(best.seconds, share, self._at, self._at + rest)
         if abs(standing.deviation) <= NOTEWORTHY:
             return standing
-        timeline = self._view.timeline
-        causes = causes_of(best, self._units.slowness, len(timeline.absences), timeline.utilisation())
+        causes = causes_of(best, self._units.slowness, self._view.timeline)
         return Standing(best.seconds, share, self._at, self._at + rest, tuple(causes))
+
+    def _share(self) -> float:
+        """Return which share of the run is over: of its work, or of its time budget."""
+        budget = self._planned.time_budget
+        return max(self._units.share, 0.0 if budget is None else min(1.0, self._at / budget))
+
+    def _rest(self, best: Estimate) -> float:
+        """Return how long the rest takes, if it goes on like this."""
+        budget, there = self._planned.time_budget, max(1, self._view.counts().workers)
+        left = (1 - self._units.share) * self._units.slowness
+        if budget is None:
+            return left * best.seconds * best.option.workers / there
+        return min(left * self._units.whole / (there * max(best.utilisation, 0.01)), max(0.0, budget - self._at))
 
     def in_brief(self) -> str:
         """Return what stands beside the bar; empty while too little is done to say.

@@ -34,6 +34,10 @@ class FrameworkSteps(Trainer, Generic[M]):
     def _claim_resources(self) -> None:
         """Set threads and device, once a process."""
 
+    def _libraries(self) -> Mapping[str, Any]:
+        """Return the modules and classes of libraries that all trials share, by name."""
+        return {}
+
     @abstractmethod
     def _build(self, params: Params, seed: int) -> M:
         """Seed the generators, call `model_fn` and return the built model. The caller puts the generators back."""

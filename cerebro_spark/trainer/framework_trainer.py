@@ -29,9 +29,10 @@ from cerebro_spark.trainer.label_rules import LabelChecks
 from cerebro_spark.trainer.sharing.built_model import M, ModelCache
 from cerebro_spark.trainer.sharing.dependence import GrowthWatch, Outcome
 from cerebro_spark.trainer.sharing.hooks import WatchedHooks, own_params
+from cerebro_spark.trainer.sharing.process import SharedProcess
 from cerebro_spark.trainer.sharing.signature import compute_signature
 from cerebro_spark.trainer.sharing.snapshot import StateChange
-from cerebro_spark.trainer.unit_errors import blaming_trial, check_loss, unsaved_change
+from cerebro_spark.trainer.unit_errors import blaming_trial, check_loss, replaced_function, unsaved_change
 from cerebro_spark.types import DigestName, Metrics, TrialId, Unit
 
 
@@ -68,9 +69,10 @@ class FrameworkTrainer(FrameworkSteps[M]):
         self.resources = resources or Resources()
         self.models: ModelCache[M] = ModelCache(self.resources.model_memory)
         self.builds = 0
-        self._label_checks = LabelChecks(columns.weight)
+        self._label_checks = LabelChecks(columns.labels, columns.weight)
         self._current: CurrentTrial[M] | None = None
         self._claim_resources()
+        self._process = SharedProcess(self._libraries())
 
     @property
     def hooks(self) -> Hooks:
@@ -165,9 +167,13 @@ class FrameworkTrainer(FrameworkSteps[M]):
                 generators = self._capture_generators()
             finally:
                 self._watched_hooks.restore_generators()
-            found = self._find_steering(trial, params, built, generators)
-        if found is not None:
+                patch = self._process.put_back()
+            found = None if patch else self._find_steering(trial, params, built, generators)
+        if patch is not None or found is not None:
             built.close()
+        if patch is not None:
+            raise replaced_function(patch, trial, params)
+        if found is not None:
             raise depends_on_builds(*found, trial, params)
         return built, generators
 
@@ -415,7 +421,8 @@ class FrameworkTrainer(FrameworkSteps[M]):
                 yield
             finished = True
         finally:
-            change = self._discard_changed(current.model)
+            patch = self._undo_patches()
+            change = self._discard_changed(current.model) or patch
             if change is not None and finished:
                 raise unsaved_change(change, unit, current.params, self._remedy)
 
@@ -430,6 +437,13 @@ class FrameworkTrainer(FrameworkSteps[M]):
             self._watched_hooks.renew()
             self._drop_models()
         return change or of_hooks
+
+    def _undo_patches(self) -> StateChange | None:
+        """Put back what a unit has changed of the process; return the first function of a library that it replaced."""
+        patch = self._process.put_back()
+        if patch is not None:
+            self._drop_models()
+        return patch
 
     def _drop_models(self) -> None:
         """Keep no built model: what all of them share has changed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +12,10 @@ from math import inf
 import numpy as np
 
 from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.rounding import count_rounded
 from cerebro_spark.trainer.feed import Array, Batch, Feed
+
+_log = logging.getLogger(__name__)
 
 # What rounding may add to a probability.
 _ROUNDING = 1e-5
@@ -98,12 +102,15 @@ class LabelChecks:
     """Checks the labels of units. An array that was right by a rule is not looked at again.
 
     Args:
+        labels: The names of the labels.
         weight: The name of the sample weight, if any. Rows that weigh nothing may have any label.
     """
 
-    def __init__(self, weight: str | None) -> None:
+    def __init__(self, labels: Iterable[str], weight: str | None) -> None:
+        self._labels = tuple(labels)
         self._weight = weight
-        self._right: OrderedDict[tuple[int, LabelRule], weakref.ref[Array]] = OrderedDict()
+        self._told: set[str] = set()
+        self._right: OrderedDict[tuple[int, LabelRule | None], weakref.ref[Array]] = OrderedDict()
 
     def check(self, rules: Mapping[str, LabelRule], feed: Feed | Iterable[Batch]) -> Feed | Iterable[Batch]:
         """Return a feed whose labels are right; batches are checked as they come.
@@ -115,21 +122,35 @@ class LabelChecks:
         Raises:
             ConfigurationError: The loss is not made for a label.
         """
-        if not rules:
-            return feed
         if not isinstance(feed, Feed):
-            return self._check_batches(rules, feed)
-        for name, rule in rules.items():
-            self._check_array(name, rule, feed.arrays)
+            return self._check_batches(rules, feed) if rules else feed
+        for name in self._labels:
+            self._check_array(name, rules.get(name), feed.arrays)
         return feed
 
-    def _check_array(self, name: str, rule: LabelRule, arrays: Mapping[str, Array]) -> None:
+    def _tell_rounded(self, name: str, rule: LabelRule | None, labels: Array) -> None:
+        """Say, once, that there are whole numbers that a loss rounds, unless it takes them for class numbers."""
+        if name in self._told or (rule is not None and rule.whole):
+            return
+        rows = count_rounded(labels)
+        if rows:
+            self._told.add(name)
+            _log.warning(
+                "label %r has %d rows with whole numbers beyond 16777216 (2**24), which a loss that computes in float32"
+                " rounds: subtract what they have in common, or scale them, in the data or in input_fn",
+                name,
+                rows,
+            )
+
+    def _check_array(self, name: str, rule: LabelRule | None, arrays: Mapping[str, Array]) -> None:
         labels = arrays[name]
         key = (id(labels), rule)
         known = self._right.get(key)
         if known is not None and known() is labels:
             return
-        self._check_rows(name, rule, arrays)
+        if rule is not None:
+            self._check_rows(name, rule, arrays)
+        self._tell_rounded(name, rule, labels)
         self._right[key] = weakref.ref(labels)
         if len(self._right) > _KNOWN:
             self._right.popitem(last=False)

@@ -10,6 +10,7 @@ from typing import Any
 from cerebro_spark.errors import CerebroError, TrialFailed
 from cerebro_spark.trainer.feed import Columns
 from cerebro_spark.trainer.hook_results import list_names
+from cerebro_spark.trainer.sharing.patches import LIBRARY
 from cerebro_spark.trainer.sharing.snapshot import StateChange
 from cerebro_spark.types import Metrics, TrialId, Unit
 
@@ -26,6 +27,10 @@ _OPTIMIZERS = (
 _SCALERS = (
     "does not hop with the checkpoint: Resources(precision='float16') has one that hops, without a train_fn; or make a"
     " scaler in each call of train_fn"
+)
+_LIBRARIES = (
+    "is shared by all trials of a worker (it was put back): use a class or function of your own in the model, or"
+    " replace it where the module of the function is imported, for all trials alike"
 )
 _SHAPES = (
     "has another shape or dtype now, but the checkpoints of a trial must all fit the model that model_fn builds: give"
@@ -54,12 +59,21 @@ def unsaved_change(change: StateChange, unit: Unit, params: Mapping[str, Any], r
         remedy = _GENERATORS
     elif change.place.startswith("optimizer"):
         remedy = _OPTIMIZERS
+    elif change.place.startswith(LIBRARY):
+        remedy = _LIBRARIES
     elif change.what.startswith("GradScaler."):
         remedy = _SCALERS
     elif all(str(value).startswith("'buffer of ") for value in (change.before, change.after)):
         remedy = _SHAPES
     return TrialFailed(
         f"{_where(unit)}: {change} while {doing} and {remedy} (it is at {change.place}; params {dict(params)!r})"
+    )
+
+
+def replaced_function(change: StateChange, trial: TrialId, params: Mapping[str, Any]) -> TrialFailed:
+    """Return the error of a trial whose `model_fn` has replaced a function of a library."""
+    return TrialFailed(
+        f"building trial {trial} with params {dict(params)!r} failed: {change} while building and {_LIBRARIES}"
     )
 
 

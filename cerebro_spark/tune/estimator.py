@@ -327,13 +327,17 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
         """Return the checked options. They are read anew each time, as they may have been assigned to."""
         return Training(self.model_fn, self)
 
-    def _stopping_algorithm(self, workers: int) -> Search:
-        """Return the algorithm, made of the arguments that have the same names, with what stops it early."""
+    def _stopping_algorithm(self, workers: int, timed: bool = True) -> Search:
+        """Return the algorithm, made of the arguments that have the same names, with what stops it early.
+
+        With `timed=False` it may take as long as it needs.
+        """
         names = inspect.signature(self._algorithm).parameters
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.name in names}
         algorithm = self._algorithm(objective=self.objective, **given)
         if self.max_concurrent is None and self._algorithm.default_concurrent is not None:
             algorithm.max_concurrent = concurrent_trials(self.fuse, workers, 2, given["num_trials"])
-        if self.patience is self.time_budget is self.target is None:
+        time_budget = self.time_budget if timed else None
+        if self.patience is time_budget is self.target is None:
             return algorithm
-        return Stopping(algorithm, self.objective, self.patience, self.time_budget, self.target)
+        return Stopping(algorithm, self.objective, self.patience, time_budget, self.target)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,6 +134,7 @@ def plan_search(search: ModelSearch, data: Any, backend: Backend, asked: PlanArg
             recipe.job(_new_pilot(), store),
             training.objective,
             search._stopping_algorithm,
+            partial(search._stopping_algorithm, timed=False),
             lambda setting: backend.resized(setting.at_once * there.hosts, setting.threads),
             cluster,
             workload,
@@ -140,9 +142,10 @@ def plan_search(search: ModelSearch, data: Any, backend: Backend, asked: PlanArg
             arguments.fused_trials(search.fuse),
             search.replicas,
             search.max_kills,
+            search.time_budget,
             asked.seconds,
         )
-        demand = demand_of(search._stopping_algorithm(1), training.objective, 1)
+        demand = demand_of(search._stopping_algorithm(1, timed=False), training.objective, 1)
         _check_sample(sample, workload, demand)
         settings = _settings(backend, there, cluster, resources, min(len(sample.train), demand.trials))
         return Plan(planner.plan(settings, wish))
@@ -241,7 +244,7 @@ def _sample(
         yield data, _workload(data, asked.rows, prepared=True)
         return
     workers = there.hosts * there.cores
-    demand = demand_of(search._stopping_algorithm(workers), training.objective, workers)
+    demand = demand_of(search._stopping_algorithm(workers, timed=False), training.objective, workers)
     batch = max(batch_size_of(params) for params in demand.params)
     wanted = workers * max(_LEAST_ROWS, _BATCHES * batch)
     total = asked.rows or _count(data)

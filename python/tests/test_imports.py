@@ -16,7 +16,7 @@ PACKAGE = ROOT / "cerebro_spark"
 # From the bottom up. A module may import its own layer's part (same name) and any layer below, never one above;
 # parts of one layer do not import each other.
 LAYERS = [
-    {"_version", "types", "errors", "user_modules", "spark_session", "interruptible", "pickling"},
+    {"_version", "types", "errors", "user_modules", "spark_session", "interruptible", "pickling", "rounding"},
     {"checks", "commands"},
     {"actions"},
     {"events", "relay", "search", "store", "trainer"},

@@ -71,7 +71,7 @@ def _row(worker: WorkerView, tally: WorkerTally, end: float, absent: float) -> d
 def _absent_seconds(index: RunIndex) -> dict[str, float]:
     timeline = index.view.timeline
     absent: dict[str, float] = {}
-    for worker, start, end in timeline.absences:
-        until = timeline.end if end is None else min(end, timeline.end)
-        absent[worker] = absent.get(worker, 0.0) + max(0.0, until - start)
+    for absence in timeline.absences:
+        until = timeline.end if absence.end is None else min(absence.end, timeline.end)
+        absent[absence.worker] = absent.get(absence.worker, 0.0) + max(0.0, until - absence.start)
     return absent

@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cerebro_spark.data.input.checks import ColumnCheck, count_overflows, count_rounded, count_rows, is_finite
+from cerebro_spark.data.input.checks import ColumnCheck, count_overflows, is_finite
 from cerebro_spark.data.input.columns import SourceType, check_type, stored_dtype
 from cerebro_spark.data.input.encoded import probe
 from cerebro_spark.errors import DataError
+from cerebro_spark.rounding import count_rounded, count_rows
 
 # An Arrow array, or a NumPy array whose first axis is the rows.
 Cells = Any

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from cerebro_spark.data.input.columns import Role, SourceType
 from cerebro_spark.errors import DataError
+from cerebro_spark.rounding import count_rows
 
 Rule = Literal["nulls", "broken", "overflows", "rounded", "nans", "infinities", "negatives", "unlisted"]
 
 _TYPES_LISTED = 16
-EXACT = 1 << 24
-"""float32 has all whole numbers up to this one."""
 ALLOW_NAN = ", or say allow_nan=True if the model can handle them"
 _SENTENCES: dict[Rule, str] = {
     "nulls": "column {name!r} has {rows} null rows: fill them (fillna) or drop them (dropna)",
@@ -103,32 +102,6 @@ def is_finite(values: NDArray[Any]) -> bool:
     """
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(values.sum(dtype=np.float64)))
-
-
-def count_rows(flags: NDArray[np.bool_]) -> int:
-    """Count the rows with any flag set.
-
-    >>> count_rows(np.array([[True, True], [False, False]]))
-    1
-    """
-    return int(flags.any(axis=tuple(range(1, flags.ndim))).sum())
-
-
-def count_rounded(values: NDArray[Any]) -> int:
-    """Count the rows with a whole number that float32 cannot hold.
-
-    >>> count_rounded(np.array([1 << 24, (1 << 24) + 1, -(1 << 24) - 1, 1 << 40]))
-    2
-    """
-    if values.dtype.kind not in "iu" or values.dtype.itemsize < 4 or not values.size:
-        return 0
-    if int(values.min()) >= -EXACT and int(values.max()) <= EXACT:
-        return 0
-    bits = values.astype(np.uint64)
-    size = np.where(values < 0, ~bits + np.uint64(1), bits)
-    # float32 holds a number if no more than 24 bits lie between its first and its last bit that is set.
-    last = np.maximum(size & (~size + np.uint64(1)), np.uint64(1))
-    return count_rows(size // last >= np.uint64(EXACT))
 
 
 def count_overflows(values: NDArray[Any]) -> int:

@@ -19,8 +19,6 @@ from cerebro_spark.data.formats import arrow, petastorm
 from cerebro_spark.data.input.checks import (
     ALLOW_NAN,
     count_overflows,
-    count_rounded,
-    count_rows,
     describe,
     is_finite,
     raise_problems,
@@ -29,6 +27,7 @@ from cerebro_spark.data.input.columns import Codec, Column, Role
 from cerebro_spark.data.input.encoded import decode
 from cerebro_spark.data.input.inputs import list_sources
 from cerebro_spark.errors import CerebroError, DataError
+from cerebro_spark.rounding import count_rounded, count_rows
 from cerebro_spark.store.base import Store
 from cerebro_spark.types import Partition
 

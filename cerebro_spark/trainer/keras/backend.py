@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import keras
@@ -11,8 +11,9 @@ import keras
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer.feed import Batch, Columns, Feed
 from cerebro_spark.trainer.keras.built_model import BuiltKerasModel
-from cerebro_spark.trainer.keras.settings import KERAS_SETTINGS, ProcessSettings, SettingTable
+from cerebro_spark.trainer.keras.settings import KERAS_SETTINGS
 from cerebro_spark.trainer.resources import Resources
+from cerebro_spark.trainer.sharing.process_settings import ProcessSettings, SettingTable
 
 Pass = Literal["train", "test"]
 
@@ -26,10 +27,12 @@ if BACKEND not in ("tensorflow", "torch"):
 class KerasBackend(ABC):
     """Runs the steps of a model over a feed. `KerasTrainer` calls it, from one thread.
 
-    `settings` are those that are put back after each unit; `traces` counts the graphs that were traced.
+    `settings` are those that are put back after each unit; `libraries` are the modules and classes of the framework
+    below Keras whose functions no trial may replace; `traces` counts the graphs that were traced.
     """
 
     settings: SettingTable = KERAS_SETTINGS
+    libraries: Mapping[str, Any] = {}
 
     def __init__(self, columns: Columns, resources: Resources) -> None:
         self._columns = columns

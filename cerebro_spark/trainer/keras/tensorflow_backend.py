@@ -13,8 +13,10 @@ from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
 from cerebro_spark.trainer.keras.backend import KerasBackend, Pass
 from cerebro_spark.trainer.keras.built_model import BuiltKerasModel
 from cerebro_spark.trainer.keras.hidden_randomness import refuse_hidden_randomness
-from cerebro_spark.trainer.keras.settings import KERAS_SETTINGS, SettingTable
+from cerebro_spark.trainer.keras.settings import KERAS_SETTINGS
 from cerebro_spark.trainer.resources import Resources
+from cerebro_spark.trainer.sharing.patches import name_modules
+from cerebro_spark.trainer.sharing.process_settings import SettingTable
 
 # TensorFlow does not say how much GPU memory is free.
 _GPU_DATA_BYTES = 8 << 30
@@ -33,6 +35,7 @@ class TensorFlowBackend(KerasBackend):
     """Runs a feed as one graph, and any other batches by a graph for each."""
 
     settings = _SETTINGS
+    libraries = name_modules([tf, tf.nn, tf.math])
 
     def __init__(self, columns: Columns, resources: Resources) -> None:
         super().__init__(columns, resources)

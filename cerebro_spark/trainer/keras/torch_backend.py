@@ -13,6 +13,7 @@ from cerebro_spark.trainer.feed import Batch, Feed
 from cerebro_spark.trainer.keras.backend import KerasBackend, Pass
 from cerebro_spark.trainer.keras.built_model import BuiltKerasModel
 from cerebro_spark.trainer.torch.device import capture_torch, claim_torch_device, restore_torch
+from cerebro_spark.trainer.torch.libraries import TORCH_LIBRARIES
 from cerebro_spark.trainer.torch.settings import Settings, capture_settings, restore_settings
 
 # The scopes of claimed devices, open as long as the process lives: a scope that is freed gives its device back.
@@ -21,6 +22,8 @@ _SCOPES = ExitStack()
 
 class TorchBackend(KerasBackend):
     """Runs the steps of a model batch by batch."""
+
+    libraries = TORCH_LIBRARIES
 
     def claim(self) -> None:
         device = claim_torch_device(self._resources)

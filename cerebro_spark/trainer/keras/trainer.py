@@ -24,6 +24,7 @@ from cerebro_spark.trainer.keras.built_model import (
     wrap_variable,
 )
 from cerebro_spark.trainer.keras.inspection import KerasInspector, take_keras_snapshot
+from cerebro_spark.trainer.keras.libraries import KERAS_LIBRARIES
 from cerebro_spark.trainer.keras.metrics import finish_metrics, read_metrics, start_metrics
 from cerebro_spark.trainer.keras.ownership import note_built, refuse_shared
 from cerebro_spark.trainer.keras.signature import compute_model_signature
@@ -79,6 +80,9 @@ class KerasTrainer(KerasBundling):
 
     def _claim_resources(self) -> None:
         self._backend.claim()
+
+    def _libraries(self) -> Mapping[str, Any]:
+        return {**KERAS_LIBRARIES, **self._backend.libraries}
 
     def _build(self, params: Params, seed: int) -> BuiltKerasModel:
         policy = None if self.resources.precision is None else f"mixed_{self.resources.precision}"

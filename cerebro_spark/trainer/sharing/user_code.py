@@ -102,8 +102,21 @@ class Reference(NamedTuple):
 
 def functions_of(kind: type) -> list[tuple[str, types.FunctionType]]:
     """Return the user's functions in a class, by name: methods of any sort, properties, and what is behind caches."""
-    found = [(name, function) for name, member in vars(kind).items() for function in _functions_in(member)]
+    found = [(name, function) for name, member in vars(kind).items() for function in functions_in(member)]
     return [(name, function) for name, function in found if is_users(function.__module__)]
+
+
+def functions_in(member: Any) -> list[types.FunctionType]:
+    """Return the functions that an attribute of a class stands for."""
+    if isinstance(member, types.FunctionType):
+        return [member]
+    if isinstance(member, property):
+        return [each for part in (member.fget, member.fset, member.fdel) for each in functions_in(part)]
+    if isinstance(member, staticmethod | classmethod):
+        return functions_in(member.__func__)
+    if isinstance(member, functools.cached_property | functools.partialmethod):
+        return functions_in(member.func)
+    return functions_in(member.__wrapped__) if isinstance(member, CACHED) else []
 
 
 def method_parts(kind: type) -> list[tuple[str, Any]]:
@@ -174,19 +187,6 @@ def namespaces(function: types.FunctionType) -> list[tuple[str, dict[str, Any]]]
             found[id(own)] = f"{prefix}.", own
             waiting += [(f"{prefix}.{name}", own[name]) for name in names if name in own]
     return list(found.values())
-
-
-def _functions_in(member: Any) -> list[types.FunctionType]:
-    """Return the functions that an attribute of a class stands for."""
-    if isinstance(member, types.FunctionType):
-        return [member]
-    if isinstance(member, property):
-        return [each for part in (member.fget, member.fset, member.fdel) for each in _functions_in(part)]
-    if isinstance(member, staticmethod | classmethod):
-        return _functions_in(member.__func__)
-    if isinstance(member, functools.cached_property | functools.partialmethod):
-        return _functions_in(member.func)
-    return _functions_in(member.__wrapped__) if isinstance(member, CACHED) else []
 
 
 @functools.lru_cache(maxsize=1000)

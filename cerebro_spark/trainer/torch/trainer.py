@@ -25,6 +25,7 @@ from cerebro_spark.trainer.torch.bundled_evaluation import BundledEvaluation
 from cerebro_spark.trainer.torch.device import capture_torch, claim_torch_device, restore_torch
 from cerebro_spark.trainer.torch.inspection import TorchInspector, take_torch_snapshot
 from cerebro_spark.trainer.torch.layout import ChannelsLast
+from cerebro_spark.trainer.torch.libraries import TORCH_LIBRARIES
 from cerebro_spark.trainer.torch.metrics import MetricCollector
 from cerebro_spark.trainer.torch.model import TorchModel
 from cerebro_spark.trainer.torch.model_checks import check_model
@@ -77,6 +78,9 @@ class TorchTrainer(BundledEvaluation):
         self.device = claim_torch_device(self.resources)
         self._batches = TensorBatches(self.columns, self.device, self.resources.data_memory)
         self._layout = ChannelsLast(self._compute_loss, self._sign)
+
+    def _libraries(self) -> Mapping[str, Any]:
+        return TORCH_LIBRARIES
 
     def _build(self, params: Params, seed: int) -> BuiltTorchModel:
         seed_host(seed)

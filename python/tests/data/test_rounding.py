@@ -19,11 +19,11 @@ from numbered_rows import READERS
 
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.foreign import open_dataset
-from cerebro_spark.data.input.checks import count_rounded
 from cerebro_spark.data.loading.arrays import first_rows, load_arrays
 from cerebro_spark.data.loading.cache import Cache
 from cerebro_spark.data.prepare import prepare
 from cerebro_spark.errors import DataError
+from cerebro_spark.rounding import count_rounded
 from cerebro_spark.store.local import LocalStore
 
 LARGE = (1 << 24) + 1

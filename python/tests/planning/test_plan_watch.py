@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +20,8 @@ from cerebro_spark.planning.planner import Planned
 from cerebro_spark.planning.values import Demand, Estimate, Option, Setting, Wish, Workload
 from cerebro_spark.planning.watch import PlanWatch, Standing
 from cerebro_spark.progress import Remarking
-from cerebro_spark.search import FixedSearch
+from cerebro_spark.search import FixedSearch, Search
+from cerebro_spark.tune.algorithms.stopping import Stopping
 from cerebro_spark.turns import Turn
 from cerebro_spark.types import Objective, Partition
 
@@ -28,10 +30,10 @@ TRIALS, EPOCHS = 4, 10
 PARTITIONS = (Partition("p0"), Partition("p1"), Partition("v0", "validation"))
 
 
-def planned() -> Planned:
+def planned(time_budget: float | None = None) -> Planned:
     """A plan for two workers: training units of a second, one evaluation of half a second an epoch."""
     profile = made_profile([PARAMS], lambda params, batches: 0.01 * batches, Setting(1, 2))
-    seconds = TRIALS * EPOCHS * 2.5 / 2 * 1.2
+    seconds = min(TRIALS * EPOCHS * 2.5 / 2 * 1.2, time_budget or math.inf)
     estimate = Estimate(Option(2, 1, 1, 2), seconds, 0.9 * seconds, 1.1 * seconds, 0.83, seconds, dry_runs=16)
     return Planned(
         (estimate,),
@@ -43,6 +45,7 @@ def planned() -> Planned:
         profile,
         1.0,
         30.0,
+        time_budget=time_budget,
     )
 
 
@@ -52,15 +55,18 @@ class Watched:
     Args:
         cost: The seconds of a training unit.
         workers: The workers.
+        time_budget: The seconds after which the search asks for nothing more.
     """
 
-    def __init__(self, cost: float, *workers: SimulatedWorker) -> None:
-        self.watch = Plan(planned()).watch()
+    def __init__(self, cost: float, *workers: SimulatedWorker, time_budget: float | None = None) -> None:
+        self.watch = Plan(planned(time_budget)).watch()
         self.standings: list[Standing | None] = []
         self.brief: list[str] = []
         settings = Settings(PARTITIONS, len(workers), objective=Objective("val_loss", "min"))
         backend = SimulatedBackend(list(workers), World(lambda params: cost, evaluation_cost=0.5))
-        search = FixedSearch([PARAMS] * TRIALS, EPOCHS)
+        search: Search = FixedSearch([PARAMS] * TRIALS, EPOCHS)
+        if time_budget is not None:
+            search = Stopping(search, settings.objective, None, time_budget)
         Engine(search, settings, backend, DiscardingLog(), "r1", [self.watch, self._keep]).run()
 
     def _keep(self, turn: Turn) -> None:
@@ -125,3 +131,12 @@ def test_a_run_that_is_faster_is_said_too(said: pytest.LogCaptureFixture) -> Non
 
 def test_it_has_something_to_say_beside_the_bar() -> None:
     assert isinstance(PlanWatch(planned()), Remarking)
+
+
+@pytest.mark.parametrize("cost", [1.0, 3.0])
+def test_a_run_that_its_time_budget_ends_is_likely_to_end_then(cost: float, said: pytest.LogCaptureFixture) -> None:
+    watched = Watched(cost, SimulatedWorker("w0"), SimulatedWorker("w1"), time_budget=20.0)
+    standings = [standing for standing in watched.standings if standing is not None]
+    assert [message.split(" of the work")[0].split(": ")[1] for message in said.messages][-1] >= "75%"
+    assert all(standing.likely == pytest.approx(20.0, rel=0.25) for standing in standings[:-1] if standing.passed < 20)
+    assert warnings(said) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -10,16 +10,20 @@ from typing import Any
 import pytest
 from made_up_pilots import made_record
 
+from cerebro_spark import hp
 from cerebro_spark.backend.machines import Cluster
 from cerebro_spark.planning import planner as planners
 from cerebro_spark.planning.pilot import PilotRecord
 from cerebro_spark.planning.plan import Plan
 from cerebro_spark.planning.planner import Planned, Planner
 from cerebro_spark.planning.values import Setting, Wish, Workload
-from cerebro_spark.search import FixedSearch
+from cerebro_spark.search import FixedSearch, Search
+from cerebro_spark.tune.algorithms.halving import ASHAAlgorithm
+from cerebro_spark.tune.algorithms.stopping import Stopping
 from cerebro_spark.types import Objective, Partition
 
 LOSS = Objective("val_loss", "min")
+PARAMS: dict[str, Any] = {"lr": 0.1, "batch_size": 100, "units": 8}
 SETTINGS = [Setting(1, 4), Setting(2, 2), Setting(1, 1), Setting(4, 1)]
 ROWS = Workload(train=100_000, validation=10_000, bytes=10_000_000)
 Batch = Mapping[Setting, float]
@@ -64,6 +68,8 @@ def plan(
     hosts: int = 1,
     tick: float = 0.0,
     failure_rate: float = 0.0,
+    algorithm: Callable[[], Search] | None = None,
+    time_budget: float | None = None,
 ) -> tuple[Planned, Pilots]:
     """Return a plan on hosts of four cores, and the pilots that were run for it."""
     clock = Clock(tick)
@@ -73,13 +79,22 @@ def plan(
     data = SimpleNamespace(train=tuple(Partition(f"p{n}", rows=1000) for n in range(4)), validation=())
     trainer = SimpleNamespace(with_resources=lambda threads: SimpleNamespace(threads=threads))
     job = SimpleNamespace(run="plan", dataset=data, trainer=trainer, batches=())
+
+    def search(workers: int) -> Search:
+        return algorithm() if algorithm else FixedSearch([PARAMS] * trials, 2)
+
+    def timed(workers: int) -> Search:
+        return search(workers) if time_budget is None else Stopping(search(workers), LOSS, None, time_budget)
+
     made = Planner(
         job,  # type: ignore[arg-type]
         LOSS,
-        lambda workers: FixedSearch([{"lr": 0.1, "batch_size": 100, "units": 8}] * trials, 2),
+        timed,
+        search,
         lambda setting: nullcontext(SimpleNamespace(workers=setting.at_once)),  # type: ignore[arg-type,return-value]
         Cluster(hosts, 4, failure_rate=failure_rate),
         ROWS,
+        time_budget=time_budget,
         seconds=seconds,
         clock=clock,
     )
@@ -160,6 +175,31 @@ def test_a_smaller_search_stands_for_one_on_300_nodes(monkeypatch: pytest.Monkey
     assert best.scale > 5
     assert 20 < best.seconds < 40
     assert "times smaller was run dry in its place" in " ".join(Plan(planned).why)
+
+
+@pytest.mark.slow
+def test_a_large_search_that_compares_trials_has_a_wide_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = {**PARAMS, "lr": hp.uniform(0.01, 0.1)}
+
+    def width(algorithm: Callable[[], Search] | None) -> float:
+        best = plan(monkeypatch, EVEN, trials=150, hosts=16, tick=0.001, algorithm=algorithm)[0].estimates[0]
+        assert best.scale > 1.5
+        assert best.dry_runs == 16
+        return best.high / best.low - 1
+
+    compared = width(lambda: ASHAAlgorithm(space, LOSS, num_trials=150, max_epochs=27))
+    assert compared > 2 * width(None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hosts", [1, 16])
+def test_a_time_budget_ends_a_search_however_large_it_is(monkeypatch: pytest.MonkeyPatch, hosts: int) -> None:
+    free, _ = plan(monkeypatch, EVEN, trials=150, hosts=hosts, tick=0.001)
+    short, _ = plan(monkeypatch, EVEN, trials=150, hosts=hosts, tick=0.001, time_budget=5.0)
+    assert short.demand == free.demand
+    assert free.estimates[0].seconds > 12
+    assert 4 < short.estimates[0].seconds < 10
+    assert short.estimates[0].bound <= 5.0
 
 
 @pytest.mark.slow

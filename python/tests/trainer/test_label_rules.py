@@ -193,7 +193,7 @@ def test_labels_are_looked_at_once() -> None:
             Counted.looks += 1
             return labels[:0]
 
-    checks, feed = LabelChecks(None), feed_of(np.zeros(ROWS))
+    checks, feed = LabelChecks(["y"], None), feed_of(np.zeros(ROWS))
     for _ in range(3):
         checks.check({"y": Counted("loss")}, feed)
     checks.check({"y": Counted("loss")}, feed_of(np.zeros(ROWS)))
@@ -219,3 +219,21 @@ def test_wrong_labels_are_those_that_the_rule_leaves_out(
         and (not ends[0] <= value <= ends[1] or (whole and not float(value).is_integer()))
     ]
     assert rule.find_wrong(np.array(values, dtype)).tolist() == wrong
+
+
+@pytest.mark.parametrize("loss", [nn.MSELoss(), nn.L1Loss(), functional.mse_loss, nn.PoissonNLLLoss()], ids=name_of)
+def test_whole_numbers_that_a_loss_rounds_are_said_once(loss: Any, caplog: pytest.LogCaptureFixture) -> None:
+    labels = np.arange(ROWS) + (1 << 24)
+    trainer = trainer_of(loss, 1, labels)
+    with caplog.at_level(logging.WARNING, "cerebro_spark"):
+        trainer.train(UNIT, feed_of(labels))
+        trainer.evaluate(MEASURING, feed_of(labels))
+    assert caplog.text.count(f"label 'y' has {ROWS // 2} rows with whole numbers beyond 16777216") == 1
+
+
+@pytest.mark.parametrize("labels", [np.arange(ROWS), np.arange(ROWS) * 2.0**24, np.arange(ROWS) % 3], ids=str)
+def test_labels_that_no_loss_rounds_are_not_spoken_of(labels: Any, caplog: pytest.LogCaptureFixture) -> None:
+    trainer = trainer_of(nn.MSELoss(), 1, labels.astype("float32" if labels.dtype.kind == "f" else "int64"))
+    with caplog.at_level(logging.WARNING, "cerebro_spark"):
+        trainer.train(UNIT, feed_of(labels))
+    assert "whole numbers" not in caplog.text

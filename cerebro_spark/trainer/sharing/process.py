@@ -1,0 +1,33 @@
+"""What all trials of a worker's process share besides their models, kept apart between trials."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cerebro_spark.trainer.sharing.patches import LibraryFunctions
+from cerebro_spark.trainer.sharing.process_settings import COMMON_SETTINGS, Environment, ProcessSettings
+from cerebro_spark.trainer.sharing.snapshot import StateChange
+
+
+class SharedProcess:
+    """Settings, environment variables and the functions of libraries, as they are when this is made.
+
+    Args:
+        libraries: The modules and classes of libraries whose functions are watched, by name.
+    """
+
+    def __init__(self, libraries: Mapping[str, Any]) -> None:
+        self._functions = LibraryFunctions(libraries)
+        self._settings = ProcessSettings(COMMON_SETTINGS)
+        self._environment = Environment()
+
+    def put_back(self) -> StateChange | None:
+        """Put back what a function for one trial has changed, and log what that was.
+
+        Returns:
+            The first function of a library that was replaced, or None. That is an error of the trial.
+        """
+        self._settings.put_back()
+        self._environment.tell_changes()
+        return self._functions.put_back()

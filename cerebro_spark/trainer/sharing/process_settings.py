@@ -1,0 +1,72 @@
+"""Settings that hold for a whole process, put back so that those of one trial do not reach another.
+
+No trial keeps such settings of its own. Environment variables stay as they are set, since libraries set them too when
+they are first used: what was set is only said.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+_log = logging.getLogger(__name__)
+
+SettingTable = Mapping[str, tuple[Callable[[], Any], Callable[[Any], Any]]]
+"""How settings are read and written, by name."""
+
+COMMON_SETTINGS: SettingTable = {
+    "os.getcwd()": (os.getcwd, os.chdir),
+    "numpy.geterr()": (np.geterr, lambda handling: np.seterr(**handling)),
+}
+"""Those that every process has."""
+
+
+class ProcessSettings:
+    """The settings of a process, as they are when this is made.
+
+    Args:
+        table: The settings.
+    """
+
+    def __init__(self, table: SettingTable) -> None:
+        self._table = table
+        self._own = {name: read() for name, (read, _) in table.items()}
+
+    def put_back(self) -> None:
+        """Put settings back, and say so where that changes anything."""
+        for name, value in self._own.items():
+            read, write = self._table[name]
+            if read() != value:
+                _log.warning(
+                    "`%s` was set to %r by a function for one trial, and is put back to %r, as it holds for the whole"
+                    " process: set it where the module of the function is imported",
+                    name,
+                    read(),
+                    value,
+                )
+                write(value)
+
+
+class Environment:
+    """The environment variables of a process, as they are when this is made."""
+
+    def __init__(self) -> None:
+        self._known = dict(os.environ)
+
+    def tell_changes(self) -> None:
+        """Say which variables were changed since the last time: they hold for all trials that this process trains."""
+        if os.environ == self._known:
+            return
+        now = dict(os.environ)
+        for name in sorted({name for name, _ in now.items() ^ self._known.items()}):
+            _log.warning(
+                "`os.environ[%r]` was changed by a function for one trial, or by a library that it was the first to"
+                " use, and stays so for all trials that this worker trains: set it where the function's module is"
+                " imported, and let what differs between trials be in params",
+                name,
+            )
+        self._known = now
