@@ -5,8 +5,8 @@
     python -m benchmarks.plans --large [--only WORK ...] [--seconds 60] [--json FILE]
 
 Each work is planned on a LocalBackend over a prepared data set, then fitted as its plan says, with workers that are not
-there yet. With `--sweep` a grid search is run in every setting of workers and threads, and the plan's choice is
-compared with the fastest. With `--large` searches are planned for clusters that are described only: the one of Dike's
+there yet. With `--sweep` a random search is run in every setting of workers and threads (powers of two that the cores
+allow, whether the plan considers them or not), and the plan's choice is compared with the fastest. With `--large` searches are planned for clusters that are described only: the one of Dike's
 example (5 nodes of 4 cores) and one of 300 such nodes. It needs no Spark; works with Keras are left out where that is
 not installed.
 """
@@ -160,29 +160,49 @@ def measure(name: str, kind: str, options: argparse.Namespace) -> dict[str, Any]
 
 
 def sweep(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Run a grid search in every setting, and compare the best with the plan's."""
+    """Run a search in every setting, and compare the best with the plan's."""
     model, shape, rows = WORKS[name]
     took: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as store:
         data = make_data(shape, round(rows * options.scale), options.cores, store)
-        search = SEARCHES["grid"](model, store=store, metric="val_loss", backend=cs.LocalBackend(), progress=False)
+        search = cs.RandomSearch(
+            model,
+            space=_space(),
+            num_trials=max(8, 2 * options.cores),
+            epochs=2,
+            store=store,
+            metric="val_loss",
+            backend=cs.LocalBackend(),
+            progress=False,
+        )
         began = time.perf_counter()
         plan = search.plan(data, seconds=options.seconds)
         planning = time.perf_counter() - began
-        for _, row in plan.table.iterrows():
-            workers, threads = int(row.workers), int(row.threads)
+        best = plan.best.workers, plan.best.threads
+        planned = {(int(row.workers), int(row.threads)): row.seconds for _, row in plan.table.iterrows()}
+        print(f"{name:10} planned in {planning:.1f} s: {best[0]} x {best[1]} is best, of {len(planned)}", flush=True)
+        for workers, threads in dict.fromkeys([best, *_settings(options.cores)]):
             search.backend = cs.LocalBackend(workers, threads=threads)
             began = time.perf_counter()
             search.fit(data)
             seconds = took[f"{workers} x {threads}"] = time.perf_counter() - began
-            print(
-                f"{name:10} {workers:2} x {threads:2}: planned {row.seconds:.1f} s, took {seconds:.1f} s",
-                flush=True,
-            )
-    chosen = took[f"{plan.best.workers} x {plan.best.threads}"]
-    found = {"work": name, "took": took, "reached": min(took.values()) / chosen, "share": planning / sum(took.values())}
+            said = f"planned {planned[workers, threads]:.1f} s" if (workers, threads) in planned else "not considered"
+            print(f"{name:10} {workers:2} x {threads:2}: {said}, took {seconds:.1f} s", flush=True)
+    found = {
+        "work": name,
+        "took": took,
+        "planning": planning,
+        "reached": min(took.values()) / took[f"{best[0]} x {best[1]}"],
+        "share": planning / sum(took.values()),
+    }
     print(f"{name:10} the plan reaches {found['reached']:.0%} of the best, in {found['share']:.0%} of a sweep's time")
     return found
+
+
+def _settings(cores: int) -> list[tuple[int, int]]:
+    """Return all settings of workers and threads that so many cores allow, of powers of two."""
+    powers = [1 << bit for bit in range(cores.bit_length()) if 1 << bit <= cores]
+    return [(workers, threads) for workers in powers for threads in powers if workers * threads <= cores]
 
 
 def plan_large(name: str, hosts: int, options: argparse.Namespace) -> dict[str, Any]:

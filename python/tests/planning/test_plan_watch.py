@@ -62,11 +62,12 @@ class Watched:
         self.watch = Plan(planned(time_budget)).watch()
         self.standings: list[Standing | None] = []
         self.brief: list[str] = []
-        settings = Settings(PARTITIONS, len(workers), objective=Objective("val_loss", "min"))
+        objective = Objective("val_loss", "min")
+        settings = Settings(PARTITIONS, len(workers), objective=objective)
         backend = SimulatedBackend(list(workers), World(lambda params: cost, evaluation_cost=0.5))
         search: Search = FixedSearch([PARAMS] * TRIALS, EPOCHS)
         if time_budget is not None:
-            search = Stopping(search, settings.objective, None, time_budget)
+            search = Stopping(search, objective, None, time_budget)
         Engine(search, settings, backend, DiscardingLog(), "r1", [self.watch, self._keep]).run()
 
     def _keep(self, turn: Turn) -> None:

@@ -125,7 +125,7 @@ def test_a_function_that_fails_after_it_replaced_one_leaves_nothing_either() -> 
     own = functional.relu
 
     def model_fn(params: Any) -> TorchModel:
-        functional.relu = wrapped
+        setattr(functional, "relu", wrapped)  # noqa: B010
         raise ValueError("no")
 
     trainer = trainer_of(model_fn)
@@ -144,7 +144,7 @@ def test_what_is_undone_in_the_same_call_and_what_a_library_does_itself_is_nobod
 
     trainer = trainer_of(model_fn)
     trainer.build("t", {})
-    assert trainer.train(UNIT, feed("tabular", 0)).rows
+    assert trainer.train(UNIT, feed("tabular", 0)).values()["loss"] > 0
 
 
 def test_folder_and_numpys_errors_are_put_back_and_that_is_said(
