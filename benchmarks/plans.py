@@ -6,9 +6,9 @@
 
 Each work is planned on a LocalBackend over a prepared data set, then fitted as its plan says, with workers that are not
 there yet. With `--sweep` a random search is run in every setting of workers and threads (powers of two that the cores
-allow, whether the plan considers them or not), and the plan's choice is compared with the fastest. With `--large` searches are planned for clusters that are described only: the one of Dike's
-example (5 nodes of 4 cores) and one of 300 such nodes. It needs no Spark; works with Keras are left out where that is
-not installed.
+allow, whether the plan considers them or not), and the plan's choice is compared with the fastest. With `--large`
+searches are planned for clusters that are described only: the one of Dike's example (5 nodes of 4 cores) and one of 300
+such nodes. It needs no Spark; works with Keras are left out where that is not installed.
 """
 
 from __future__ import annotations

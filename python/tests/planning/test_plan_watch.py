@@ -67,7 +67,7 @@ class Watched:
         backend = SimulatedBackend(list(workers), World(lambda params: cost, evaluation_cost=0.5))
         search: Search = FixedSearch([PARAMS] * TRIALS, EPOCHS)
         if time_budget is not None:
-            search = Stopping(search, objective, None, time_budget)
+            search = Stopping(search, objective, None, time_budget)  # type: ignore[arg-type]
         Engine(search, settings, backend, DiscardingLog(), "r1", [self.watch, self._keep]).run()
 
     def _keep(self, turn: Turn) -> None:

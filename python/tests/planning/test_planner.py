@@ -84,7 +84,7 @@ def plan(
         return algorithm() if algorithm else FixedSearch([PARAMS] * trials, 2)
 
     def timed(workers: int) -> Search:
-        return search(workers) if time_budget is None else Stopping(search(workers), LOSS, None, time_budget)
+        return search(workers) if time_budget is None else Stopping(search(workers), LOSS, None, time_budget)  # type: ignore[arg-type]
 
     made = Planner(
         job,  # type: ignore[arg-type]
