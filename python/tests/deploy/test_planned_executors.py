@@ -32,26 +32,34 @@ def yarn(hadoop_cluster: HadoopCluster) -> Iterator[YarnCluster]:
 
 
 @pytest.fixture
-def planned(gateway: Gateway, hadoop_cluster: HadoopCluster) -> str:
-    """What `cerebro-spark plan` tells to paste, for one host with one core. The store is the run's: it takes memory."""
+def peaks(tmp_path: Path) -> Path:
+    """A folder in which workers leave how much memory they had."""
+    return tmp_path
+
+
+def plan(gateway: Gateway, hdfs: HadoopCluster, name: str) -> str:
+    """Return what `cerebro-spark plan` tells to paste, for one host with one core.
+
+    The store is the run's: it takes memory.
+    """
     shutil.copy(JOB, gateway.folder)
-    store = f"--store {hadoop_cluster.url}/user/planned"
     said = gateway.run(
-        f"cerebro-spark plan --recipe planned_job.py:search {store} --hosts 1 --cores 1 --seconds 30",
-        HADOOP_CONF_DIR=hadoop_cluster.conf_dir,
+        f"cerebro-spark plan --recipe planned_job.py:{name} --store {hdfs.url}/user/planned --hosts 1 --cores 1"
+        " --seconds 30",
+        HADOOP_CONF_DIR=hdfs.conf_dir,
     )
     return said.line("spark-submit")
 
 
-def submit(gateway: Gateway, yarn: YarnCluster, hdfs: HadoopCluster, options: str, peaks: Path) -> Said:
-    """Submit the job with these options; its workers leave in `peaks` how much memory they had."""
+def submit(gateway: Gateway, yarn: YarnCluster, hdfs: HadoopCluster, name: str, options: str, peaks: Path) -> Said:
+    """Submit a search with these options, whatever becomes of it."""
     defaults = pages.block("yarn", "properties", under="What the cluster should say")
     gateway.configure(pages.filled(defaults, SPARK_HOME=SPARK_HOME) + THRIFT)
     return gateway.run(
         "export PYSPARK_DRIVER_PYTHON=environment/bin/python PYSPARK_PYTHON=./environment/bin/python\n"
         f"spark-submit --master yarn --deploy-mode client {options} --conf spark.dynamicAllocation.enabled=false"
         f" --conf spark.executorEnv.PEAKS={peaks} --archives environment.tar.gz#environment"
-        f" planned_job.py {hdfs.url}/user/planned",
+        f" planned_job.py {name} {hdfs.url}/user/planned || echo ended $?",
         HADOOP_CONF_DIR=yarn.conf_dir,
     )
 
@@ -61,12 +69,20 @@ def overhead_of(options: str) -> int:
     return int(found)
 
 
-def test_executors_of_that_size_live_and_need_about_as_much(
-    gateway: Gateway, yarn: YarnCluster, hadoop_cluster: HadoopCluster, planned: str, tmp_path: Path
+@pytest.mark.parametrize("model", ["table", "dense", "wide"])
+@pytest.mark.parametrize("framework", ["torch", "keras"])
+def test_executors_of_that_size_live_and_smaller_ones_do_not(
+    gateway: Gateway, yarn: YarnCluster, hadoop_cluster: HadoopCluster, framework: str, model: str, peaks: Path
 ) -> None:
-    told = submit(gateway, yarn, hadoop_cluster, planned, tmp_path)
-    assert told.line("trials") == "2"
+    name = f"{framework}_{model}_search"
+    planned = plan(gateway, hadoop_cluster, name)
+    told = submit(gateway, yarn, hadoop_cluster, name, planned, peaks)
+    assert told.line("done") == "2"
     assert not re.search(KILLED, told.err)
-    peak = max(int(file.read_text()) for file in tmp_path.iterdir() if file.name.isdecimal()) / 2**20
+    peak = max(int(file.read_text()) for file in peaks.iterdir() if file.name.isdecimal()) / 2**20
     # What a plan says is what was measured, and 15 % beyond that, in steps of 64 MiB.
     assert overhead_of(planned) / 1.15 == pytest.approx(peak, rel=0.15)
+
+    smaller = planned.replace(f"memoryOverhead={overhead_of(planned)}m", f"memoryOverhead={round(0.8 * peak)}m")
+    told = submit(gateway, yarn, hadoop_cluster, name, smaller, peaks)
+    assert re.search(KILLED, told.err)

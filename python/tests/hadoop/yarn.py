@@ -18,7 +18,7 @@ class YarnCluster:
     """Real YARN daemons beside those of HDFS: the resource manager on 127.0.0.1, node managers on .2, .3, ...
 
     `conf_dir` serves clients of both. Each node manager offers `memory_mb` and `cores`; they are what it grants, not
-    what it takes. With `limits_memory` a container that takes more than it was granted is killed, within a second.
+    what it takes. With `limits_memory` a container that takes more than it was granted is killed, if only for a moment.
 
     >>> with HadoopCluster(folder) as hdfs, YarnCluster(hdfs) as yarn:      # doctest: +SKIP
     ...     yarn.nodemanagers[1].kill()
@@ -118,7 +118,7 @@ class YarnCluster:
             "yarn.nodemanager.resource.cpu-vcores": str(cores),
             "yarn.nodemanager.vmem-check-enabled": "false",
             "yarn.nodemanager.pmem-check-enabled": str(self._limits_memory).lower(),
-            "yarn.nodemanager.container-monitor.interval-ms": "500",
+            "yarn.nodemanager.container-monitor.interval-ms": "50" if self._limits_memory else "500",
             "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": "99.5",
         }
         return Daemon(f"nodemanager-{number}", f"{_YARN}.nodemanager.NodeManager", self.folder, host, settings)
