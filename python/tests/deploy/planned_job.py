@@ -159,8 +159,7 @@ def main(name: str, store: str) -> None:
         "x array<float>, y float",
     )
     result = globals()[name](store=store, backend=cs.SparkBackend(spark)).fit(frame)
-    print("trials", len(result.trials))
-    print("done", int((result.trials.status == "done").sum()))
+    print("finished", int((result.trials.status == "finished").sum()))
     spark.stop()
 
 

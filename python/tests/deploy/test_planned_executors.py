@@ -77,7 +77,7 @@ def test_executors_of_that_size_live_and_smaller_ones_do_not(
     name = f"{framework}_{model}_search"
     planned = plan(gateway, hadoop_cluster, name)
     told = submit(gateway, yarn, hadoop_cluster, name, planned, peaks)
-    assert told.line("done") == "2"
+    assert told.line("finished") == "2"
     assert not re.search(KILLED, told.err)
     peak = max(int(file.read_text()) for file in peaks.iterdir() if file.name.isdecimal()) / 2**20
     # What a plan says is what was measured, and 15 % beyond that, in steps of 64 MiB.
