@@ -76,7 +76,9 @@ def _is_patch(key: str, library: str, was: Any, now: Any) -> bool:
     if now is _ABSENT:
         return callable(was)
     if isinstance(now, type):
-        return _is_foreign(key, library, now.__name__, now.__module__)
+        # Some names stand for one class or another by a setting, such as `torch.Storage`.
+        is_alias = getattr(was, "__name__", key) != key
+        return is_users(now.__module__) or (not is_alias and _is_foreign(key, library, now.__name__, now.__module__))
     functions = functions_in(now)
     if functions:
         # A function that wraps another says that it is of the other's module; its globals are its own.

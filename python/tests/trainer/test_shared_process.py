@@ -61,6 +61,7 @@ PATCHES: dict[str, tuple[str, Callable[[], Any]]] = {
         lambda: setattr(functional, "dropout", functools.partial(functional.dropout, p=0.9)),
     ),
     "class": ("torch.nn.ReLU", lambda: setattr(nn, "ReLU", Other)),
+    "one class for another": ("torch.nn.ReLU", lambda: setattr(nn, "ReLU", nn.GELU)),
     "optimizer": ("torch.optim.SGD.step", lambda: setattr(torch.optim.SGD, "step", lambda self, closure=None: None)),
     "static method": ("torch.Tensor.relu", lambda: setattr(torch.Tensor, "relu", staticmethod(leaky))),
     "gone": ("torch.nn.ReLU.extra_repr", lambda: delattr(nn.ReLU, "extra_repr")),
