@@ -5,6 +5,7 @@ All that decides is elsewhere (`options`, `choice`, `profile`); this spends the 
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -219,7 +220,8 @@ class Planner:
     def _bound(self, option: Option, demand: Demand) -> float:
         profile = self._profile(option)
         factor = self._contention.factor(option, profile.setting)
-        return self._within_budget(bound_of(option, profile, self._workload, demand, factor))
+        bound = bound_of(option, profile, self._workload, demand, factor)
+        return bound if self._time_budget is None else min(bound, self._time_budget)
 
     def _with_memory(self, option: Option) -> Option:
         return replace(option, memory=memory_of(option, self._profile(option), self._workload))
@@ -295,11 +297,8 @@ class Planner:
         )
         scale, trials = work / less, demand.trials
         failed = round(found.failed * trials / max(found.trials, 1))
-        seconds = self._within_budget(times.once + scale * found.seconds)
+        seconds = _cut(times.once + scale * found.seconds, self._time_budget, sum(demand.epochs) / trials)
         return replace(found, seconds=seconds, trials=trials, failed=failed, scale=scale)
-
-    def _within_budget(self, seconds: float) -> float:
-        return seconds if self._time_budget is None else min(seconds, self._time_budget)
 
     def _estimate(
         self,
@@ -330,6 +329,23 @@ class Planner:
     def _bounded(self, option: Option, bound: float, wish: Wish) -> Estimate:
         """An option for whose dry run there was no time: what it takes at least."""
         return Estimate(option, bound, bound, float("inf"), 1.0, bound, wish.cost(option.workers, bound))
+
+
+def _cut(seconds: float, time_budget: float | None, epochs: float) -> float:
+    """Return how long a search takes that a time budget may end: epochs that have begun are finished.
+
+    Args:
+        seconds: How long it takes without one.
+        time_budget: The budget, in seconds, if there is one.
+        epochs: How many epochs a trial has, on average. All trials are trained side by side.
+
+    >>> _cut(100.0, 25.0, epochs=10), _cut(100.0, 25.0, epochs=2), _cut(20.0, 25.0, epochs=2)
+    (30.0, 50.0, 20.0)
+    """
+    if time_budget is None or time_budget >= seconds:
+        return seconds
+    epoch = seconds / max(1.0, epochs)
+    return min(seconds, math.ceil(time_budget / epoch) * epoch)
 
 
 def _lengths(batch: float, seconds: float, at_once: int, configurations: int) -> tuple[int, ...]:

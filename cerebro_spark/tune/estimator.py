@@ -61,7 +61,8 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
         space: The hyperparameters: a dict from names to values, `hp.choice([...])`, `hp.uniform(low, high)` and the
             like. "batch_size" is reserved for the number of rows in a batch, 32 if it is not there.
         max_concurrent: How many trials are trained at a time. Defaults to None: as many as the search allows.
-        time_budget: The seconds after which no further epoch begins. Defaults to None: no limit.
+        time_budget: The seconds after which no further epoch begins. Defaults to None: no limit. Trials train side by
+            side, so all of them may be in the middle of an epoch then, which they finish; with `max_concurrent` fewer.
         patience: After how many epochs in a row without a new best value a trial ends. Defaults to None: it never ends
             early.
         target: The value of `metric` at which the search ends, once a trial reaches it. Defaults to None: none.

@@ -141,5 +141,5 @@ def test_a_run_that_its_time_budget_ends_is_likely_to_end_then(cost: float, said
     standings = [standing for standing in watched.standings if standing is not None]
     shares = [int(message.split("%")[0].split(": ")[1]) for message in said.messages]
     assert shares[:3] == pytest.approx([25, 50, 75], abs=2)
-    assert all(standing.likely == pytest.approx(40.0, rel=0.25) for standing in standings)
+    assert all(standing.likely == pytest.approx(40.0, rel=0.05) for standing in standings if standing.passed < 40)
     assert warnings(said) == []

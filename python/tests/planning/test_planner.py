@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,10 +14,12 @@ from made_up_pilots import made_record
 from cerebro_spark import hp
 from cerebro_spark.backend.machines import Cluster
 from cerebro_spark.planning import planner as planners
+from cerebro_spark.planning.dry_runs import demand_of
 from cerebro_spark.planning.pilot import PilotRecord
 from cerebro_spark.planning.plan import Plan
 from cerebro_spark.planning.planner import Planned, Planner
-from cerebro_spark.planning.values import Setting, Wish, Workload
+from cerebro_spark.planning.shrunk import shrunk
+from cerebro_spark.planning.values import Demand, Setting, Wish, Workload
 from cerebro_spark.search import FixedSearch, Search
 from cerebro_spark.tune.algorithms.halving import ASHAAlgorithm
 from cerebro_spark.tune.algorithms.stopping import Stopping
@@ -178,28 +181,40 @@ def test_a_smaller_search_stands_for_one_on_300_nodes(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-def test_a_large_search_that_compares_trials_has_a_wide_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_large_search_asks_for_is_drawn_for_each_dry_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    epochs: list[int] = []
+
+    def noted(*arguments: Any) -> Demand:
+        drawn = demand_of(*arguments)
+        epochs.append(sum(drawn.epochs))
+        return drawn
+
+    monkeypatch.setattr(planners, "shrunk", partial(shrunk, most=100))
+    monkeypatch.setattr(planners, "demand_of", noted)
+    monkeypatch.setattr(planners, "_DRY_RUNS", 4)
     space = {**PARAMS, "lr": hp.uniform(0.01, 0.1)}
-
-    def width(algorithm: Callable[[], Search] | None) -> float:
-        best = plan(monkeypatch, EVEN, trials=150, hosts=16, tick=0.001, algorithm=algorithm)[0].estimates[0]
-        assert best.scale > 1.5
-        assert best.dry_runs == 16
-        return best.high / best.low - 1
-
-    compared = width(lambda: ASHAAlgorithm(space, LOSS, num_trials=150, max_epochs=27))
-    assert compared > 2 * width(None)
+    planned, _ = plan(monkeypatch, EVEN, algorithm=lambda: ASHAAlgorithm(space, LOSS, num_trials=30, max_epochs=9))
+    assert planned.estimates[0].scale > 1.5
+    assert planned.estimates[0].dry_runs == len(epochs) == 4
+    assert len(set(epochs)) > 1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hosts", [1, 16])
-def test_a_time_budget_ends_a_search_however_large_it_is(monkeypatch: pytest.MonkeyPatch, hosts: int) -> None:
-    free, _ = plan(monkeypatch, EVEN, trials=150, hosts=hosts, tick=0.001)
-    short, _ = plan(monkeypatch, EVEN, trials=150, hosts=hosts, tick=0.001, time_budget=5.0)
+@pytest.mark.parametrize("most", [100, 8000], ids=["smaller", "whole"])
+def test_a_time_budget_ends_a_search_however_large_it_is(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(planners, "shrunk", partial(shrunk, most=most))
+    monkeypatch.setattr(planners, "_DRY_RUNS", 4)
+
+    def epochs() -> Search:
+        return FixedSearch([PARAMS] * 8, 10)
+
+    free, _ = plan(monkeypatch, EVEN, algorithm=epochs)
+    whole = free.estimates[0].seconds
+    short, _ = plan(monkeypatch, EVEN, algorithm=epochs, time_budget=0.35 * whole)
     assert short.demand == free.demand
-    assert free.estimates[0].seconds > 12
-    assert 4 < short.estimates[0].seconds < 10
-    assert short.estimates[0].bound <= 5.0
+    assert (free.estimates[0].scale > 1.5) == (most == 100)
+    assert short.estimates[0].seconds == pytest.approx(0.4 * whole, rel=0.15)
+    assert short.estimates[0].bound <= 0.35 * whole
 
 
 @pytest.mark.slow
