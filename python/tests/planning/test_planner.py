@@ -170,6 +170,7 @@ def test_what_there_is_no_time_for_is_left_out(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.slow
 def test_a_smaller_search_stands_for_one_on_300_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planners, "_DRY_RUNS", 2)
     planned, _ = plan(monkeypatch, EVEN, trials=300, hosts=300, tick=0.01)
     assert len(planned.estimates) <= 20
     best = planned.estimates[0]
@@ -219,6 +220,7 @@ def test_a_time_budget_ends_a_search_however_large_it_is(monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_the_example_of_five_nodes_has_few_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planners, "_DRY_RUNS", 2)
     planned, _ = plan(monkeypatch, EVEN, trials=100, hosts=5, tick=0.01)
     assert len(planned.estimates) <= 20
     assert planned.estimates[0].option.workers == 20
