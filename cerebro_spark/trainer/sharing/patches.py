@@ -28,7 +28,11 @@ class LibraryFunctions:
 
     def __init__(self, holders: Mapping[str, Any]) -> None:
         self._holders = dict(holders)
-        self._own = {name: dict(vars(holder)) for name, holder in self._holders.items()}
+        self._own: dict[str, dict[str, Any]] = {}
+        # To see after every unit that nothing has changed: lists of the same objects are compared fastest.
+        self._values: dict[str, list[Any]] = {}
+        for name in self._holders:
+            self._adopt(name)
 
     def put_back(self) -> StateChange | None:
         """Put back what was replaced.
@@ -38,12 +42,17 @@ class LibraryFunctions:
         """
         found = None
         for name, holder in self._holders.items():
-            if vars(holder) != self._own[name]:
+            if list(vars(holder).values()) != self._values[name]:
                 for key, was, now in list(self._patches(name, holder)):
                     found = found or StateChange(f"{name}.{key}", f"{LIBRARY}{name}", _describe(was), _describe(now))
                     delattr(holder, key) if was is _ABSENT else setattr(holder, key, was)
-                self._own[name] = dict(vars(holder))
+                self._adopt(name)
         return found
+
+    def _adopt(self, name: str) -> None:
+        """Take what a module or class has now for its own."""
+        self._own[name] = dict(vars(self._holders[name]))
+        self._values[name] = list(self._own[name].values())
 
     def _patches(self, name: str, holder: Any) -> Iterator[tuple[str, Any, Any]]:
         own, present = self._own[name], dict(vars(holder))
