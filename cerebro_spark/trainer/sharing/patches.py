@@ -20,7 +20,7 @@ class LibraryFunctions:
     """The functions and classes in some modules, and the methods of some classes, as they are when this is made.
 
     Libraries replace some of theirs when they are first used, such as a step by one that can be profiled. Only what
-    users put there counts, and one function of a library in the place of another.
+    users put there counts, and what a library has under another name.
 
     Args:
         holders: The modules and classes, by name.
@@ -60,8 +60,21 @@ class LibraryFunctions:
             was, now = own.get(key, _ABSENT), present.get(key, _ABSENT)
             if was is now or (was is _ABSENT and not isinstance(holder, type)):
                 continue  # nobody calls what is new in a module of a library
-            if _is_patch(key, name.partition(".")[0], was, now):
+            if self._is_patch(key, was, now):
                 yield key, was, now
+
+    def _is_patch(self, key: str, was: Any, now: Any) -> bool:
+        """Whether a user has put this in the place of what a library had there."""
+        if now is _ABSENT:
+            return callable(was)
+        # Some names stand for one class or another by a setting, such as `torch.Storage`.
+        is_alias = getattr(was, "__name__", key) != key
+        return _is_users_own(now) or (not is_alias and self._is_swapped(key, now))
+
+    def _is_swapped(self, key: str, now: Any) -> bool:
+        """Whether this is something that the library has under another name."""
+        name = getattr(now, "__name__", key)
+        return name != key and any(own.get(name) is now for own in self._own.values())
 
 
 def list_classes(module: types.ModuleType, base: type) -> dict[str, Any]:
@@ -80,26 +93,15 @@ def name_modules(modules: Iterable[types.ModuleType]) -> dict[str, Any]:
     return {module.__name__: module for module in modules}
 
 
-def _is_patch(key: str, library: str, was: Any, now: Any) -> bool:
-    """Whether a user has put this in the place of what a library had there."""
-    if now is _ABSENT:
-        return callable(was)
-    if isinstance(now, type):
-        # Some names stand for one class or another by a setting, such as `torch.Storage`.
-        is_alias = getattr(was, "__name__", key) != key
-        return is_users(now.__module__) or (not is_alias and _is_foreign(key, library, now.__name__, now.__module__))
-    functions = functions_in(now)
+def _is_users_own(value: Any) -> bool:
+    """Whether something that can be called is the user's."""
+    if isinstance(value, type):
+        return is_users(value.__module__)
+    functions = functions_in(value)
     if functions:
         # A function that wraps another says that it is of the other's module; its globals are its own.
-        return any(_is_foreign(key, library, each.__name__, each.__globals__.get("__name__")) for each in functions)
-    if isinstance(now, types.BuiltinFunctionType):
-        return callable(was) and now.__name__ != key
-    return callable(now) and (is_users(type(now).__module__) or isinstance(now, partial | types.MethodType))
-
-
-def _is_foreign(key: str, library: str, name: str, origin: str | None) -> bool:
-    """Whether something of that name and module is the user's, or another one of the same library."""
-    return is_users(origin) or (str(origin).partition(".")[0] == library and name != key)
+        return any(is_users(each.__globals__.get("__name__")) for each in functions)
+    return callable(value) and (is_users(type(value).__module__) or isinstance(value, partial | types.MethodType))
 
 
 def _describe(value: Any) -> str:

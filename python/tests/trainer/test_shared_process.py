@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -139,13 +141,51 @@ def test_what_is_undone_in_the_same_call_and_what_a_library_does_itself_is_nobod
     def model_fn(params: Any) -> TorchModel:
         with mock.patch.object(functional, "relu", wrapped):
             built = make()
-        vars(torch.optim.SGD).get("step")  # PyTorch wraps it when the first optimizer of a class is made
         functional.helper_of_mine = wrapped  # type: ignore[attr-defined]
         return built
 
     trainer = trainer_of(model_fn)
     trainer.build("t", {})
     assert trainer.train(UNIT, feed("tabular", 0)).values()["loss"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("what", ["model", "layer", "method"])
+def test_models_that_pytorch_compiles_are_nobodys_fault(what: str) -> None:
+    """Its compiler replaces `torch.nn.Module.__init__` when it is first used, in a process of its own here."""
+    program = f"""
+import torch
+from torch import nn
+from trainer_data import columns, feed
+from cerebro_spark.trainer import Hooks, Resources, TorchModel
+from cerebro_spark.trainer.torch.trainer import TorchTrainer
+from cerebro_spark.types import Unit
+
+def model_fn(params):
+    net = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 1), nn.Flatten(0))
+    if {what!r} == "model":
+        net = torch.compile(net, backend="eager")
+    elif {what!r} == "layer":
+        net[0] = torch.compile(net[0], backend="eager")
+    else:
+        net[0].compile(backend="eager")
+    return TorchModel(net, torch.optim.SGD(net.parameters(), lr=0.1), nn.MSELoss())
+
+trainer = TorchTrainer(Hooks(model_fn), columns("tabular"), resources=Resources(device="cpu"))
+for trial in ("a", "b"):
+    trainer.build(trial, {{}})
+    print(trainer.train(Unit(trial, 1, "0"), feed("tabular", 0)).values()["loss"] > 0)
+"""
+    path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1]), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert done.stdout.split() == ["True", "True"], done.stderr[-3000:]
 
 
 def test_folder_and_numpys_errors_are_put_back_and_that_is_said(
