@@ -30,7 +30,7 @@ from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
 
 _SETTINGS = (bool, int, float, str, type(None), types.FunctionType)
 # What Keras sets by itself while it trains, and modes that every unit sets.
-_ASIDE = WRAPPERS | {"built", "stop_training", "training", "compiled", "iterations", "supports_jit"}
+_ASIDE = WRAPPERS | {"built", "stop_training", "training", "compiled", "supports_jit"}
 _ASIDE |= {"train_function", "test_function", "predict_function", "stop_evaluating", "stop_predicting"}
 # The attributes that `adapt` replaces.
 _ADAPTED = ("mean", "variance", "bin_boundaries", "lookup_table", "idf_weights_const")
@@ -93,6 +93,8 @@ class KerasInspector(Inspector):
             return _inspect_settings(value, f"a {kind}") if id(value) in self._saved else Inspection(f"a {kind}")
         if _is_generator(value):
             return Inspection("a generator", [(".state", value.state)])
+        if hasattr(value, "python_function"):
+            return Inspection("a tf.function", [(".python_function", value.python_function)])
         if hasattr(value, "dtype") and hasattr(value, "shape"):
             return _inspect_value(value)
         # Objects of Keras and TensorFlow themselves have no other state, but those of users' subclasses may.
@@ -172,7 +174,8 @@ def _inspect_settings(thing: Any, fact: str, more: Iterable[tuple[str, Any]] = (
     If Keras adds an attribute of its own, the object is inspected again.
     """
     own = names_set_by_keras(thing)
-    visible = {name: value for name, value in vars(thing).items() if _counts(name, value, own)}
+    counter = {"iterations"} if isinstance(thing, keras.optimizers.Optimizer) else set()
+    visible = {name: value for name, value in vars(thing).items() if name not in counter and _counts(name, value, own)}
     parts = [(".trainable" if name == "_trainable" else f".{name}", value) for name, value in visible.items()]
     size = len(vars(thing))
 

@@ -18,10 +18,12 @@ import numpy as np
 import xxhash
 
 from cerebro_spark.trainer.sharing.buffers import is_buffer, read_buffer
+from cerebro_spark.trainer.sharing.holders import HOLDERS, cached_states, held_parts
 from cerebro_spark.trainer.sharing.iterators import describe_progress, is_iterator
 from cerebro_spark.trainer.sharing.user_code import (
     CACHED,
     class_data,
+    class_objects,
     function_parts,
     functions_of,
     is_opaque,
@@ -81,8 +83,13 @@ def inspect_value(value: Any) -> Inspection:
         return Inspection(f"a {type(value).__name__}", parts, [guard_objects(lambda: value)])
     if isinstance(value, set | frozenset):
         return inspect_leaf(lambda: f"the set {sorted(map(_key, value))}")
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        parts = [(f"[{index}]", item) for index, item in enumerate(value.reshape(-1).tolist())]
+        return Inspection(f"array of objects {list(value.shape)}", parts, [guard_objects(lambda: value.reshape(-1))])
     if isinstance(value, np.ndarray | np.generic):
         return inspect_leaf(lambda: describe_array(np.asarray(value)))
+    if isinstance(value, np.random.SeedSequence):
+        return inspect_leaf(lambda: f"a generator of seeds with {value.n_children_spawned} children")
     if isinstance(value, np.random.Generator | np.random.RandomState | np.random.BitGenerator | Random):
         return inspect_leaf(partial(_describe_generator, value))
     if isinstance(value, count | Fraction | Decimal):
@@ -93,6 +100,9 @@ def inspect_value(value: Any) -> Inspection:
         return inspect_leaf(lambda: describe_progress(value))
     if isinstance(value, type):
         return _inspect_class(value)
+    if isinstance(value, HOLDERS):
+        guard = guard_objects(lambda: [part for _, part in held_parts(value)])
+        return Inspection(f"a {type(value).__name__}", held_parts(value), [guard])
     if isinstance(value, _CODE):
         return Inspection(f"{type(value).__name__} {getattr(value, '__name__', '')}")
     return _inspect_callable(value) or _inspect_object(value)
@@ -183,6 +193,8 @@ def _describe_generator(generator: Any) -> str:
     else:
         own = getattr(generator, "bit_generator", generator)
         state = {key: str(part) for key, part in own.state.items()}
+        # `spawn` counts its children there, and leaves the state as it is.
+        state["children"] = getattr(getattr(own, "seed_seq", None), "n_children_spawned", 0)
     return f"a generator in state {hashlib.sha256(repr(state).encode()).hexdigest()[:8]}"
 
 
@@ -198,7 +210,9 @@ def _inspect_callable(value: Any) -> Inspection | None:
         guard = guard_functions([value])
         return Inspection(f"function {value.__qualname__}", function_parts(value), [guard], value.__name__)
     if isinstance(value, CACHED):
-        return Inspection("a function with a cache", [(".__wrapped__", value.__wrapped__)])
+        return Inspection(
+            "a function with a cache", [(".__wrapped__", value.__wrapped__), (".<global>.cache", cached_states(value))]
+        )
     if isinstance(value, types.MethodType):
         return Inspection(f"method {value.__func__.__qualname__}", [(".__self__", value.__self__)])
     if isinstance(value, partial):
@@ -212,6 +226,8 @@ def _inspect_class(kind: type) -> Inspection:
         return Inspection(fact)
     parts = [(f".{name}", value) for name, value in class_data(kind).items()]
     parts += method_parts(kind)
+    parts += [(f".{name}", value) for name, value in class_objects(kind)]
+    parts += [(".<metaclass>", type(kind))] if is_users(type(kind).__module__) else []
     parts += [(f".__bases__[{index}]", base) for index, base in enumerate(kind.__bases__)]
     functions = [function for _, function in functions_of(kind)]
     return Inspection(fact, parts, [guard_items(vars(kind)), guard_functions(functions)], kind.__name__)

@@ -77,6 +77,37 @@ class LibraryFunctions:
         return name != key and any(own.get(name) is now for own in self._own.values())
 
 
+class Registries:
+    """Dicts in which a library keeps functions that it calls for all models, such as hooks.
+
+    Args:
+        registries: The dicts, by name.
+    """
+
+    def __init__(self, registries: Mapping[str, dict[Any, Any]]) -> None:
+        self._registries = dict(registries)
+        self._own = {name: dict(registry) for name, registry in self._registries.items()}
+
+    def put_back(self) -> StateChange | None:
+        """Take out what users have put there.
+
+        Returns:
+            The first of that, or None.
+        """
+        found = None
+        for name, registry in self._registries.items():
+            own = self._own[name]
+            if registry != own:
+                added = [value for key, value in registry.items() if own.get(key) is not value]
+                users = [value for value in added if _is_users_own(value)]
+                if users:
+                    found = found or StateChange(name, f"{LIBRARY}{name}", "(nothing)", _describe(users[0]))
+                    registry.clear()
+                    registry.update(own)
+                self._own[name] = dict(registry)
+        return found
+
+
 def list_classes(module: types.ModuleType, base: type) -> dict[str, Any]:
     """Return the classes of a kind that a module has, by name.
 

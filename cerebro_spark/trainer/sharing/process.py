@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cerebro_spark.trainer.sharing.patches import LibraryFunctions
+from cerebro_spark.trainer.sharing.patches import LibraryFunctions, Registries
 from cerebro_spark.trainer.sharing.process_settings import COMMON_SETTINGS, Environment, ProcessSettings
 from cerebro_spark.trainer.sharing.snapshot import StateChange
 
@@ -14,11 +14,14 @@ class SharedProcess:
     """Settings, environment variables and the functions of libraries, as they are when this is made.
 
     Args:
-        libraries: The modules and classes of libraries whose functions are watched, by name.
+        libraries: The modules and classes of libraries whose functions are watched, by name; and dicts of functions
+            that these call for all models.
     """
 
     def __init__(self, libraries: Mapping[str, Any]) -> None:
-        self._functions = LibraryFunctions(libraries)
+        registries = {name: each for name, each in libraries.items() if isinstance(each, dict)}
+        self._functions = LibraryFunctions({name: each for name, each in libraries.items() if name not in registries})
+        self._registries = Registries(registries)
         self._settings = ProcessSettings(COMMON_SETTINGS)
         self._environment = Environment()
 
@@ -30,4 +33,5 @@ class SharedProcess:
         """
         self._settings.put_back()
         self._environment.tell_changes()
-        return self._functions.put_back()
+        added, replaced = self._registries.put_back(), self._functions.put_back()
+        return added or replaced

@@ -86,6 +86,24 @@ def class_data(kind: type) -> dict[str, Any]:
     }
 
 
+def class_objects(kind: type) -> list[tuple[str, Any]]:
+    """Return what else a class has of users' objects: classes inside, and objects that stand in for methods.
+
+    >>> class Net:
+    ...     class State:
+    ...         step = 0
+    >>> class_objects(Net)[0][0]
+    'State'
+    """
+    found = [(name, value) for name, value in vars(kind).items() if not name.startswith("__")]
+    classes = [(name, value) for name, value in found if isinstance(value, type) and is_users(value.__module__)]
+    return classes + [
+        (name, value)
+        for name, value in found
+        if not isinstance(value, type) and is_users(type(value).__module__) and hasattr(type(value), "__get__")
+    ]
+
+
 class Reference(NamedTuple):
     """A global that a function names, or that of a user's module.
 

@@ -122,8 +122,8 @@ class TorchInspector(Inspector):
             return Inspection(f"buffer {self._buffers[id(tensor)]}")
         if tensor.device.type == "meta":
             return Inspection(f"tensor {_spec(tensor)}")
-        if tensor.nbytes > _VERSIONED_BYTES and not tensor.is_inference():
-            # Too large to be read after every unit. PyTorch counts the writes to a tensor as its version.
+        if tensor.is_cuda and tensor.nbytes > _VERSIONED_BYTES and not tensor.is_inference():
+            # A GPU is not waited for. PyTorch counts the writes to a tensor as its version, but for those by `.data`.
             then = (tensor.data_ptr(), tensor._version)
             return Inspection(describe_tensor(tensor), (), [lambda: (tensor.data_ptr(), tensor._version) == then])
         return inspect_leaf(lambda: describe_tensor(tensor))

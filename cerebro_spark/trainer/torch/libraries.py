@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,5 +18,11 @@ TORCH_LIBRARIES: Mapping[str, Any] = {
     **list_classes(torch.optim, torch.optim.Optimizer),
     **list_classes(lr_scheduler, lr_scheduler.LRScheduler),
     "torch.Tensor": torch.Tensor,
+    **{
+        f"{module.__name__}.{name}": value
+        for module in (nn.modules.module, sys.modules[torch.optim.Optimizer.__module__])
+        for name, value in vars(module).items()
+        if name.startswith("_global_") and isinstance(value, dict)
+    },
 }
 """By name."""

@@ -33,7 +33,19 @@ def adds_up(metric: Any) -> bool:
     """Whether the states of parts add up to the state of the whole: torchmetrics' `dist_reduce_fx="sum"`."""
     reductions = [fn for _, part in _parts(metric) for fn in getattr(part, "_reductions", {"": None}).values()]
     by_sum = all(getattr(fn, "__name__", "") in ("dim_zero_sum", "sum") for fn in reductions)
-    return bool(reductions) and by_sum and all(isinstance(value, torch.Tensor) for value in _states(metric).values())
+    by_sum = by_sum and all(isinstance(value, torch.Tensor) for value in _states(metric).values())
+    return bool(reductions) and by_sum and all(_starts_from_zeros(part) for _, part in _parts(metric))
+
+
+def _starts_from_zeros(metric: Any) -> bool:
+    """Whether the states of a torchmetrics object have the shapes that they began with, and began as zeros.
+
+    Others are no sums of what parts have: each part has the beginning in it once more, or a shape that nobody knows.
+    """
+    defaults: Mapping[str, Any] = getattr(metric, "_defaults", {})
+    return all(
+        getattr(metric, name).shape == default.shape and not bool(default.any()) for name, default in defaults.items()
+    )
 
 
 def get_added_state(metric: Any) -> tuple[float, ...]:

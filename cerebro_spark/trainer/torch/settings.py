@@ -32,6 +32,24 @@ def _read_anomaly_detection() -> list[bool]:
     return [torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()]
 
 
+def _read_autocast() -> list[Any]:
+    return [
+        [torch.is_autocast_enabled(kind), str(torch.get_autocast_dtype(kind)).removeprefix("torch.")]
+        for kind in ("cpu", "cuda")
+    ]
+
+
+def _write_autocast(modes: list[Any]) -> None:
+    for kind, (enabled, dtype) in zip(("cpu", "cuda"), modes, strict=True):
+        torch.set_autocast_enabled(kind, enabled)
+        torch.set_autocast_dtype(kind, getattr(torch, dtype))
+
+
+def _flushes_denormals() -> bool:
+    """Return whether numbers below 1e-38 count as zero, which nobody but the processor knows."""
+    return float(torch.tensor(1e-39, device="cpu", dtype=torch.float32) * 1) == 0.0
+
+
 def _read_default_device() -> str:
     """Return the kind of the default device; the number of a GPU is another on each worker."""
     return torch.empty(0).device.type
@@ -57,7 +75,10 @@ _SETTINGS = {
     "cudnn.deterministic": _attribute(cudnn, "deterministic"),
     "cudnn.enabled": _attribute(cudnn, "enabled"),
     "default_device": _Setting(_read_default_device, _write_default_device),
+    "flush_denormal": _Setting(_flushes_denormals, torch.set_flush_denormal),
 }
+if hasattr(torch, "set_autocast_dtype"):  # since PyTorch 2.4
+    _SETTINGS["autocast"] = _Setting(_read_autocast, _write_autocast)
 
 
 class _Own:

@@ -24,6 +24,7 @@ _NAMES = """
     mse_loss l1_loss smooth_l1_loss huber_loss kl_div poisson_nll_loss soft_margin_loss
     multilabel_soft_margin_loss gaussian_nll_loss hinge_embedding_loss binary_cross_entropy
     binary_cross_entropy_with_logits cosine_similarity pairwise_distance dist
+    broadcast_tensors special_xlogy special_xlog1py clamp clip clamp_min clamp_max nextafter ldexp
 """
 _ELEMENTWISE = frozenset(_NAMES.split())
 # Functions that give the values of a tensor to Python or NumPy, where nobody sees what becomes of them.
@@ -50,6 +51,19 @@ def like_output(output: Any, label: Any) -> Any:
     if not isinstance(output, torch.Tensor) or not isinstance(label, torch.Tensor) or not output.ndim * label.ndim:
         return label
     return label.reshape(output.shape) if same_but_for_ones(output.shape, label.shape) else label
+
+
+def with_rows(output: Any, label: Any) -> Any:
+    """Return the output of a batch of one row with the dimension of rows, if a `squeeze` has removed that.
+
+    >>> with_rows(torch.zeros(()), torch.zeros(1)).shape, with_rows(torch.zeros(3), torch.zeros(1, 3)).shape
+    (torch.Size([1]), torch.Size([1, 3]))
+    """
+    if isinstance(output, dict) and isinstance(label, dict):
+        return {name: with_rows(part, label[name]) if name in label else part for name, part in output.items()}
+    if not isinstance(output, torch.Tensor) or not isinstance(label, torch.Tensor) or label.shape[:1] != (1,):
+        return output
+    return output if output.ndim > 1 or output.shape == (1,) else output.unsqueeze(0)
 
 
 def row_count(label: Any) -> int:
@@ -119,7 +133,8 @@ class _Watch(TorchFunctionMode):
         self.left = self.left or bool(operands and getattr(func, "__name__", "") in _LEAVING)
         result = func(*args, **(kwargs or {}))
         if operands:
-            self._note(list_tensors(result), frozenset().union(*(self._origins[tensor] for tensor in operands)))
+            changed = args[:1] if getattr(func, "__name__", "") == "__setitem__" else result
+            self._note(list_tensors(changed), frozenset().union(*(self._origins[tensor] for tensor in operands)))
         return result
 
     def _note(self, tensors: Iterable[torch.Tensor], origins: Origins) -> None:
@@ -127,13 +142,17 @@ class _Watch(TorchFunctionMode):
             self._origins[tensor] |= origins
 
     def _check(self, one: torch.Tensor, other: torch.Tensor) -> None:
-        if one.shape == other.shape or self._origins[one] == self._origins[other]:
+        raw = {(one.shape, other.shape), (other.shape, one.shape)} & self._raw
+        origins = self._origins[one]
+        # What comes from the output alone may meet itself in pairs. What comes from both has met the label already.
+        is_meant = origins == self._origins[other] and not (len(origins) > 1 and raw)
+        if one.shape == other.shape or is_meant:
             return
         small, large = sorted((one, other), key=lambda tensor: tensor.ndim)
         if small.numel() < 2 or not small.ndim:
             return  # one number for all rows
         rows_meet_columns = small.ndim < large.ndim and len(small) == self._rows
-        if rows_meet_columns or {(one.shape, other.shape), (other.shape, one.shape)} & self._raw:
+        if rows_meet_columns or raw:
             raise stretched(self._what, one.shape, other.shape)
 
 

@@ -32,6 +32,7 @@ from cerebro_spark.trainer.torch.model_checks import check_model
 from cerebro_spark.trainer.torch.ownership import note_built, own_tensors, refuse_shared
 from cerebro_spark.trainer.torch.pilot import Generators
 from cerebro_spark.trainer.torch.settings import capture_settings, restore_settings
+from cerebro_spark.trainer.torch.shapes import with_rows
 from cerebro_spark.trainer.torch.signature import compute_model_signature
 from cerebro_spark.trainer.torch.stacked.comparing import StepObserver
 from cerebro_spark.trainer.torch.state_copy import StateCopy, has_room_for_copies
@@ -210,7 +211,7 @@ class TorchTrainer(BundledEvaluation):
         """Return the loss of a batch, the output and the label."""
         label, weight = self._pick_label(tensors), self.columns.weight
         with model.autocast:
-            output = self._forward(model.model.module, tensors)
+            output = with_rows(self._forward(model.model.module, tensors), label)
             return reduce_loss(model.loss(output, label), tensors[weight] if weight else None), output, label
 
     def _pick_label(self, tensors: Tensors) -> Any:

@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from trainer_data import columns, feed
 
 from cerebro_spark.errors import TrialFailed
@@ -66,6 +67,14 @@ PATCHES: dict[str, tuple[str, Callable[[], Any]]] = {
     "one class for another": ("torch.nn.ReLU", lambda: setattr(nn, "ReLU", nn.GELU)),
     "optimizer": ("torch.optim.SGD.step", lambda: setattr(torch.optim.SGD, "step", lambda self, closure=None: None)),
     "static method": ("torch.Tensor.relu", lambda: setattr(torch.Tensor, "relu", staticmethod(leaky))),
+    "hook of all modules": (
+        "torch.nn.modules.module._global_forward_hooks",
+        lambda: nn.modules.module.register_module_forward_hook(lambda module, args, out: out * 2),
+    ),
+    "hook of all optimizers": (
+        "torch.optim.optimizer._global_optimizer_pre_hooks",
+        lambda: register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: None),
+    ),
     "gone": ("torch.nn.ReLU.extra_repr", lambda: delattr(nn.ReLU, "extra_repr")),
 }
 
@@ -73,9 +82,10 @@ PATCHES: dict[str, tuple[str, Callable[[], Any]]] = {
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
     """Have all as it was, whatever a test that fails leaves."""
-    before = {name: dict(vars(holder)) for name, holder in TORCH_LIBRARIES.items()}
+    watched = {name: holder for name, holder in TORCH_LIBRARIES.items() if not isinstance(holder, dict)}
+    before = {name: dict(vars(holder)) for name, holder in watched.items()}
     yield
-    for name, holder in TORCH_LIBRARIES.items():
+    for name, holder in watched.items():
         for key, value in before[name].items():
             if vars(holder).get(key) is not value:
                 setattr(holder, key, value)

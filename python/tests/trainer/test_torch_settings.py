@@ -31,6 +31,11 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
     ),
     "anomalies": (lambda: torch.autograd.set_detect_anomaly(True, check_nan=False), torch.is_anomaly_enabled),
+    "autocast": (lambda: torch.set_autocast_enabled("cpu", True), lambda: torch.is_autocast_enabled("cpu")),
+    "denormals": (
+        lambda: torch.set_flush_denormal(True),
+        lambda: float(torch.tensor(1e-39) * 1) == 0.0,
+    ),
     "benchmark": (
         lambda: setattr(torch.backends.cudnn, "benchmark", True),
         lambda: torch.backends.cudnn.benchmark,

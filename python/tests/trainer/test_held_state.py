@@ -1,0 +1,198 @@
+"""State that trials would share in places where nobody looks: what it changes is refused by name."""
+
+from __future__ import annotations
+
+import functools
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from trainer_data import columns, feed
+
+from cerebro_spark.errors import TrialFailed
+from cerebro_spark.trainer import Hooks, Resources, TorchModel
+from cerebro_spark.trainer.torch.trainer import TorchTrainer
+from cerebro_spark.types import Unit
+
+UNIT = Unit("t", 1, "0")
+
+
+@functools.lru_cache
+def cached(name: str) -> dict[str, int]:
+    return {"steps": 0}
+
+
+@functools.cache
+def cached_for_ever(name: str = "") -> np.random.Generator:
+    return np.random.default_rng(1)
+
+
+class Once(type):
+    instances: dict[str, int] = {}  # noqa: RUF012 (that is the mistake)
+
+
+class Counting(metaclass=Once):
+    pass
+
+
+class Counter:
+    """A decorator with a state."""
+
+    def __init__(self, function: Any) -> None:
+        self.function, self.calls = function, 0
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return functools.partial(self, instance)
+
+    def __call__(self, *args: Any) -> Any:
+        self.calls += 1
+        return self.function(*args) * (1 + self.calls)
+
+
+CONTEXT = ContextVar("CONTEXT", default=0)
+LOCAL = threading.local()
+LOCAL.steps = 0
+QUEUE: queue.Queue[int] = queue.Queue()
+SEEDS = np.random.SeedSequence(0)
+RNG = np.random.default_rng(0)
+OBJECTS = np.array([0, 0], dtype=object)
+BANK = torch.zeros(100_000)
+
+
+class Holder:
+    steps = 0
+
+
+HOLDER = Holder()
+WEAK = weakref.ref(HOLDER)
+BY_LAYER: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary({HOLDER: {"steps": 0}})
+
+
+class Net(nn.Module):
+    class State:
+        step = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        self.change()
+        return self.layer(x)[:, 0]
+
+    def change(self) -> None:
+        raise NotImplementedError
+
+
+def count_cached() -> None:
+    cached("a")["steps"] += 1
+
+
+def count_instances() -> None:
+    Once.instances["Counting"] = Once.instances.get("Counting", 0) + 1
+
+
+def count_by_layer() -> None:
+    BY_LAYER[HOLDER]["steps"] += 1
+
+
+def count_weak() -> None:
+    held = WEAK()
+    assert held is not None
+    held.steps += 1
+
+
+def write_bank() -> None:
+    BANK.data[0] += 1
+
+
+def count_objects() -> None:
+    OBJECTS[0] += 1
+
+
+# What is changed, and how its name is told.
+CHANGES: dict[str, tuple[str, Callable[[], Any]]] = {
+    "lru_cache": ("cache", count_cached),
+    "generator in a cache": ("cache", lambda: cached_for_ever().normal()),
+    "context": ("CONTEXT", lambda: CONTEXT.set(CONTEXT.get() + 1)),
+    "thread's own": ("LOCAL.steps", lambda: setattr(LOCAL, "steps", LOCAL.steps + 1)),
+    "queue": ("QUEUE", lambda: QUEUE.put(1)),
+    "seeds": ("SEEDS", lambda: SEEDS.spawn(1)),
+    "spawned": ("RNG", lambda: RNG.spawn(1)),
+    "objects": (r"OBJECTS\[0\]", count_objects),
+    "weak reference": ("steps", count_weak),
+    "weak keys": ("steps", count_by_layer),
+    "data of a tensor": ("BANK", write_bank),
+    "numpy of a tensor": ("BANK", lambda: np.add(BANK.numpy(), 1, out=BANK.numpy())),
+    "class inside": ("State.step", lambda: setattr(Net.State, "step", Net.State.step + 1)),
+}
+
+
+def trainer_of(net: type[nn.Module]) -> TorchTrainer:
+    def model_fn(params: Any) -> TorchModel:
+        module = net()
+        return TorchModel(module, torch.optim.SGD(module.parameters(), lr=0.1), nn.MSELoss())
+
+    return TorchTrainer(Hooks(model_fn), columns("tabular"), resources=Resources(device="cpu"))
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_what_a_unit_changes_there_is_refused_by_name(kind: str) -> None:
+    name, change = CHANGES[kind]
+    if kind in ("lru_cache", "generator in a cache"):
+        cached("a"), cached_for_ever()
+
+    class Changing(Net):
+        def change(self) -> None:
+            change()
+
+    trainer = trainer_of(Changing)
+    trainer.build("t", {})
+    with pytest.raises(TrialFailed, match=rf"`.*{name}.*` changed from .* to .* while training"):
+        trainer.train(UNIT, feed("tabular", 0))
+
+
+def test_a_decorator_that_counts_is_seen() -> None:
+    class Counted(Net):
+        @Counter
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.layer(x)[:, 0]
+
+    trainer = trainer_of(Counted)
+    trainer.build("t", {})
+    with pytest.raises(TrialFailed, match=r"`.*calls` changed from 0 to "):
+        trainer.train(UNIT, feed("tabular", 0))
+
+
+def test_instances_that_a_metaclass_keeps_are_seen() -> None:
+    class Kept(Net):
+        def change(self) -> None:
+            assert Counting is not None
+            count_instances()
+
+    trainer = trainer_of(Kept)
+    trainer.build("t", {})
+    trainer.train(UNIT, feed("tabular", 0))
+    with pytest.raises(TrialFailed, match=r"instances.*changed from .* to .* while training"):
+        trainer.train(Unit("t", 1, "1"), feed("tabular", 0))
+
+
+def test_what_only_saves_time_may_fill() -> None:
+    tables: weakref.WeakKeyDictionary[Any, torch.Tensor] = weakref.WeakKeyDictionary()
+
+    class Filling(Net):
+        def change(self) -> None:
+            cached(f"another {len(self.layer.weight)}")
+            tables.setdefault(self.layer, torch.ones(3))
+
+    trainer = trainer_of(Filling)
+    trainer.build("t", {})
+    for part in "01":
+        trainer.train(Unit("t", 1, part), feed("tabular", 0))
