@@ -272,3 +272,69 @@ def test_element_by_element_is_right_or_refused_in_all_shapes(one: list[int], ot
         row_by_row = [own_mse(output[i], given_label[i]) for i in range(rows)]
         assert torch.allclose(found, torch.stack(row_by_row).mean())
     assert (fitted.shape == output.shape) == ([d for d in one if d > 1] == [d for d in other if d > 1])
+
+
+def poisson(output: torch.Tensor, label: torch.Tensor) -> Any:
+    return -torch.distributions.Poisson(output.exp()).log_prob(label).mean()
+
+
+def bernoulli(output: torch.Tensor, label: torch.Tensor) -> Any:
+    return -torch.distributions.Bernoulli(logits=output).log_prob(label).mean()
+
+
+def focal(output: torch.Tensor, label: torch.Tensor) -> Any:
+    target = label.view_as(output)
+    each = functional.binary_cross_entropy_with_logits(output, target, reduction="none")
+    right = (output * (2 * target - 1)).sigmoid().flatten()
+    return (each * (1 - right) ** 2).mean()
+
+
+def smoothed(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    target = torch.full((len(label),), 0.1)
+    target[label == 1] = 0.9
+    return functional.mse_loss(output.sigmoid(), target)
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize("loss", [poisson, bernoulli, focal, smoothed])
+def test_losses_that_stretch_far_inside_are_refused(loss: Any) -> None:
+    with pytest.raises(ConfigurationError, match=STRETCHED):
+        measured(loss, X, Y, 1)
+
+
+@pytest.mark.parametrize("loss", [poisson, bernoulli, focal, smoothed])
+def test_they_are_right_in_one_shape(loss: Any) -> None:
+    expected = float(loss(torch.tensor(X), torch.tensor(Y)))
+    assert measured(loss, X, Y, batch_size=11)["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+class Squeezed(nn.Module):
+    """Ends as many models do."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, outputs)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.layer(x).squeeze()
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("loss", [nn.MSELoss(), functional.mse_loss, own_mse], ids=["module", "function", "own"])
+def test_a_batch_of_one_row_that_a_module_squeezes_keeps_its_row(loss: Any, outputs: int) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(9, 4)).astype("float32")
+    y = rng.normal(size=(9, outputs)[: 1 + (outputs > 1)]).astype("float32")
+
+    def model_fn(params: Any) -> TorchModel:
+        module = Squeezed(outputs)
+        return TorchModel(module, torch.optim.SGD(module.parameters(), lr=0.1), loss, {"own": lambda o, y: (o - y) ** 2})
+
+    label = {"y": ColumnSpec("float32", y.shape[1:])}
+    trainer = TorchTrainer(Hooks(model_fn), Columns({"x": ColumnSpec("float32", (4,))}, label), resources=CPU)
+    values = []
+    for batch_size in (9, 4):
+        trainer.build("t", {})
+        feed = Feed({"x": x, "y": y}, batch_size=batch_size)
+        values.append(trainer.finish(trainer.evaluate(EVAL, feed)))
+    assert values[0] == pytest.approx(values[1], rel=1e-5)

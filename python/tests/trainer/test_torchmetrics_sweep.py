@@ -174,3 +174,36 @@ def test_an_object_under_two_names_is_refused(cases: Any) -> None:
     with pytest.raises(ConfigurationError, match="'a' and 'b' share one BinaryAccuracy"):
         check_all({"a": shared, "b": 1 - shared})
     check_all({"a": cases.accuracy(), "b": 1 - cases.accuracy()})
+
+
+@pytest.mark.parametrize("outputs", [2, 5])
+@pytest.mark.parametrize("name", ["R2Score", "ExplainedVariance", "MeanSquaredError", "1 - R2Score"])
+def test_several_outputs_are_right(name: str, outputs: int) -> None:
+    """Of some metrics a state is one number at first, and then one for each output."""
+    import torchmetrics
+
+    rows = (chances(ROWS, outputs), chances(2 * ROWS, outputs)[ROWS:])
+    kind = getattr(torchmetrics, name.rpartition(" ")[2])
+    check_law(lambda: 1 - kind() if name.startswith("1") else kind(), rows)
+
+
+def test_states_that_do_not_begin_with_zero_are_counted_once() -> None:
+    import torchmetrics
+
+    class Smoothed(torchmetrics.Metric):
+        hits: Any
+        rows: Any
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.add_state("hits", torch.tensor(1.0), "sum")
+            self.add_state("rows", torch.tensor(2.0), "sum")
+
+        def update(self, output: torch.Tensor, label: torch.Tensor) -> None:
+            self.hits = self.hits + ((output > 0.5) == (label > 0.5)).sum()
+            self.rows = self.rows + len(label)
+
+        def compute(self) -> Any:
+            return self.hits / self.rows
+
+    check_law(Smoothed, DATA["regression"])
