@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -12,6 +13,8 @@ import numpy as np
 
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer.keras.signature import names_set_by_keras
+
+_log = logging.getLogger(__name__)
 
 Row = tuple[int, ...]
 Measure = Callable[[Any, Any], Any]
@@ -39,6 +42,49 @@ def fit_labels(model: Any, named: Mapping[str, Any]) -> None:
         loss = getattr(part, "loss", None)
         if isinstance(loss, keras.losses.Loss) and not _of_keras(type(loss).call):
             _fit(loss, "call", f"loss {type(loss).__name__}", functools.partial(_goes_by_rows, loss.call))
+        function = getattr(loss, "fn", None)
+        if function is not None and not _of_keras(function):
+            _check_rows(loss, getattr(function, "__name__", type(function).__name__))
+        if isinstance(loss, keras.losses.Loss):
+            _tell_reduction(loss)
+
+
+def _check_rows(loss: Any, name: str) -> None:
+    """Have what a user's loss function returns checked: a value a row, or one number for a batch, which is said."""
+    original = loss.call
+
+    def checked(label: Any, output: Any) -> Any:
+        value = original(label, output)
+        shape, expected = tuple(keras.ops.shape(value)), tuple(output.shape)
+        # While a graph is traced, the number of rows is not known.
+        pairs = len(shape) == 2 and len(expected) <= 2 and tuple(value.shape) in (expected[:1] * 2, (None, None))
+        if pairs and tuple(value.shape) != expected:
+            raise ConfigurationError(
+                f"loss {name} returns a value for every row with every other: it stretches labels and outputs over each"
+                " other. Give both one shape, as by keras.ops.reshape(label, keras.ops.shape(output))"
+            )
+        if not shape:
+            _tell_once(f"loss {name} returns one number for a batch")
+        return value
+
+    loss.call = checked
+
+
+def _tell_reduction(loss: Any) -> None:
+    name = type(loss).__name__
+    if getattr(loss, "reduction", None) in ("sum", "mean_with_sample_weight"):
+        _tell_once(f"loss {name} has reduction={loss.reduction!r}")
+    if getattr(loss, "ignore_class", None) is not None:
+        _tell_once(f"loss {name} has ignore_class={loss.ignore_class}")
+
+
+@functools.cache
+def _tell_once(what: str) -> None:
+    _log.warning(
+        "%s, so that what is measured of it depends on which rows are in a batch: compare trials with different batch"
+        " sizes by another metric",
+        what,
+    )
 
 
 def _fit(owner: Any, method: str, what: str, goes_by_rows: Check) -> None:
@@ -48,11 +94,15 @@ def _fit(owner: Any, method: str, what: str, goes_by_rows: Check) -> None:
 
     def fitted(label: Any, output: Any, *rest: Any, **named: Any) -> Any:
         stored, wanted = tuple(label.shape[1:]), tuple(output.shape[1:])
-        if stored == wanted or None in stored + wanted or _without_ones(stored) != _without_ones(wanted):
+        if stored == wanted or None in stored + wanted:
+            return original(label, output, *rest, **named)
+        alike = _without_ones(stored) == _without_ones(wanted)
+        if not alike and (not stored or _without_ones(stored)):
             return original(label, output, *rest, **named)
         if (stored, wanted) not in known:
             with _eagerly():
-                known[stored, wanted] = _find_shape(goes_by_rows, stored, wanted, label.dtype, output.dtype)
+                find = _find_shape if alike else _find_flat_shape
+                known[stored, wanted] = find(goes_by_rows, stored, wanted, label.dtype, output.dtype)
         shape = known[stored, wanted]
         if shape is None:
             raise ConfigurationError(
@@ -73,6 +123,24 @@ def _find_shape(goes_by_rows: Check, stored: Row, wanted: Row, label_type: Any, 
         if all(goes_by_rows(label, output) for output in outputs):
             return shape
     return None
+
+
+def _find_flat_shape(goes_by_rows: Check, stored: Row, wanted: Row, label_type: Any, output_type: Any) -> Row:
+    """Return the shape for labels of one number a row beside outputs of several: as they are, or without dimensions.
+
+    A function that goes by rows with neither is meant for whole batches, and gets them as they are.
+    """
+    logits = np.random.default_rng(0).normal(size=(len(_LABELS), *wanted))
+    shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    outputs = [keras.ops.cast(numbers, output_type) for numbers in (shares, logits)]
+    for shape in (stored, ()):
+        label = keras.ops.cast(_LABELS.reshape(-1, *shape), label_type)
+        try:
+            if all(goes_by_rows(label, output) for output in outputs):
+                return shape
+        except Exception as error:  # of the user's function, for rows that are made up
+            _log.debug("labels of shape %s were tried in vain: %r", shape, error)
+    return stored
 
 
 def _goes_by_rows(measure: Measure, label: Any, output: Any) -> bool:

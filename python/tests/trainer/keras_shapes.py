@@ -100,3 +100,50 @@ class Squares(keras.losses.Loss):  # type: ignore[misc]
 
 def squares(label: Any, output: Any) -> Any:
     return ops.mean(ops.square(label - output))
+
+
+PAIRS = np.random.default_rng(2).normal(size=(11, 2)).astype("float32")
+
+
+def measured_pairs(loss: Any, metric: Any, y: Any) -> dict[str, float]:
+    """What is measured of a model that gives both columns of `PAIRS` as they are."""
+
+    def model_fn(params: Any) -> Any:
+        model = keras.Sequential([keras.layers.Dense(2, use_bias=False, kernel_initializer="identity")])
+        parts = [part() if isinstance(part, type) else part for part in (loss, metric)]
+        model.compile(optimizer=keras.optimizers.SGD(0.1), loss=parts[0], metrics=[parts[1]] if parts[1] else [])
+        return model
+
+    columns = Columns({"x": ColumnSpec("float32", (2,))}, {"y": ColumnSpec(str(y.dtype), y.shape[1:])})
+    trainer = KerasTrainer(Hooks(model_fn), columns)
+    trainer.build("t", {})
+    return trainer.finish(trainer.evaluate(Unit("t", 1, "v", "eval"), Feed({"x": PAIRS, "y": y}, batch_size=4)))
+
+
+def gaussian(label: Any, output: Any) -> Any:
+    """The loss of a mean and a logarithm of a variance."""
+    return 0.5 * (output[:, 1] + ops.square(label - output[:, 0]) / ops.exp(output[:, 1]))
+
+
+class Gaussian(keras.losses.Loss):  # type: ignore[misc]
+    """The same as a class."""
+
+    def call(self, label: Any, output: Any) -> Any:
+        return gaussian(label, output)
+
+
+def chosen(label: Any, output: Any) -> Any:
+    return ops.cast(ops.equal(ops.argmax(output, -1), ops.cast(label, "int64")), "float32")
+
+
+class Chosen(Hits):
+    """The share of rows whose greater column the label names, as a metric with a state."""
+
+    def update_state(self, label: Any, output: Any, sample_weight: Any = None) -> None:
+        right = chosen(label, output)
+        self.hits.assign_add(ops.sum(right))
+        self.rows.assign_add(ops.cast(ops.size(right), "float32"))
+
+
+def of_pairs(label: Any, output: Any) -> Any:
+    return ops.square(output - ops.transpose(output))

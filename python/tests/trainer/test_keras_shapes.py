@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -70,3 +71,61 @@ def test_a_loss_of_ones_own_is_right(models: Any, loss: str) -> None:
     for labels, output in SHAPES.values():
         found = models.measured(getattr(models, loss), models.squeezed, models.Y.reshape(labels), output)
         assert found["loss"] == mse(models)
+
+
+@pytest.mark.parametrize("shape", [(11,), (11, 1)])
+@pytest.mark.parametrize("metric", ["chosen", "Chosen"])
+def test_a_class_number_in_a_column_meets_its_own_row(models: Any, metric: str, shape: tuple[int, ...]) -> None:
+    labels = (models.PAIRS[:, 1] > 0).astype("int64")
+    expected = float((models.PAIRS.argmax(1) == labels).mean())
+    loss = models.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    found = models.measured_pairs(loss, getattr(models, metric), labels.reshape(shape))
+    assert found[metric if metric == "chosen" else "hits"] == pytest.approx(expected)
+
+
+def test_so_does_the_label_of_a_loss_with_two_outputs(models: Any) -> None:
+    mean, spread = models.PAIRS.T
+    expected = pytest.approx(float((0.5 * (spread + (models.Y - mean) ** 2 / np.exp(spread))).mean()), rel=1e-5)
+    assert models.measured_pairs(models.gaussian, None, models.Y)["loss"] == expected
+    assert models.measured_pairs(models.Gaussian, None, models.Y[:, None])["loss"] == expected
+    with pytest.raises(
+        (ConfigurationError, TrialFailed), match="loss gaussian returns a value for every row with every"
+    ):
+        models.measured_pairs(models.gaussian, None, models.Y[:, None])
+
+
+def test_a_loss_function_of_all_pairs_is_refused(models: Any) -> None:
+    with pytest.raises(
+        (ConfigurationError, TrialFailed), match="loss of_pairs returns a value for every row with every"
+    ):
+        models.measured(models.of_pairs, models.compared)
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        ("sum", "loss MeanSquaredError has reduction='sum'"),
+        ("ignoring", "loss SparseCategoricalCrossentropy has ignore_class=0"),
+        ("scalar", "loss root returns one number for a batch"),
+    ],
+)
+def test_a_loss_that_depends_on_batches_says_so(
+    models: Any, loss: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    from cerebro_spark.trainer.keras.shapes import _tell_once
+
+    def root(label: Any, output: Any) -> Any:
+        return models.ops.sqrt(models.ops.mean(models.ops.square(label - output)))
+
+    losses = {
+        "sum": models.keras.losses.MeanSquaredError(reduction="sum"),
+        "ignoring": models.keras.losses.SparseCategoricalCrossentropy(ignore_class=0, from_logits=True),
+        "scalar": root,
+    }
+    _tell_once.cache_clear()
+    with caplog.at_level(logging.WARNING, "cerebro_spark"):
+        if loss == "ignoring":
+            models.measured_pairs(losses[loss], None, models.Y.astype("int64"))
+        else:
+            models.measured(losses[loss], models.compared)
+    assert f"{said}, so that what is measured of it depends on which rows are in a batch" in caplog.text

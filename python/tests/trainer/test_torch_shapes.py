@@ -328,7 +328,9 @@ def test_a_batch_of_one_row_that_a_module_squeezes_keeps_its_row(loss: Any, outp
 
     def model_fn(params: Any) -> TorchModel:
         module = Squeezed(outputs)
-        return TorchModel(module, torch.optim.SGD(module.parameters(), lr=0.1), loss, {"own": lambda o, y: (o - y) ** 2})
+        return TorchModel(
+            module, torch.optim.SGD(module.parameters(), lr=0.1), loss, {"own": lambda o, y: (o - y) ** 2}
+        )
 
     label = {"y": ColumnSpec("float32", y.shape[1:])}
     trainer = TorchTrainer(Hooks(model_fn), Columns({"x": ColumnSpec("float32", (4,))}, label), resources=CPU)
