@@ -11,7 +11,7 @@ from cerebro_spark.errors import CerebroError, TrialFailed
 from cerebro_spark.trainer.feed import Columns
 from cerebro_spark.trainer.hook_results import list_names
 from cerebro_spark.trainer.sharing.patches import LIBRARY
-from cerebro_spark.trainer.sharing.snapshot import StateChange
+from cerebro_spark.trainer.sharing.snapshot import GLOBAL, StateChange
 from cerebro_spark.types import Metrics, TrialId, Unit
 
 EXPLODED = 1e30
@@ -65,6 +65,8 @@ def unsaved_change(change: StateChange, unit: Unit, params: Mapping[str, Any], r
         remedy = _SCALERS
     elif all(str(value).startswith("'buffer of ") for value in (change.before, change.after)):
         remedy = _SHAPES
+    elif GLOBAL in change.place:
+        remedy += ". Other trials see the same global: if model_fn sets it, keep it on the model instead"
     return TrialFailed(
         f"{_where(unit)}: {change} while {doing} and {remedy} (it is at {change.place}; params {dict(params)!r})"
     )

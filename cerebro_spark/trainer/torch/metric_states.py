@@ -42,7 +42,7 @@ def _starts_from_zeros(metric: Any) -> bool:
 
     Others are no sums of what parts have: each part has the beginning in it once more, or a shape that nobody knows.
     """
-    defaults: Mapping[str, Any] = getattr(metric, "_defaults", {})
+    defaults = {name: torch.as_tensor(value) for name, value in getattr(metric, "_defaults", {}).items()}
     return all(
         getattr(metric, name).shape == default.shape and not bool(default.any()) for name, default in defaults.items()
     )
