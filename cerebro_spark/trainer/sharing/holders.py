@@ -37,7 +37,10 @@ def held_parts(holder: Any) -> list[tuple[str, Any]]:
     [('.get()', 3)]
     """
     if isinstance(holder, ContextVar):
-        return [(".get()", holder.get(None))]
+        try:
+            return [(".get()", holder.get())]
+        except LookupError:
+            return []
     if isinstance(holder, threading.local):
         return [(f".{name}", value) for name, value in vars(holder).items()]
     if isinstance(holder, weakref.ReferenceType):
@@ -51,6 +54,7 @@ def held_parts(holder: Any) -> list[tuple[str, Any]]:
 def cached_states(function: Any) -> dict[Any, Any]:
     """Return the results that a cached function keeps and that can change, by their arguments.
 
+    >>> import functools
     >>> @functools.cache
     ... def state(name):
     ...     return {"steps": 0}

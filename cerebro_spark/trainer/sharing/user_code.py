@@ -92,8 +92,9 @@ def class_objects(kind: type) -> list[tuple[str, Any]]:
     >>> class Net:
     ...     class State:
     ...         step = 0
-    >>> class_objects(Net)[0][0]
-    'State'
+    >>> Net.State.__module__ = "__main__"
+    >>> [name for name, _ in class_objects(Net)]
+    ['State']
     """
     found = [(name, value) for name, value in vars(kind).items() if not name.startswith("__")]
     classes = [(name, value) for name, value in found if isinstance(value, type) and is_users(value.__module__)]
