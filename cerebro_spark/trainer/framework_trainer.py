@@ -161,6 +161,7 @@ class FrameworkTrainer(FrameworkSteps[M]):
     def _call_model_fn(self, trial: TrialId, params: Params) -> tuple[M, Tree]:
         self.builds += 1
         self._watched_hooks.builds.begin()
+        self._process.note()
         with blaming_trial(trial, params, self.columns), self._outer_generators():
             try:
                 built = self._build(params, derive_seed(self.seed, trial))
@@ -169,12 +170,11 @@ class FrameworkTrainer(FrameworkSteps[M]):
                 self._watched_hooks.restore_generators()
                 patch = self._process.put_back()
             found = None if patch else self._find_steering(trial, params, built, generators)
-        if patch is not None or found is not None:
+        error = replaced_function(patch, trial, params) if patch is not None else None
+        error = depends_on_builds(*found, trial, params) if found is not None else error
+        if error is not None:
             built.close()
-        if patch is not None:
-            raise replaced_function(patch, trial, params)
-        if found is not None:
-            raise depends_on_builds(*found, trial, params)
+            raise error
         return built, generators
 
     def _find_steering(
@@ -416,6 +416,7 @@ class FrameworkTrainer(FrameworkSteps[M]):
     def _guarded(self, current: CurrentTrial[M], unit: Unit) -> Iterator[None]:
         """Blame the trial for errors of the block, and fail the unit if it changed what no checkpoint saves."""
         finished = False
+        self._process.note()
         try:
             with blaming_trial(unit, current.params, self.columns):
                 yield

@@ -51,6 +51,13 @@ def held_parts(holder: Any) -> list[tuple[str, Any]]:
     return [(".<global>.values()", dict(enumerate(list(holder.values())[:_MOST])))]
 
 
+def list_held(holder: Any) -> list[Any]:
+    """Return the very objects that one of these objects holds."""
+    if isinstance(holder, weakref.WeakKeyDictionary | weakref.WeakValueDictionary):
+        return list(holder.values())
+    return [part for _, part in held_parts(holder)]
+
+
 def cached_states(function: Any) -> dict[Any, Any]:
     """Return the results that a cached function keeps and that can change, by their arguments.
 

@@ -18,7 +18,7 @@ import numpy as np
 import xxhash
 
 from cerebro_spark.trainer.sharing.buffers import is_buffer, read_buffer
-from cerebro_spark.trainer.sharing.holders import HOLDERS, cached_states, held_parts
+from cerebro_spark.trainer.sharing.holders import HOLDERS, cached_states, held_parts, list_held
 from cerebro_spark.trainer.sharing.iterators import describe_progress, is_iterator
 from cerebro_spark.trainer.sharing.user_code import (
     CACHED,
@@ -101,7 +101,7 @@ def inspect_value(value: Any) -> Inspection:
     if isinstance(value, type):
         return _inspect_class(value)
     if isinstance(value, HOLDERS):
-        guard = guard_objects(lambda: [part for _, part in held_parts(value)])
+        guard = guard_objects(lambda: list_held(value))
         return Inspection(f"a {type(value).__name__}", held_parts(value), [guard])
     if isinstance(value, _CODE):
         return Inspection(f"{type(value).__name__} {getattr(value, '__name__', '')}")

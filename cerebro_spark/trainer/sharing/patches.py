@@ -17,7 +17,7 @@ _ABSENT = object()
 
 
 class LibraryFunctions:
-    """The functions and classes in some modules, and the methods of some classes, as they are when this is made.
+    """The functions and classes in some modules, and the methods of some classes, as they are when `note` is called.
 
     Libraries replace some of theirs when they are first used, such as a step by one that can be profiled. Only what
     users put there counts, and what a library has under another name.
@@ -31,8 +31,13 @@ class LibraryFunctions:
         self._own: dict[str, dict[str, Any]] = {}
         # To see after every unit that nothing has changed: lists of the same objects are compared fastest.
         self._values: dict[str, list[Any]] = {}
-        for name in self._holders:
-            self._adopt(name)
+        self.note()
+
+    def note(self) -> None:
+        """Take what is there now for the libraries' own."""
+        for name, holder in self._holders.items():
+            if list(vars(holder).values()) != self._values.get(name):
+                self._adopt(name)
 
     def put_back(self) -> StateChange | None:
         """Put back what was replaced.
@@ -86,6 +91,11 @@ class Registries:
 
     def __init__(self, registries: Mapping[str, dict[Any, Any]]) -> None:
         self._registries = dict(registries)
+        self._own: dict[str, dict[Any, Any]] = {}
+        self.note()
+
+    def note(self) -> None:
+        """Take what is there now for the library's own."""
         self._own = {name: dict(registry) for name, registry in self._registries.items()}
 
     def put_back(self) -> StateChange | None:

@@ -11,7 +11,9 @@ from cerebro_spark.trainer.sharing.snapshot import StateChange
 
 
 class SharedProcess:
-    """Settings, environment variables and the functions of libraries, as they are when this is made.
+    """Settings, environment variables and the functions of libraries, as they are before a function for one trial.
+
+    What changes between such functions is the user's own doing: trainers are in notebooks too.
 
     Args:
         libraries: The modules and classes of libraries whose functions are watched, by name; and dicts of functions
@@ -24,6 +26,11 @@ class SharedProcess:
         self._registries = Registries(registries)
         self._settings = ProcessSettings(COMMON_SETTINGS)
         self._environment = Environment()
+
+    def note(self) -> None:
+        """Take all of it as it is now, before a function is called."""
+        for part in (self._settings, self._environment, self._registries, self._functions):
+            part.note()
 
     def put_back(self) -> StateChange | None:
         """Put back what a function for one trial has changed, and log what that was.

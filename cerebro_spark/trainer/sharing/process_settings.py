@@ -18,15 +18,29 @@ _log = logging.getLogger(__name__)
 SettingTable = Mapping[str, tuple[Callable[[], Any], Callable[[Any], Any]]]
 """How settings are read and written, by name."""
 
+
+def _read_folder() -> str | None:
+    """Return the working folder; None if somebody has deleted it."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
+
+
+def _write_folder(folder: str | None) -> None:
+    if folder is not None:
+        os.chdir(folder)
+
+
 COMMON_SETTINGS: SettingTable = {
-    "os.getcwd()": (os.getcwd, os.chdir),
+    "os.getcwd()": (_read_folder, _write_folder),
     "numpy.geterr()": (np.geterr, lambda handling: np.seterr(**handling)),
 }
 """Those that every process has."""
 
 
 class ProcessSettings:
-    """The settings of a process, as they are when this is made.
+    """The settings of a process, as they are when this is made, or when `note` is called.
 
     Args:
         table: The settings.
@@ -34,7 +48,12 @@ class ProcessSettings:
 
     def __init__(self, table: SettingTable) -> None:
         self._table = table
-        self._own = {name: read() for name, (read, _) in table.items()}
+        self._own: dict[str, Any] = {}
+        self.note()
+
+    def note(self) -> None:
+        """Take the settings as they are now for the process's own."""
+        self._own = {name: read() for name, (read, _) in self._table.items()}
 
     def put_back(self) -> None:
         """Put settings back, and say so where that changes anything."""
@@ -52,13 +71,18 @@ class ProcessSettings:
 
 
 class Environment:
-    """The environment variables of a process, as they are when this is made."""
+    """The environment variables of a process, as they are when this is made, or when `note` is called."""
 
     def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+        self.note()
+
+    def note(self) -> None:
+        """Take the variables as they are now for known."""
         self._known = dict(os.environ)
 
     def tell_changes(self) -> None:
-        """Say which variables were changed since the last time: they hold for all trials that this process trains."""
+        """Say which variables were changed since then: they hold for all trials that this process trains."""
         if os.environ == self._known:
             return
         now = dict(os.environ)

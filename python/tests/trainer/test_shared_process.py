@@ -220,6 +220,39 @@ def test_folder_and_numpys_errors_are_put_back_and_that_is_said(
     assert "`numpy.geterr()` was set to" in caplog.text
 
 
+def test_what_the_user_changes_between_units_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A trainer lives in a notebook too, behind `result.evaluate`."""
+    trainer = trainer_of(make)
+    trainer.build("t", {})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CEREBRO_TEST_SLOPE", "1")
+    monkeypatch.setattr(nn.ReLU, "forward", leaky)
+    handling = np.geterr()
+    try:
+        np.seterr(all="warn")
+        with caplog.at_level(logging.WARNING, "cerebro_spark"):
+            trainer.evaluate(MEASURING, feed("tabular", 0))
+            trainer.build("u", {})
+        assert np.geterr()["under"] == "warn"
+    finally:
+        np.seterr(**handling)
+    assert Path.cwd() == tmp_path
+    assert nn.ReLU.forward is leaky
+    assert caplog.text == ""
+
+
+def test_a_folder_that_is_gone_is_no_concern(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    trainer = trainer_of(make)
+    trainer.build("t", {})
+    assert trainer.train(UNIT, feed("tabular", 0)).values()["loss"] > 0
+
+
 def test_variables_of_the_environment_stay_and_that_is_said_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
