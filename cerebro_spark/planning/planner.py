@@ -258,6 +258,8 @@ class Planner:
             if not must and self._left() < 0:
                 raise OutOfTime
 
+        if not must and self._left() < 0:
+            return None
         profile = self._profile(option)
         factor = self._contention.factor(option, profile.setting)
         demand = self._draw_demand(seed)
@@ -266,7 +268,6 @@ class Planner:
         search = self._make_search(option.workers) if small is None else small.search()
         times = profile.times(given, workload, self._cluster, factor)
         try:
-            check()
             found = dry_run(
                 search,
                 self._objective,

@@ -138,11 +138,13 @@ def _is_users_own(value: Any) -> bool:
     """Whether something that can be called is the user's."""
     if isinstance(value, type):
         return is_users(value.__module__)
+    if isinstance(value, types.MethodType):
+        return _is_users_own(value.__func__) or is_users(type(value.__self__).__module__)
     functions = functions_in(value)
     if functions:
         # A function that wraps another says that it is of the other's module; its globals are its own.
         return any(is_users(each.__globals__.get("__name__")) for each in functions)
-    return callable(value) and (is_users(type(value).__module__) or isinstance(value, partial | types.MethodType))
+    return callable(value) and (is_users(type(value).__module__) or isinstance(value, partial))
 
 
 def _describe(value: Any) -> str:
