@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from cerebro_spark.data.input.base import SplitTask, StagingFolder, T
 from cerebro_spark.data.input.cells import Cells
+from cerebro_spark.data.input.checks import describe
 from cerebro_spark.errors import DataError
+from cerebro_spark.rounding import count_rows
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.local import LocalStore
 
@@ -77,6 +79,11 @@ def column_names(data: pd.DataFrame | Mapping[str, Any]) -> list[str]:
 def _cells(name: str, values: Any) -> Cells:
     if isinstance(values, np.ndarray) and not values.ndim:
         raise DataError(f"column {name!r} is a ndarray without rows, just {values}: give one value for each row")
+    if isinstance(values, np.ma.MaskedArray):
+        masked = count_rows(np.ma.getmaskarray(values))
+        if masked:
+            raise DataError(describe("nulls", name, masked))
+        values = values.data
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise DataError(
             f"column {name!r} is a {type(values).__name__}, not a column of values: give a list or an array with one"

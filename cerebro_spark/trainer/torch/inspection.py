@@ -13,6 +13,7 @@ from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from cerebro_spark.trainer.sharing.inspection import (
     Guard,
@@ -113,6 +114,10 @@ class TorchInspector(Inspector):
             return _inspect_scaler(value)
         if isinstance(value, torch.Generator):
             return inspect_leaf(lambda: f"a generator in state {describe_array(value.get_state().numpy())[-8:]}")
+        if isinstance(value, _BaseDataLoaderIter):
+            return inspect_leaf(lambda: f"an iterator that has given {value._num_yielded} batches")
+        if isinstance(value, torch.quasirandom.SobolEngine):
+            return inspect_leaf(lambda: f"a generator that has drawn {value.num_generated} points")
         return Inspection(repr(value)) if isinstance(value, _VALUES) else None
 
     def _inspect_tensor(self, tensor: torch.Tensor) -> Inspection:

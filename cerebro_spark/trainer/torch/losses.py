@@ -289,7 +289,7 @@ def _check_value(value: Any, output: Any, label: Any, rows: int) -> torch.Tensor
 def _warn_once(name: str) -> None:
     _log.warning(
         "the loss %s returns one number for a batch, which is taken for the mean over its rows. If it divides by"
-        " anything else (class weights, labels that count), an epoch's loss depends a little on how rows are cut into"
-        " batches: return a value a row, or use PyTorch's own loss, as functools.partial(F.cross_entropy, weight=...)",
+        " anything else (class weights, labels that count), or by nothing (a sum), an epoch's loss depends on how rows are"
+        " cut into batches, and trials with other batch sizes cannot be compared by it: return a value a row, or use PyTorch's own loss, as functools.partial(F.cross_entropy, weight=...)",
         name,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from cerebro_spark.errors import ConfigurationError
@@ -13,7 +14,7 @@ from cerebro_spark.trainer.torch.model_checks import is_metric_object
 States = dict[str, Any]
 
 # Without a '$' in front: event logs use such names themselves.
-_TENSOR, _TUPLE, _ITEMS = "tensor", "tuple", "items"
+_TENSOR, _ARRAY, _TUPLE, _ITEMS = "tensor", "array", "tuple", "items"
 # What torchmetrics counts in a metric; `_mark_updated` sets it.
 _BOOKKEEPING = frozenset({"_update_count", "_computed", "_forward_cache", "_cache", "_dtype_convert", "training"})
 _PLAIN_MODULE = frozenset(vars(torch.nn.Module()))
@@ -193,6 +194,9 @@ def _encode(name: str, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
         return {_TENSOR: value.detach().cpu().reshape(-1).tolist(), "dtype": dtype, "shape": list(value.shape)}
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
+        numbers = value.reshape(-1).tolist()
+        return {_ARRAY: numbers, "dtype": str(value.dtype), "shape": list(value.shape)}
     if isinstance(value, tuple):
         return {_TUPLE: [_encode(name, item) for item in value]}
     if isinstance(value, list):
@@ -215,5 +219,7 @@ def _decode(value: Any, device: torch.device) -> Any:
         return tuple(_decode(item, device) for item in value[_TUPLE])
     if _ITEMS in value:
         return {_decode(key, device): _decode(item, device) for key, item in value[_ITEMS]}
+    if _ARRAY in value:
+        return np.array(value[_ARRAY], dtype=value["dtype"]).reshape(value["shape"])
     dtype = getattr(torch, value["dtype"])
     return torch.tensor(value[_TENSOR], dtype=dtype, device=device).reshape(value["shape"])

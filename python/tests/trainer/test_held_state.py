@@ -64,6 +64,8 @@ SEEDS = np.random.SeedSequence(0)
 RNG = np.random.default_rng(0)
 OBJECTS = np.array([0, 0], dtype=object)
 BANK = torch.zeros(100_000)
+LOADED = iter(torch.utils.data.DataLoader(torch.arange(100.0)))
+SOBOL = torch.quasirandom.SobolEngine(2)
 
 
 class Holder:
@@ -131,6 +133,8 @@ CHANGES: dict[str, tuple[str, Callable[[], Any]]] = {
     "weak keys": ("steps", count_by_layer),
     "data of a tensor": ("BANK", write_bank),
     "numpy of a tensor": ("BANK", lambda: np.add(BANK.numpy(), 1, out=BANK.numpy())),
+    "batches of a loader": ("LOADED", lambda: next(LOADED)),
+    "points of a sequence": ("SOBOL", lambda: SOBOL.draw(1)),
     "class inside": ("State.step", lambda: setattr(Net.State, "step", Net.State.step + 1)),
 }
 
