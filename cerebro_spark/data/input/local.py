@@ -80,7 +80,7 @@ def _cells(name: str, values: Any) -> Cells:
     if isinstance(values, np.ndarray) and not values.ndim:
         raise DataError(f"column {name!r} is a ndarray without rows, just {values}: give one value for each row")
     if isinstance(values, np.ma.MaskedArray):
-        masked = count_rows(np.ma.getmaskarray(values))
+        masked = count_rows(np.broadcast_to(values.mask, values.shape))
         if masked:
             raise DataError(describe("nulls", name, masked))
         values = values.data

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer.keras.signature import (
     WRAPPERS,
     framework_bases,
@@ -27,6 +28,7 @@ from cerebro_spark.trainer.sharing.inspection import (
     inspect_leaf,
 )
 from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
+from cerebro_spark.trainer.sharing.user_code import functions_of, is_users, named_in
 
 _SETTINGS = (bool, int, float, str, type(None), types.FunctionType)
 # What Keras sets by itself while it trains, and modes that every unit sets.
@@ -74,8 +76,10 @@ class KerasInspector(Inspector):
         # Kept, so that no other object gets their ids.
         self._saved = {id(thing): thing for thing in saved or []}
         self._model = model
+        self._resets = False
 
     def __call__(self, value: Any) -> Inspection | None:
+        self._resets = self._resets or any("reset_state" in named_in(each.__code__) for each in _functions(value))
         if isinstance(value, type | dict | list | tuple | set) or not framework_bases(value):
             return None
         kind = type(value).__name__
@@ -89,8 +93,12 @@ class KerasInspector(Inspector):
         if _is_torch_optimizer(value):
             return _inspect_torch_optimizer(value)
         if isinstance(value, keras.Metric):
-            # A metric that only the user's functions know of is for them to reset.
-            return _inspect_settings(value, f"a {kind}") if id(value) in self._saved else Inspection(f"a {kind}")
+            return _inspect_settings(value, f"a {kind}") if id(value) in self._saved else self._inspect_tracker(value)
+        if _is_data_iterator(value):
+            raise ConfigurationError(
+                "a function or an object of yours keeps an iterator over a tf.data.Dataset. How far it has come hops"
+                " with no checkpoint, so that trials would share it: make it where it is used, in train_fn or model_fn"
+            )
         if _is_generator(value):
             return Inspection("a generator", [(".state", value.state)])
         if hasattr(value, "python_function"):
@@ -101,6 +109,16 @@ class KerasInspector(Inspector):
         if hasattr(value, "__dict__") and (isinstance(value, keras.losses.Loss) or not is_framework(type(value))):
             return _inspect_settings(value, f"a {kind}")
         return Inspection(f"a {kind}")
+
+    def _inspect_tracker(self, metric: Any) -> Inspection:
+        """Inspect a metric that only the user's functions know of: what it has counted, unless they reset it."""
+        state = _TrackerState(self, metric)
+        return Inspection(state, (), [lambda: _TrackerState(self, metric) == state])
+
+    @property
+    def resets(self) -> bool:
+        """Whether a function of the user's that was seen resets metrics."""
+        return self._resets
 
     def _inspect_layer(self, layer: Any) -> Inspection:
         children = [(f".{child.name}", child) for child in layer._layers]
@@ -134,6 +152,38 @@ class KerasInspector(Inspector):
         parts = [(f".variable {n} {v.path}", v) for n, v in enumerate(optimizer.variables) if counts(v)]
         guards = [*inspection.guards, guard_objects(read)]
         return inspection._replace(parts=[*inspection.parts, *parts], guards=guards, label="")
+
+
+class _TrackerState:
+    """What a metric has counted. All states are equal if the user's functions reset metrics: that ends what it counts.
+
+    Which functions there are is known only after all were seen.
+    """
+
+    def __init__(self, inspector: KerasInspector, metric: Any) -> None:
+        self._inspector = inspector
+        self._counted = [describe_array(np.asarray(variable.numpy())) for variable in metric.variables]
+        self._kind = type(metric).__name__
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _TrackerState):
+            return NotImplemented
+        return self._inspector.resets or self._counted == other._counted
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        return f"a {self._kind} of {', '.join(self._counted)}"
+
+
+def _functions(value: Any) -> list[types.FunctionType]:
+    if isinstance(value, types.FunctionType):
+        return [value] if is_users(value.__module__) else []
+    return [function for _, function in functions_of(value)] if isinstance(value, type) else []
+
+
+def _is_data_iterator(value: Any) -> bool:
+    return any(kind.__name__ == "IteratorBase" and "data.ops" in kind.__module__ for kind in type(value).__mro__)
 
 
 def _read_unsaved_adapted(layer: Any) -> dict[str, Any]:

@@ -23,6 +23,10 @@ Check = Callable[[Any, Any], bool]
 # Rows to try a metric with: outputs as probabilities, and as logits, of which no logarithm is taken.
 _LABELS = np.array([0, 1, 1, 0, 1])
 _OUTPUTS = (np.array([0.9, 0.8, 0.7, 0.2, 0.6]), np.array([0.9, 2.0, 1.5, -0.7, 0.6]))
+_STRETCHES = (
+    "loss {name} computes a value for every row with every other: it stretches labels and outputs over each other. Give"
+    " both one shape, as by keras.ops.reshape(label, keras.ops.shape(output))"
+)
 
 
 def fit_labels(model: Any, named: Mapping[str, Any]) -> None:
@@ -47,11 +51,18 @@ def fit_labels(model: Any, named: Mapping[str, Any]) -> None:
             _check_rows(loss, getattr(function, "__name__", type(function).__name__))
         if isinstance(loss, keras.losses.Loss):
             _tell_reduction(loss)
+    if any(getattr(output, "_keras_mask", None) is not None for output in _symbols(model)):
+        _tell_once("the outputs have a mask, by which the loss of a batch is divided")
+
+
+def _symbols(model: Any) -> list[Any]:
+    """Return the symbols of a model's outputs; a model of a user's own class has none."""
+    return list(getattr(model, "outputs", None) or [])
 
 
 def _check_rows(loss: Any, name: str) -> None:
     """Have what a user's loss function returns checked: a value a row, or one number for a batch, which is said."""
-    original = loss.call
+    original, tried = loss.call, list[bool]()
 
     def checked(label: Any, output: Any) -> Any:
         value = original(label, output)
@@ -59,15 +70,39 @@ def _check_rows(loss: Any, name: str) -> None:
         # While a graph is traced, the number of rows is not known.
         pairs = len(shape) == 2 and len(expected) <= 2 and tuple(value.shape) in (expected[:1] * 2, (None, None))
         if pairs and tuple(value.shape) != expected:
-            raise ConfigurationError(
-                f"loss {name} returns a value for every row with every other: it stretches labels and outputs over each"
-                " other. Give both one shape, as by keras.ops.reshape(label, keras.ops.shape(output))"
-            )
+            raise ConfigurationError(_STRETCHES.format(name=name))
         if not shape:
+            if not tried:
+                tried.append(True)
+                with _eagerly():
+                    _check_pairs(name, functools.partial(loss.fn, **loss._fn_kwargs), label, output)
             _tell_once(f"loss {name} returns one number for a batch")
         return value
 
     loss.call = checked
+
+
+def _check_pairs(name: str, measure: Measure, label: Any, output: Any) -> None:
+    """Refuse a loss function that sees no difference if labels are moved to other rows, but would in other shapes."""
+    row = tuple(output.shape[1:])
+    if None in row or _without_ones(row):
+        return
+    others = [((), row), (row, ()), ((), ())] if row else [((1,), ()), ((), (1,)), ((1,), (1,))]
+    tell = functools.partial(_sees_moves, measure, label.dtype, output.dtype)
+    if tell(row, row) is False and any(tell(*shapes) for shapes in others):
+        raise ConfigurationError(_STRETCHES.format(name=name))
+
+
+def _sees_moves(measure: Measure, label_type: Any, output_type: Any, label: Row, output: Row) -> bool | None:
+    """Whether a function of made-up rows in these shapes depends on which label is whose; None if it has no value."""
+    outputs = keras.ops.cast(_OUTPUTS[0].reshape(-1, *output), output_type)
+    moved = [keras.ops.cast(np.roll(_LABELS, by).reshape(-1, *label), label_type) for by in range(len(_LABELS))]
+    try:
+        values = [_array(measure(each, outputs)).mean() for each in moved]
+    except Exception as error:  # of the user's function, for rows that are made up
+        _log.debug("labels of shape %s were tried in vain: %r", label, error)
+        return None
+    return not _is_close(values, values[0])
 
 
 def _tell_reduction(loss: Any) -> None:

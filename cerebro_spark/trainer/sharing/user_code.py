@@ -7,7 +7,7 @@ import functools
 import random
 import sys
 import types
-from collections import ChainMap, UserDict, UserList
+from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ _OPAQUE_LIBRARIES |= {"loguru", "structlog", "absl", "rich", "numba", "triton"}
 _SETTLED = {"transformers": {"problem_type"}}
 _NUMBERS = (int, float, complex, type(None))
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+_COUNTING = (*_NUMBERS, *_GENERATORS, list, dict, set, deque)
 # Methods that make objects.
 _MAKERS = {"__init__", "__new__", "__init_subclass__", "__class_getitem__"}
 
@@ -139,13 +140,13 @@ def functions_in(member: Any) -> list[types.FunctionType]:
 
 
 def method_parts(kind: type) -> list[tuple[str, Any]]:
-    """Return what the methods of a class refer to. Of methods that only make an object, which no unit does, only the
-    numbers and generators: the others are often large, such as the first weights.
+    """Return what the methods of a class refer to. Of methods that make an object only numbers, generators, and lists
+    and dicts, where such objects may be counted: the others are often large, such as the first weights.
     """
     parts = []
     for name, function in functions_of(kind):
         for inner, value in function_parts(function):
-            if inner == ".__class__" or (name in _MAKERS and not isinstance(value, (*_NUMBERS, *_GENERATORS))):
+            if inner == ".__class__" or (name in _MAKERS and not isinstance(value, _COUNTING)):
                 continue
             parts.append((f".{name}{inner}", value))
     return parts

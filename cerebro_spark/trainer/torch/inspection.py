@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import is_, itemgetter
@@ -9,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.amp.grad_scaler import GradScaler
+from torch.distributions.utils import lazy_property
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
@@ -21,6 +24,7 @@ from cerebro_spark.trainer.sharing.inspection import (
     Inspector,
     describe_array,
     guard_items,
+    guard_objects,
     inspect_leaf,
 )
 from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
@@ -31,7 +35,8 @@ from cerebro_spark.trainer.torch.model import TorchModel
 from cerebro_spark.trainer.torch.model_checks import is_metric_object
 from cerebro_spark.trainer.torch.signature import hook_parts, optimizer_attributes, tensor_hooks
 
-_VERSIONED_BYTES = 1 << 16
+_SUMMED_BYTES = 1 << 16
+_CHUNK = 1 << 22
 _FIELDS = ("module", "loss", "metrics", "optimizer", "lr_scheduler", "scheduler_step", "clip_norm", "clip_value")
 _HOOKS = tuple(name for name in vars(torch.nn.Module()) if "hook" in name and name != "_is_full_backward_hook")
 _HELD = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
@@ -118,6 +123,8 @@ class TorchInspector(Inspector):
             return inspect_leaf(lambda: f"an iterator that has given {value._num_yielded} batches")
         if isinstance(value, torch.quasirandom.SobolEngine):
             return inspect_leaf(lambda: f"a generator that has drawn {value.num_generated} points")
+        if isinstance(value, torch.distributions.Distribution):
+            return _inspect_distribution(value)
         return Inspection(repr(value)) if isinstance(value, _VALUES) else None
 
     def _inspect_tensor(self, tensor: torch.Tensor) -> Inspection:
@@ -127,10 +134,6 @@ class TorchInspector(Inspector):
             return Inspection(f"buffer {self._buffers[id(tensor)]}")
         if tensor.device.type == "meta":
             return Inspection(f"tensor {_spec(tensor)}")
-        if tensor.is_cuda and tensor.nbytes > _VERSIONED_BYTES and not tensor.is_inference():
-            # A GPU is not waited for. PyTorch counts the writes to a tensor as its version, but for those by `.data`.
-            then = (tensor.data_ptr(), tensor._version)
-            return Inspection(describe_tensor(tensor), (), [lambda: (tensor.data_ptr(), tensor._version) == then])
         return inspect_leaf(lambda: describe_tensor(tensor))
 
     def _inspect_metric(self, metric: Any) -> Inspection | None:
@@ -151,6 +154,10 @@ class TorchInspector(Inspector):
         parts = [*_attributes(plain), *_attributes(module._parameters), *hook_parts(own)]
         parts += [*_attributes(buffers), *_attributes(module._modules), (".__class__", type(module))]
         guards = [_guard_module(module, list(plain), saved)]
+        if isinstance(module, torch.jit.ScriptModule):
+            scripted = _read_scripted(module)
+            parts += _attributes(scripted)
+            guards.append(lambda: _read_scripted(module) == scripted)
         if module is self._module:
             guards += [_guard_parts(lambda: list(self.get_fields().items())), self._guard_parameters()]
         return Inspection(f"a {type(module).__name__}", parts, guards, type(module).__name__, _in_parts(carried))
@@ -217,10 +224,20 @@ def describe_tensor(tensor: torch.Tensor) -> str:
     """Describe a tensor: a small one by its values, a large one by a digest."""
     if tensor.is_sparse or tensor.is_quantized or type(tensor).__name__ == "FakeTensor":
         return f"tensor {_spec(tensor)} version {tensor._version}"
+    if tensor.is_cuda and tensor.nbytes > _SUMMED_BYTES:
+        return f"tensor {_spec(tensor)} with digest {_digest_on_device(tensor)}"
     plain = tensor.detach().cpu()
     if plain.dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
         plain = plain.float()
     return describe_array(plain.resolve_conj().resolve_neg().numpy(), "tensor")
+
+
+def _digest_on_device(tensor: torch.Tensor) -> str:
+    """Return a digest of a large tensor, computed where it is: its bytes times numbers that go by their place."""
+    numbers = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+    places = torch.arange(1, 2 * _CHUNK, 2, device=tensor.device)  # odd, so that no bit of a product is lost
+    sums = [(chunk * places[: len(chunk)]).sum() for chunk in numbers.split(_CHUNK)]
+    return hashlib.sha256(torch.stack(sums).cpu().numpy().tobytes()).hexdigest()[:8]
 
 
 def _spec(tensor: Any) -> str:
@@ -296,6 +313,31 @@ def _guard_parts(list_parts: Callable[[], Sequence[tuple[object, Any]]]) -> Guar
         return len(now) == len(then) and all(part is old and name == before for (name, part), (before, old) in pairs)
 
     return same
+
+
+def _read_scripted(module: Any) -> dict[str, Any]:
+    """Return the attributes that a compiled module keeps for itself: numbers as they are, others described."""
+    held = {*module._parameters.keys(), *module._buffers.keys(), *module._modules.keys()}
+    names = [name for name in module._concrete_type.get_attributes() if name not in _ASIDE | held]
+    return {name: _describe_scripted(getattr(module, name)) for name in names}
+
+
+def _describe_scripted(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return describe_tensor(value)
+    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
+
+
+def _inspect_distribution(distribution: torch.distributions.Distribution) -> Inspection:
+    """Inspect the parameters of a distribution, without what it computes from them when it is first asked for."""
+    kind = type(distribution)
+
+    def read() -> dict[str, Any]:
+        own = vars(distribution).items()
+        return {n: value for n, value in own if not isinstance(inspect.getattr_static(kind, n, None), lazy_property)}
+
+    guard = guard_objects(lambda: list(read().values()))
+    return Inspection(f"a {kind.__name__}", [*_attributes(read()), (".__class__", kind)], [guard], kind.__name__)
 
 
 def _inspect_scaler(scaler: GradScaler) -> Inspection:

@@ -27,7 +27,7 @@ from torch.nn.modules import loss as torch_losses
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer.label_rules import LabelRule
 from cerebro_spark.trainer.torch.label_rules import find_label_rule, read_values
-from cerebro_spark.trainer.torch.row_pairing import check_pairing
+from cerebro_spark.trainer.torch.row_pairing import PairingCheck
 from cerebro_spark.trainer.torch.shapes import call_watched, check_same_shape, like_output, row_count, same_but_for_ones
 
 Kind = Literal["class numbers", "class lists", "values", "stored"]
@@ -171,6 +171,7 @@ class CheckedFunction:
         self._function = function
         self._known = recognize_loss(function)
         self._watched = False
+        self._pairing = PairingCheck(what, function)
 
     def compute(self, output: Any, label: Any) -> tuple[Any, Any]:
         """Return the value of a batch, and the label that the function was given."""
@@ -182,7 +183,8 @@ class CheckedFunction:
                 check_same_shape(self._what, output, label)
         elif not self._watched:
             value = call_watched(self._what, self._function, output, label, self._check_left)
-            self._watched = row_count(label) > 1  # a single row cannot show what stretches rows over rows
+            # A single row cannot show what stretches rows over rows, and other rows may not either.
+            self._watched = row_count(label) > 1 and self._pairing.is_told
             return value, label
         return self._function(output, label), label
 
@@ -190,8 +192,8 @@ class CheckedFunction:
         return known.fit(output, label)
 
     def _check_left(self, output: Any, label: Any) -> None:
-        """Check a function that uses more than PyTorch."""
-        check_pairing(self._what, self._function, output, label)
+        """Check a function that uses more than PyTorch, or parts of it that cannot be followed."""
+        self._pairing(output, label)
 
 
 class BatchLoss(CheckedFunction):
@@ -236,9 +238,6 @@ class BatchLoss(CheckedFunction):
         values = read_values(label)
         if values is not None:
             self.label_rule.check("the label", values)
-
-    def _check_left(self, output: Any, label: Any) -> None:
-        """Nothing is compared outside PyTorch: a loss from there would have no gradients."""
 
     def _divides_unseen(self) -> bool:
         """Whether code of the user's divides the loss of a batch, by a number that nobody else knows."""
@@ -289,7 +288,8 @@ def _check_value(value: Any, output: Any, label: Any, rows: int) -> torch.Tensor
 def _warn_once(name: str) -> None:
     _log.warning(
         "the loss %s returns one number for a batch, which is taken for the mean over its rows. If it divides by"
-        " anything else (class weights, labels that count), or by nothing (a sum), an epoch's loss depends on how rows are"
-        " cut into batches, and trials with other batch sizes cannot be compared by it: return a value a row, or use PyTorch's own loss, as functools.partial(F.cross_entropy, weight=...)",
+        " anything else (class weights, labels that count), or by nothing (a sum), an epoch's loss depends on how rows"
+        " are cut into batches, and trials with other batch sizes cannot be compared by it: return a value a row, or"
+        " use PyTorch's own loss, as functools.partial(F.cross_entropy, weight=...)",
         name,
     )

@@ -64,9 +64,9 @@ def set_added_state(metric: Any, state: tuple[float, ...]) -> None:
     _mark_updated(metric)
 
 
-def get_state(metric: Any) -> Any:
-    """Return the state of a metric object as JSON."""
-    return {name: _encode(name, value) for name, value in _states(metric).items()}
+def get_state(name: str, metric: Any) -> Any:
+    """Return the state of a metric object of this name as JSON."""
+    return {key: _encode(f"metric {name!r} keeps `{key}`", value) for key, value in _states(metric).items()}
 
 
 def set_state(metric: Any, state: Any, device: torch.device) -> None:
@@ -118,7 +118,7 @@ def exchange_states(metric: Any, states: States) -> States:
 
 def encode_states(states: States) -> Any:
     """Return the states of an object as JSON."""
-    return {name: _encode(name, value) for name, value in states.items()}
+    return {name: _encode(f"a metric keeps `{name}`", value) for name, value in states.items()}
 
 
 def decode_states(encoded: Any, device: torch.device) -> States:
@@ -190,7 +190,7 @@ def _summarize(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else type(value)
 
 
-def _encode(name: str, value: Any) -> Any:
+def _encode(what: str, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
         return {_TENSOR: value.detach().cpu().reshape(-1).tolist(), "dtype": dtype, "shape": list(value.shape)}
@@ -198,15 +198,16 @@ def _encode(name: str, value: Any) -> Any:
         numbers = value.reshape(-1).tolist()
         return {_ARRAY: numbers, "dtype": str(value.dtype), "shape": list(value.shape)}
     if isinstance(value, tuple):
-        return {_TUPLE: [_encode(name, item) for item in value]}
+        return {_TUPLE: [_encode(what, item) for item in value]}
     if isinstance(value, list):
-        return [_encode(name, item) for item in value]
+        return [_encode(what, item) for item in value]
     if isinstance(value, dict):
-        return {_ITEMS: [[_encode(name, key), _encode(name, item)] for key, item in value.items()]}
+        return {_ITEMS: [[_encode(what, key), _encode(what, item)] for key, item in value.items()]}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ConfigurationError(
-        f"a metric keeps {name!r} as a {type(value).__name__}, which cannot travel: keep tensors, numbers, lists"
+        f"{what} as a {type(value).__name__}, which cannot go from partition to partition: keep it as a"
+        " tensor, an array of numbers, a number, or a list of them"
     )
 
 

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
@@ -25,7 +26,7 @@ from cerebro_spark.trainer.torch.metric_states import (
     set_state,
 )
 from cerebro_spark.trainer.torch.model_checks import is_metric_object
-from cerebro_spark.trainer.torch.row_pairing import check_pairing, compute_anew
+from cerebro_spark.trainer.torch.row_pairing import PairingCheck, compute_anew
 from cerebro_spark.trainer.torch.rowwise_inputs import RowwiseInputs
 from cerebro_spark.trainer.torch.shapes import call_watched, like_output, row_count
 from cerebro_spark.types import Metrics
@@ -76,6 +77,9 @@ class MetricCollector:
         self._rows = 0
         self._weight = 0.0
         self._watched = False
+        self._pairings = {
+            name: PairingCheck(f"metric {name!r}", partial(compute_anew, m)) for name, m in self._objects.items()
+        }
         for metric in self._objects.values():
             metric.reset()
             move_part(metric, device)
@@ -99,7 +103,8 @@ class MetricCollector:
             self._values[name].append(_add_rows(name, *function.compute(output, label), rows))
         for name, metric in self._objects.items():
             self._update(name, metric, output, label)
-        self._watched = self._watched or rows > 1
+        # A single row cannot show what stretches rows over rows, and other rows may not either.
+        self._watched = self._watched or (rows > 1 and all(each.is_told for each in self._pairings.values()))
         if len(self._pending) >= _FLUSH_BATCHES:
             self._flush()
 
@@ -187,7 +192,7 @@ class MetricCollector:
         """Return the state of a metric object for the next partition, with what is known of its inputs."""
         # In this order: what is known of inputs may settle which of two states the metric has.
         known = self._inputs[name].get_carried() if name in self._inputs else {}
-        return {**get_state(metric), **known}
+        return {**get_state(name, metric), **known}
 
     def _continue(self, name: str, metric: Any, carried: Any) -> None:
         """Put a metric object into the state in which the partition before left it."""
@@ -204,13 +209,11 @@ class MetricCollector:
     def _update_object(self, name: str, metric: Any, output: Any, label: Any) -> None:
         before = {} if self._watched else get_hidden_state(metric)
         if name in self._reshaped:
-            metric.update(output, like_output(output, label))
+            metric.update(output, _fit_own(output, label))
         elif self._watched:
             metric.update(output, label)
         else:
-            what = f"metric {name!r}"
-            check_left = partial(check_pairing, what, partial(compute_anew, metric))
-            call_watched(what, metric.update, output, label, check_left)
+            call_watched(f"metric {name!r}", metric.update, output, label, self._pairings[name])
         check_hidden(name, before, metric)
 
     def _flush(self) -> None:
@@ -266,6 +269,11 @@ def _stack(weights: Sequence[Any], device: torch.device) -> torch.Tensor:
 
 def _add_rows(name: str, values: Any, label: Any, rows: int) -> torch.Tensor:
     """Return the sum of the values of all rows. If a row has a value for each of its parts, their mean counts."""
+    if not isinstance(values, torch.Tensor | np.ndarray | np.generic | list | tuple | bool | int | float):
+        raise ConfigurationError(
+            f"metric {name!r} returned {values!r} of type {type(values).__name__}, but must return a tensor with a"
+            " value a row: make a metric of each part of it"
+        )
     values = torch.as_tensor(values)
     parts = isinstance(label, torch.Tensor) and values.shape == label.shape
     if (values.numel() != rows and not parts) or (values.ndim > 0 and len(values) != rows):
@@ -276,6 +284,14 @@ def _add_rows(name: str, values: Any, label: Any, rows: int) -> torch.Tensor:
         )
     total: torch.Tensor = values.sum(dtype=torch.float64)
     return total if values.numel() == rows else torch.mul(total, rows / values.numel())
+
+
+def _fit_own(output: Any, label: Any) -> Any:
+    """Return a label as torchmetrics' own metrics take it: in the output's shape, or one class a row beside several."""
+    is_column = isinstance(label, torch.Tensor) and label.ndim == 2 and label.shape[1] == 1
+    if is_column and isinstance(output, torch.Tensor) and output.ndim > 1 and output.shape[1] > 1:
+        return label[:, 0]
+    return like_output(output, label)
 
 
 def needs_equal_shapes(metric: Any) -> bool:

@@ -140,6 +140,7 @@ def _check_objects(metrics: Mapping[str, Any]) -> None:
     owners: dict[int, str] = {}
     for name, metric in metrics.items():
         parts = list(metric.modules()) if isinstance(metric, torch.nn.Module) else [metric]
+        _check_arguments(name, metric)
         for part in parts:
             _check_part(name, part)
             if is_metric_object(part) and owners.setdefault(id(part), name) != name:
@@ -152,6 +153,19 @@ def _check_objects(metrics: Mapping[str, Any]) -> None:
                 f"metric {name!r} ({type(metric).__name__}) has no state that could go from partition to partition:"
                 " register what `update` changes with `add_state`"
             )
+
+
+def _check_arguments(name: str, metric: Any) -> None:
+    """Refuse a mean of torchmetrics, which would take labels for weights, alone or in an expression."""
+    for operand in (getattr(metric, "metric_a", None), getattr(metric, "metric_b", None)):
+        if is_metric_object(operand):
+            _check_arguments(name, operand)
+    update = getattr(type(metric), "update", None)
+    if getattr(update, "__qualname__", "") == "MeanMetric.update" and update.__module__ == "torchmetrics.aggregation":
+        raise ConfigurationError(
+            f"metric {name!r} is, or is made of, a torchmetrics MeanMetric, which would take labels for weights: give a"
+            " function of (output, label) that returns a value a row, of which the mean over all rows is taken"
+        )
 
 
 def _check_part(name: str, part: Any) -> None:

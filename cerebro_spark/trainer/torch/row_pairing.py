@@ -20,6 +20,8 @@ Compute = Callable[[Any, Any], Any]
 _ROWS = 16
 # By how many places labels are moved. Labels are sorted by then: half of the rows away are others.
 _MOVES = (1, 2, 4, 8)
+# Batches to try, until one tells.
+_TRIES = 8
 _RELATIVE, _ROUNDING = 1e-4, 1e-6
 
 
@@ -31,34 +33,79 @@ def compute_anew(metric: Any, output: Any, label: Any) -> Any:
     return fresh.compute()
 
 
-@torch.no_grad()
-def check_pairing(what: str, compute: Compute, output: Any, label: Any) -> None:
-    """Refuse a metric that combines each row with all others, as NumPy does with shapes (rows, 1) and (rows,).
+class PairingCheck:
+    """Refuses a metric or loss that combines each row with all others, as NumPy does with shapes (rows, 1) and (rows,).
 
-    A metric that compares a row with its label gives another value if labels are moved to other rows. If it does so
-    with both in one shape, but not with both as they are, it stretches these over each other. So a metric that squeezes
-    or broadcasts them itself is not refused. Nor is one that depends on no row's label, such as a mean of differences.
+    One that compares a row with its label gives another value if labels are moved to other rows. If it does so with
+    both in shapes that go together, but not with both as they are, it stretches these over each other. So one that
+    squeezes or broadcasts them itself is not refused. Nor is one that depends on no row's label, such as a mean of
+    differences.
 
     Args:
-        what: What the metric is, for error messages.
+        what: What the function is, for error messages.
         compute: Returns the value of a batch, or one of each row. It has no effects.
-        output: The outputs of a batch.
-        label: Its label as it is stored.
 
-    Raises:
-        ConfigurationError: It combines rows with other rows.
+    Attributes:
+        is_told: Whether the batches so far have told, if there were any. Rows that are all alike do not.
     """
-    fitted = like_output(output, label)
-    pairs = zip(list_tensors(fitted), list_tensors(label), strict=True)
-    shapes = [(one.shape, other.shape) for one, other in pairs if one.shape != other.shape]
-    if not shapes:
-        return
-    rows = _pick_rows(next(list_tensors(label)))
-    alike = [(output, fitted), (like_output(label, output), label)]
-    stored, *alike = [(_take(one, rows), _take(other, rows)) for one, other in [(output, label), *alike]]
-    with _keeping_generators(rows.device):
-        if _sees_moves(compute, *stored) is False and any(_sees_moves(compute, *each) for each in alike):
-            raise stretched(what, *shapes[0], library="NumPy")
+
+    def __init__(self, what: str, compute: Compute) -> None:
+        self._what = what
+        self._compute = compute
+        self._left = _TRIES
+        self.is_told = True
+
+    @torch.no_grad()
+    def __call__(self, output: Any, label: Any) -> None:
+        """Check the function with a few rows of a batch.
+
+        Args:
+            output: The outputs of the batch.
+            label: Its label as it is stored.
+
+        Raises:
+            ConfigurationError: The function combines rows with other rows.
+        """
+        alike = [pair for pair in _reshape(output, label) if _shapes(*pair) != _shapes(output, label)]
+        if not alike or _is_capturing():
+            return
+        rows = _pick_rows(next(list_tensors(label)))
+        stored, *alike = [(_take(one, rows), _take(other, rows)) for one, other in [(output, label), *alike]]
+        with _keeping_generators(rows.device):
+            seen = _sees_moves(self._compute, *stored)
+            if seen is False and any(_sees_moves(self._compute, *each) for each in alike):
+                raise stretched(self._what, *_first_difference(output, label), library="NumPy")
+        self._left -= 1
+        self.is_told = seen is not False or not self._left
+
+
+def _reshape(output: Any, label: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield output and label in other shapes, in which a row of one goes with a row of the other."""
+    yield output, like_output(output, label)
+    yield like_output(label, output), label
+    if isinstance(output, torch.Tensor) and isinstance(label, torch.Tensor) and output.ndim > 1:
+        # One number a row beside several: a class beside its logits.
+        if label.ndim == 2 and label.shape[1] == 1 and output.shape[1] > 1:
+            yield output, label[:, 0]
+        elif label.ndim == 1 and output.shape[1] > 1:
+            yield output, label[:, None]
+
+
+def _shapes(*values: Any) -> list[torch.Size]:
+    return [tensor.shape for tensor in list_tensors(values)]
+
+
+def _first_difference(output: Any, label: Any) -> tuple[torch.Size, torch.Size]:
+    outputs = list(list_tensors(output))
+    fitted = zip(list_tensors(like_output(output, label)), list_tensors(label), strict=True)
+    return next(((one.shape, two.shape) for one, two in fitted if one.shape != two.shape), None) or (
+        outputs[0].shape,
+        next(list_tensors(label)).shape,
+    )
+
+
+def _is_capturing() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def _sees_moves(compute: Compute, output: Any, label: Any) -> bool | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations, product
@@ -11,6 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.trainer.sharing.user_code import function_parts, method_parts
 from cerebro_spark.trainer.torch.label_rules import warn_of_labels
 
 Origins = frozenset[str]
@@ -29,6 +31,7 @@ _NAMES = """
 _ELEMENTWISE = frozenset(_NAMES.split())
 # Functions that give the values of a tensor to Python or NumPy, where nobody sees what becomes of them.
 _LEAVING = frozenset(["numpy", "__array__", "tolist", "__dlpack__"])
+_SCRIPTED = (torch.jit.ScriptFunction, torch.jit.ScriptModule)
 
 
 def same_but_for_ones(one: torch.Size, other: torch.Size) -> bool:
@@ -95,8 +98,8 @@ def call_watched(
         function: The function.
         output: Its first argument.
         label: Its second argument.
-        check_left: Called as `check_left(output, label)` if the function has taken values out of PyTorch, where they
-            cannot be followed.
+        check_left: Called as `check_left(output, label)` if the function has taken values out of PyTorch, or may have
+            given them to a compiled function, where they cannot be followed.
     """
     if _is_compiled(function):
         _check_shapes(what, output, label)
@@ -104,7 +107,7 @@ def call_watched(
     watch = _Watch(what, list(list_tensors(output)), list(list_tensors(label)))
     with watch:
         value = function(output, label)
-    if watch.left and check_left is not None:
+    if check_left is not None and (watch.left or _names_compiled(function)):
         check_left(output, label)
     return value
 
@@ -123,7 +126,7 @@ class _Watch(TorchFunctionMode):
         self._note(outputs, frozenset(["output"]))
         self._note(labels, frozenset(["label"]))
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         operands = [tensor for tensor in list_tensors((args, kwargs or {})) if tensor in self._origins]
         if _is_elementwise(func):
             for one, other in combinations(operands, 2):
@@ -172,8 +175,20 @@ def _is_elementwise(func: Any) -> bool:
 
 def _is_compiled(function: Any) -> bool:
     """Whether a function is compiled, so that its calls cannot be seen."""
-    scripted = isinstance(function, torch.jit.ScriptFunction | torch.jit.ScriptModule)
-    return scripted or hasattr(function, "_torchdynamo_orig_callable") or hasattr(function, "_orig_mod")
+    return (
+        isinstance(function, _SCRIPTED)
+        or hasattr(function, "_torchdynamo_orig_callable")
+        or hasattr(function, "_orig_mod")
+    )
+
+
+def _names_compiled(function: Any) -> bool:
+    """Whether a user's function, method or callable object refers to a compiled function."""
+    function = getattr(function, "__func__", function)
+    if isinstance(function, types.FunctionType):
+        return any(_is_compiled(value) for _, value in function_parts(function))
+    parts = [*method_parts(type(function)), *getattr(function, "__dict__", {}).items()]
+    return any(_is_compiled(value) for _, value in parts)
 
 
 def _check_shapes(what: str, output: Any, label: Any) -> None:

@@ -151,6 +151,8 @@ def test_features_that_are_not_finite_are_let_through_if_one_says_so(store: Loca
         ({"a": 1, "b": 2}, "'x' is a dict"),
         (np.zeros(2, np.longdouble), r"'x' is of type float128 .*astype\('float64'\)"),
         ([np.zeros(3, np.longdouble)] * 2, r"'x' is of type float128 .*astype\('float64'\)"),
+        (np.ma.masked_array([1.0, 2.0], [False, True]), r"'x' has 1 null rows: fill them"),
+        (np.ma.masked_array([[1.0, 2.0]] * 2, [[True, True], [False, False]]), r"'x' has 1 null rows"),
         (np.zeros(2, complex), r"'x' is of type complex128 .*cannot be trained on"),
         (np.array(["a", "b"]), "'x' is of type string.*StringIndexer"),
         (np.array(["2026-11-15", "2026-11-16"], "datetime64[D]"), "'x' is of type date.*days since"),
@@ -161,6 +163,13 @@ def test_what_is_no_column_of_numbers(store: LocalStore, values: Any, message: s
     with pytest.raises(DataError, match=message):
         prepare({"x": values, "y": [0, 1]}, store=store, features="x", label="y", partitions=1)
     assert store.list() == []
+
+
+def test_an_array_that_masks_nothing_is_an_array(store: LocalStore) -> None:
+    made = prepare(
+        {"x": np.ma.masked_array([1.0, 2.0]), "y": [0, 1]}, store=store, features="x", label="y", partitions=1
+    )
+    assert sorted(load_arrays(made, made.train[0])["features"].flatten()) == [1.0, 2.0]
 
 
 def test_two_columns_of_one_name(store: LocalStore) -> None:

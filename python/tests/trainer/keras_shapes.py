@@ -102,6 +102,31 @@ def squares(label: Any, output: Any) -> Any:
     return ops.mean(ops.square(label - output))
 
 
+def squeezing_labels(label: Any, output: Any) -> Any:
+    return ops.mean(ops.square(ops.squeeze(label, -1) - output))
+
+
+def one_column(label: Any, output: Any) -> Any:
+    return ops.mean(ops.abs(label[:, 0] - output))
+
+
+def made_column(label: Any, output: Any) -> Any:
+    return ops.mean(ops.square(label[:, None] - output))
+
+
+def moments(label: Any, output: Any) -> Any:
+    return ops.square(ops.mean(label) - ops.mean(output))
+
+
+def masked(sequences: bool) -> Any:
+    """A model of padded sequences, with an output for each of their items, or one for all."""
+    inputs = keras.Input((None,))
+    items = keras.layers.Embedding(5, 3, mask_zero=True)(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.LSTM(4, return_sequences=sequences)(items)))
+    model.compile(loss="mse")
+    return model
+
+
 PAIRS = np.random.default_rng(2).normal(size=(11, 2)).astype("float32")
 
 

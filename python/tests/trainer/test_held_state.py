@@ -64,8 +64,22 @@ SEEDS = np.random.SeedSequence(0)
 RNG = np.random.default_rng(0)
 OBJECTS = np.array([0, 0], dtype=object)
 BANK = torch.zeros(100_000)
-LOADED = iter(torch.utils.data.DataLoader(torch.arange(100.0)))
+LOADED = iter(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.arange(100.0))))
 SOBOL = torch.quasirandom.SobolEngine(2)
+PRIOR = torch.distributions.Normal(torch.zeros(1), torch.ones(1))
+MADE: list[int] = []
+
+
+class Made:
+    """An object that is made in every step."""
+
+    def __init__(self) -> None:
+        MADE.append(len(MADE))
+
+
+def move_prior() -> None:
+    assert PRIOR.variance is not None
+    PRIOR.loc = PRIOR.loc + 1
 
 
 class Holder:
@@ -135,11 +149,13 @@ CHANGES: dict[str, tuple[str, Callable[[], Any]]] = {
     "numpy of a tensor": ("BANK", lambda: np.add(BANK.numpy(), 1, out=BANK.numpy())),
     "batches of a loader": ("LOADED", lambda: next(LOADED)),
     "points of a sequence": ("SOBOL", lambda: SOBOL.draw(1)),
+    "distribution": ("Normal.loc", move_prior),
+    "objects that are made": ("MADE", Made),
     "class inside": ("State.step", lambda: setattr(Net.State, "step", Net.State.step + 1)),
 }
 
 
-def trainer_of(net: type[nn.Module]) -> TorchTrainer:
+def trainer_of(net: Callable[[], Any]) -> TorchTrainer:
     def model_fn(params: Any) -> TorchModel:
         module = net()
         return TorchModel(module, torch.optim.SGD(module.parameters(), lr=0.1), nn.MSELoss())
@@ -186,6 +202,66 @@ def test_instances_that_a_metaclass_keeps_are_seen() -> None:
     trainer.train(UNIT, feed("tabular", 0))
     with pytest.raises(TrialFailed, match=r"instances.*changed from .* to .* while training"):
         trainer.train(Unit("t", 1, "1"), feed("tabular", 0))
+
+
+class Scripted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+        self.seen = torch.zeros(2)
+        self.rates = [0.5]
+        self.layer = nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor):  # type: ignore[no-untyped-def]
+        return self.layer(x).flatten() * self.rates[0]
+
+
+class Stepping(Scripted):
+    def forward(self, x: torch.Tensor):  # type: ignore[no-untyped-def]
+        self.steps += 1
+        return self.layer(x).flatten() / self.steps
+
+
+class Seeing(Scripted):
+    def forward(self, x: torch.Tensor):  # type: ignore[no-untyped-def]
+        self.seen += 1
+        return self.layer(x).flatten() / self.seen[0]
+
+
+class Slowing(Scripted):
+    def forward(self, x: torch.Tensor):  # type: ignore[no-untyped-def]
+        self.rates[0] = self.rates[0] / 2
+        return self.layer(x).flatten() * self.rates[0]
+
+
+@pytest.mark.parametrize(("kind", "name"), [(Stepping, "steps"), (Seeing, "seen"), (Slowing, "rates")])
+def test_what_a_scripted_module_counts_is_seen(kind: type[nn.Module], name: str) -> None:
+    trainer = trainer_of(lambda: torch.jit.script(kind()))
+    trainer.build("t", {})
+    with pytest.raises(TrialFailed, match=rf"{name}` changed from .* to .* while training"):
+        trainer.train(UNIT, feed("tabular", 0))
+
+
+def test_a_scripted_module_that_counts_nothing_is_trained() -> None:
+    trainer = trainer_of(lambda: torch.jit.script(Scripted()))
+    trainer.build("t", {})
+    for part in "01":
+        trainer.train(Unit("t", 1, part), feed("tabular", 0))
+
+
+def test_what_a_distribution_computes_when_it_is_asked_is_no_state() -> None:
+    class Mixing(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mixing = torch.distributions.Categorical(logits=torch.zeros(3))
+
+        def change(self) -> None:
+            assert self.mixing.probs is not None
+
+    trainer = trainer_of(Mixing)
+    trainer.build("t", {})
+    for part in "01":
+        trainer.train(Unit("t", 1, part), feed("tabular", 0))
 
 
 def test_what_only_saves_time_may_fill() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import os
 from typing import Any
 
 import pytest
 from trainer_data import feed
 
-from cerebro_spark.errors import TrialFailed
+from cerebro_spark.errors import ConfigurationError, TrialFailed
 from cerebro_spark.types import Unit
 
 # Importing TensorFlow alone takes seconds.
@@ -55,3 +56,20 @@ def test_a_count_that_no_model_depends_on_may_stay(models: Any) -> None:
         trainer.build(f"t{number}", {"wider": False})
     assert models.BUILT == 3
     models.BUILT = 0
+
+
+def test_a_metric_that_steers_training_is_refused(models: Any) -> None:
+    with pytest.raises(TrialFailed, match=r"`.*tracker` changed from a Mean of .* to a Mean of "):
+        train(models.trainer_of(models.plain, models.tracking(resets=False)), 1)
+    with pytest.raises(TrialFailed, match=r"`.*SEEN` changed from a Sum of .* to a Sum of "):
+        train(models.trainer_of(models.summing), 1)
+
+
+def test_a_metric_that_is_reset_steers_nothing(models: Any) -> None:
+    train(models.trainer_of(models.plain, models.tracking(resets=True)), 3)
+
+
+@pytest.mark.skipif(os.environ.get("KERAS_BACKEND") == "torch", reason="tf.data is TensorFlow's")
+def test_an_iterator_over_data_is_refused(models: Any) -> None:
+    with pytest.raises((ConfigurationError, TrialFailed), match=r"iterator over a tf\.data\.Dataset.*make it where"):
+        train(models.trainer_of(models.plain, models.drawing()), 1)

@@ -89,16 +89,28 @@ def test_so_does_the_label_of_a_loss_with_two_outputs(models: Any) -> None:
     assert models.measured_pairs(models.gaussian, None, models.Y)["loss"] == expected
     assert models.measured_pairs(models.Gaussian, None, models.Y[:, None])["loss"] == expected
     with pytest.raises(
-        (ConfigurationError, TrialFailed), match="loss gaussian returns a value for every row with every"
+        (ConfigurationError, TrialFailed), match="loss gaussian computes a value for every row with every"
     ):
         models.measured_pairs(models.gaussian, None, models.Y[:, None])
 
 
 def test_a_loss_function_of_all_pairs_is_refused(models: Any) -> None:
     with pytest.raises(
-        (ConfigurationError, TrialFailed), match="loss of_pairs returns a value for every row with every"
+        (ConfigurationError, TrialFailed), match="loss of_pairs computes a value for every row with every"
     ):
         models.measured(models.of_pairs, models.compared)
+
+
+@pytest.mark.parametrize(("loss", "shape"), [("squeezing_labels", (1,)), ("one_column", (1,)), ("made_column", ())])
+def test_a_loss_function_that_takes_the_mean_of_all_pairs_is_refused(models: Any, loss: str, shape: Any) -> None:
+    said = f"loss {loss} computes a value for every row with every other"
+    with pytest.raises((ConfigurationError, TrialFailed), match=said):
+        models.measured(getattr(models, loss), models.compared, models.Y, shape)
+
+
+def test_a_loss_function_of_whole_batches_is_left_alone(models: Any) -> None:
+    for loss in (models.moments, models.squares, models.root):
+        assert models.measured(loss, models.compared)["loss"] > 0
 
 
 @pytest.mark.parametrize(
@@ -129,3 +141,14 @@ def test_a_loss_that_depends_on_batches_says_so(
         else:
             models.measured(losses[loss], models.compared)
     assert f"{said}, so that what is measured of it depends on which rows are in a batch" in caplog.text
+
+
+def test_a_mask_of_outputs_is_said(models: Any, caplog: pytest.LogCaptureFixture) -> None:
+    from cerebro_spark.trainer.keras.shapes import _tell_once
+
+    _tell_once.cache_clear()
+    with caplog.at_level(logging.WARNING, "cerebro_spark"):
+        models.fit_labels(models.masked(sequences=False), {})
+        assert "mask" not in caplog.text
+        models.fit_labels(models.masked(sequences=True), {})
+    assert "the outputs have a mask, by which the loss of a batch is divided" in caplog.text

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.trainer.torch.losses import BatchLoss
 from cerebro_spark.trainer.torch.metrics import MetricCollector
 
 Rows = tuple[torch.Tensor, torch.Tensor]
@@ -199,3 +200,72 @@ def test_what_is_compared_at_the_end_is_found_too() -> None:
     output, label = draw()
     with pytest.raises(ConfigurationError, match=STRETCHED):
         measure(Kept(), output, label)
+
+
+def classes(made: torch.Tensor, label: tuple[int, ...]) -> Rows:
+    numbers = torch.randint(3, (ROWS,), generator=torch.Generator().manual_seed(1))
+    return made + torch.nn.functional.one_hot(numbers, 3), numbers.reshape(ROWS, *label)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_classes_in_a_column_beside_logits_are_compared_with_their_own_rows(keeps: bool) -> None:
+    output, label = classes(draw((3,), (3,))[0], () if keeps else (1,))
+    metric = Total(lambda o, y: (o.numpy().argmax(1, keepdims=keeps) == y.numpy()).sum())
+    with pytest.raises(ConfigurationError, match=STRETCHED):
+        measure(metric, output, label)
+    right = Total(lambda o, y: (o.numpy().argmax(1) == y.numpy().ravel()).sum())
+    assert measure(right, output, label) == float((output.argmax(1) == label.flatten()).sum())
+
+
+def test_a_mean_over_outputs_beside_one_label_is_left_alone() -> None:
+    output, label = draw((3,), (3,))
+    metric = Total(lambda o, y: np.abs(o.numpy() - y.numpy()).sum())
+    expected = float((output - label[:, :1]).abs().sum())
+    assert measure(metric, output, label[:, :1]) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("function", [True, False])
+def test_a_first_batch_that_tells_nothing_does_not_end_the_search(function: bool) -> None:
+    output, label = draw()
+    label[:8] = 0.0
+    if function:
+        metric: Any = lambda o, y: torch.from_numpy(((o.numpy() > 0) == (y.numpy() > 0)).mean(0))  # noqa: E731
+    else:
+        metric = Total(lambda o, y: ((o.numpy() > 0) == (y.numpy() > 0)).sum())
+    with pytest.raises(ConfigurationError, match=STRETCHED):
+        measure(metric, output, label, batch=8)
+
+
+def test_batches_that_tell_nothing_are_not_tried_for_ever() -> None:
+    calls = []
+
+    def hits(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        calls.append(len(label))
+        return torch.from_numpy((output.numpy()[:, 0] > 0) == (label.numpy() > 0))
+
+    output = torch.ones(100, 1)
+    measure(hits, output, torch.ones(100), batch=2)
+    tries = len(calls) - 50
+    measure(hits, torch.ones(200, 1), torch.ones(200), batch=2)
+    assert len(calls) - 150 == 2 * tries
+
+
+@torch.jit.script
+def scripted_error(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    return ((output - label) ** 2).mean()
+
+
+LOSSES: dict[str, Any] = {
+    "scripted inside": lambda o, y: scripted_error(o, y),
+    "by way of numpy": lambda o, y: ((o - torch.from_numpy(y.numpy())) ** 2).mean(),
+    "by way of a list": lambda o, y: ((o - torch.tensor(y.tolist())) ** 2).mean(),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_a_loss_that_stretches_where_it_cannot_be_followed_is_refused(loss: Any) -> None:
+    output, label = draw()
+    with pytest.raises(ConfigurationError, match=r"the loss compares shapes .* stretch over each other"):
+        BatchLoss(loss)(output.clone().requires_grad_(), label)
+    right = BatchLoss(lambda o, y: loss(o[:, 0], y))(output.detach(), label)
+    assert float(right) == pytest.approx(float(((output[:, 0] - label) ** 2).mean()), rel=1e-5)

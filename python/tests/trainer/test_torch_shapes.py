@@ -232,6 +232,12 @@ def test_a_metric_that_is_no_value_a_row_is_refused(metric: Any) -> None:
         measured(nn.MSELoss(), X, Y, 1, m=metric)
 
 
+@pytest.mark.parametrize("value", [{"a": 1}, None, "0.5"], ids=str)
+def test_a_metric_that_returns_no_numbers_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"metric 'm' returned .* must return a tensor with a value a row"):
+        measured(nn.MSELoss(), X, Y, 1, m=lambda o, y: value)
+
+
 def test_a_value_for_each_part_of_a_row_is_averaged() -> None:
     x, y = LOGITS.reshape(12, 3), LOGITS[::-1].copy()
     found = measured(nn.MSELoss(), x, y, 3, error=lambda o, label: (o - label).abs())

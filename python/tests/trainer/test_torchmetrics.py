@@ -10,8 +10,10 @@ from torch import nn
 from trainer_data import columns, feed
 
 from cerebro_spark.codec import from_plain, to_plain
+from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer import Feed, Hooks, Resources, TorchModel
 from cerebro_spark.trainer.torch.metrics import MetricCollector
+from cerebro_spark.trainer.torch.model_checks import check_model
 from cerebro_spark.trainer.torch.trainer import TorchTrainer
 from cerebro_spark.types import Metrics, Unit
 
@@ -93,3 +95,40 @@ def test_wrapped_metrics_of_logits_do_not_depend_on_the_batches(name: str) -> No
             parts.append(collector.collect())
         found = MetricCollector({"m": metric}, None, lambda o, y, n: n, CPU).finish(Metrics.merge(parts))
         assert found["m"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_classes_in_a_column_are_measured_as_in_a_row() -> None:
+    classification = pytest.importorskip("torchmetrics.classification")
+    drawn = torch.Generator().manual_seed(0)
+    logits, label = torch.randn(64, 3, generator=drawn), torch.randint(3, (64,), generator=drawn)
+    for kind in (classification.MulticlassAccuracy, classification.MulticlassAUROC, classification.MulticlassF1Score):
+        found = []
+        for stored in (label, label[:, None]):
+            collector = MetricCollector({"m": kind(3)}, None, lambda o, y, n: n, CPU)
+            collector.add(torch.tensor(0.0), logits, stored)
+            found.append(collector.finish(collector.collect())["m"])
+        assert found[0] == found[1] == pytest.approx(float(kind(3)(logits, label)))
+
+
+def test_a_mean_that_would_take_labels_for_weights_is_refused() -> None:
+    torchmetrics = pytest.importorskip("torchmetrics")
+    module = nn.Linear(8, 1)
+
+    def model_of(metric: Any) -> TorchModel:
+        return TorchModel(module, torch.optim.SGD(module.parameters(), lr=0.1), nn.MSELoss(), metrics={"m": metric})
+
+    class Own(torchmetrics.Metric):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.mean = torchmetrics.MeanMetric()
+
+        def update(self, output: torch.Tensor, label: torch.Tensor) -> None:
+            self.mean.update((output - label).abs())
+
+        def compute(self) -> Any:
+            return self.mean.compute()
+
+    for metric in (torchmetrics.MeanMetric(), 1 - torchmetrics.MeanMetric()):
+        with pytest.raises(ConfigurationError, match=r"'m' is.* a torchmetrics MeanMetric, which would take labels"):
+            check_model(model_of(metric))
+    check_model(model_of(Own()))
