@@ -175,3 +175,36 @@ def test_graphs_are_chosen_alike_wherever_states_are_compared(monkeypatch: pytes
         monkeypatch.undo()
     assert (made.steps, plain.steps) == ("graph", "graph")
     assert all(np.array_equal(*pair) for pair in zip(weights(made), weights(plain), strict=True))
+
+
+class Banked(torch.nn.Module):
+    """Keeps a large tensor that is no buffer, and turns or writes it by `.data`."""
+
+    def __init__(self, change: str) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(256, 1)
+        self.bank = torch.arange(100_000.0, device="cuda")
+        self.change = change
+
+    def forward(self, x: torch.Tensor) -> Any:
+        if self.change == "write":
+            self.bank.data[70_000] += 1
+        if self.change == "turn":
+            self.bank.data.copy_(self.bank.roll(1))
+        return self.layer(x)[:, 0] + self.bank[0]
+
+
+@pytest.mark.parametrize("change", ["write", "turn", "nothing"])
+def test_a_large_tensor_that_is_written_unseen_is_found(change: str) -> None:
+    def banked_fn(params: Any) -> TorchModel:
+        module = Banked(change)
+        return TorchModel(module, torch.optim.SGD(module.parameters(), lr=1e-9), torch.nn.MSELoss())
+
+    made = TorchTrainer(Hooks(banked_fn), COLUMNS, seed=3, resources=Resources(compile=False))
+    made.build("t0", {})
+    if change == "nothing":
+        for epoch in (1, 2):
+            made.train(Unit("t0", epoch, "p0"), feed())
+        return
+    with pytest.raises(CerebroError, match=r"`Banked.bank` changed from tensor of float32 \[100000\] with digest"):
+        made.train(Unit("t0", 1, "p0"), feed())
