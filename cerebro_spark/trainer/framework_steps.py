@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, Protocol
 
 from cerebro_spark.trainer.base import Params, Trainer
@@ -67,6 +68,10 @@ class FrameworkSteps(Trainer, Generic[M]):
 
     def _begin_unit(self, model: M, training: bool) -> None:
         """Set the mode of the unit, whatever the last unit left."""
+
+    def _watch_function(self, model: M, function: Callable[..., Any]) -> AbstractContextManager[None]:
+        """Watch a unit that a function of the user's runs inside the block."""
+        return nullcontext()
 
     @abstractmethod
     def _train(self, model: M, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:

@@ -24,7 +24,7 @@ from cerebro_spark.trainer.checkpoints.writing import write_checkpoint
 from cerebro_spark.trainer.dependence_errors import depends_on_builds, depends_on_growth
 from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
 from cerebro_spark.trainer.framework_steps import FrameworkSteps, StateBefore
-from cerebro_spark.trainer.hook_results import check_batches, describe_metrics, read_metrics
+from cerebro_spark.trainer.hook_results import OnePass, check_batches, check_rows, describe_metrics, read_metrics
 from cerebro_spark.trainer.label_rules import LabelChecks
 from cerebro_spark.trainer.sharing.built_model import M, ModelCache
 from cerebro_spark.trainer.sharing.dependence import GrowthWatch, Outcome
@@ -309,8 +309,9 @@ class FrameworkTrainer(FrameworkSteps[M]):
             mapped = self._map_feed(feed, current.params)
             checked = self._label_checks.check(self._label_rules(current.model), mapped)
             return own_loop(current.model, checked, carried)
-        batches = self._map_batches(feed, current.params)
-        return read_metrics(function(current.model.model, batches, own_params(current.params)))
+        batches = OnePass(self._map_batches(feed, current.params), feed)
+        with self._watch_function(current.model, function):
+            return read_metrics(function(current.model.model, batches, own_params(current.params)))
 
     def _has_right_labels(self, model: M, feed: Feed) -> bool:
         """Whether the losses of a model are made for the labels of a partition."""
@@ -373,7 +374,7 @@ class FrameworkTrainer(FrameworkSteps[M]):
             return
         own = own_params(params)  # once for all batches of a unit
         for batch in feed:
-            yield input_fn(batch, own)
+            yield check_rows(batch, input_fn(batch, own), self.columns.names)
 
     def _sample(self, params: Params) -> Batch:
         """Two rows that look like what a step gets, to build models with."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from cerebro_spark.errors import ConfigurationError
-from cerebro_spark.trainer.feed import Batch
+from cerebro_spark.trainer.feed import Batch, Feed
 from cerebro_spark.types import Metrics
 
 
@@ -25,7 +27,73 @@ def check_batches(batches: Iterable[Batch], names: Iterable[str]) -> Iterator[Ba
                 f"input_fn returned a batch without {list_names(missing)}: it has the keys {list_names(batch)}, but"
                 f" needs {list_names(wanted)}; return {{**batch, ...}}, with all that came in"
             )
-        yield batch
+        # What knows how becomes an array: a tensor, a Series.
+        yield {
+            name: value if isinstance(value, np.ndarray) or not hasattr(value, "__array__") else np.asarray(value)
+            for name, value in batch.items()
+        }
+
+
+def check_rows(batch: Batch, made: Any, names: Iterable[str]) -> Any:
+    """Return what `input_fn` made of a batch. Raises ConfigurationError if that has another number of rows.
+
+    >>> check_rows({"x": np.zeros(3)}, {"x": np.zeros(2)}, ["x"])
+    Traceback (most recent call last):
+        ...
+    cerebro_spark.errors.ConfigurationError: input_fn returned 2 rows of 'x' for a batch of 3, but must return as many \
+as came in: drop, add or draw rows before the data is prepared, or give those that shall not count a weight of 0
+    """
+    rows = len(next(iter(batch.values())))
+    for name in names if isinstance(made, Mapping) else ():
+        value = made.get(name)
+        if hasattr(value, "__len__") and len(value) != rows:
+            raise ConfigurationError(
+                f"input_fn returned {len(value)} rows of {name!r} for a batch of {rows}, but must return as many as"
+                " came in: drop, add or draw rows before the data is prepared, or give those that shall not count a"
+                " weight of 0"
+            )
+    return made
+
+
+class OnePass(Iterator[Batch]):
+    """The batches of a unit as a function of the user's gets them: they can be gone through once.
+
+    Args:
+        batches: The batches.
+        feed: Where they come from, which may know how many they are.
+
+    >>> batches = OnePass(iter([{"x": np.zeros(2)}]), [])
+    >>> [len(batch["x"]) for batch in batches]
+    [2]
+    >>> list(batches)
+    Traceback (most recent call last):
+        ...
+    cerebro_spark.errors.ConfigurationError: the batches of a unit can be gone through once: each unit is one pass \
+over a partition, and epochs= of the search says how many there are. To see them again, keep them: \
+batches = list(batches)
+    """
+
+    def __init__(self, batches: Iterator[Batch], feed: Feed | Iterable[Batch]) -> None:
+        self._batches = batches
+        self._feed = feed
+        self._begun = False
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self._begun:
+            raise ConfigurationError(
+                "the batches of a unit can be gone through once: each unit is one pass over a partition, and epochs= of"
+                " the search says how many there are. To see them again, keep them: batches = list(batches)"
+            )
+        self._begun = True
+        return self._batches
+
+    def __next__(self) -> Batch:
+        return next(self._batches)
+
+    def __len__(self) -> int:
+        if isinstance(self._feed, Feed):
+            return len(self._feed.sizes)
+        raise TypeError("it is not known how many batches there are")
 
 
 def read_metrics(value: Any) -> Metrics:

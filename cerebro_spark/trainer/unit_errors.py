@@ -21,8 +21,12 @@ _GENERATORS = (
     "is a generator that no checkpoint carries: draw from the framework's default generator, np.random or random"
 )
 _OPTIMIZERS = (
-    "is in neither its `state` nor its `param_groups`, which are what hops of an optimizer: keep it there, or use"
-    " another optimizer"
+    "does not hop: of an optimizer do so its `state` and the numbers in those `param_groups` that model_fn gave it."
+    " Make all groups there, and keep what the optimizer notes in `state`, or use another one"
+)
+_SCHEDULES = (
+    "is not in the `state_dict` of lr_scheduler, which is what hops of it: keep it there, and let `load_state_dict` put"
+    " it back"
 )
 _SCALERS = (
     "does not hop with the checkpoint: Resources(precision='float16') has one that hops, without a train_fn; or make a"
@@ -59,6 +63,8 @@ def unsaved_change(change: StateChange, unit: Unit, params: Mapping[str, Any], r
         remedy = _GENERATORS
     elif change.place.startswith("optimizer"):
         remedy = _OPTIMIZERS
+    elif change.place.startswith("lr_scheduler"):
+        remedy = _SCHEDULES
     elif change.place.startswith(LIBRARY):
         remedy = _LIBRARIES
     elif change.what.startswith("GradScaler."):
@@ -67,6 +73,8 @@ def unsaved_change(change: StateChange, unit: Unit, params: Mapping[str, Any], r
         remedy = _SHAPES
     elif GLOBAL in change.place:
         remedy += ". Other trials see the same global: if model_fn sets it, keep it on the model instead"
+    elif ".__class__." in change.place:
+        remedy += ". All trials share the class: if model_fn sets it, keep it on the object instead"
     return TrialFailed(
         f"{_where(unit)}: {change} while {doing} and {remedy} (it is at {change.place}; params {dict(params)!r})"
     )

@@ -27,6 +27,7 @@ from cerebro_spark.trainer.checkpoints.fit import check_names, check_spec
 from cerebro_spark.trainer.feed import Batch, Columns
 from cerebro_spark.trainer.keras.label_rules import find_label_rules
 from cerebro_spark.trainer.keras.metrics import named_metrics
+from cerebro_spark.trainer.keras.own_steps import OwnSteps
 from cerebro_spark.trainer.keras.shapes import fit_labels
 from cerebro_spark.trainer.sharing.built_model import BuiltModel
 
@@ -61,6 +62,7 @@ class BuiltKerasModel(BuiltModel):
         self.metrics = named_metrics(model)
         self.label_rules = find_label_rules(model, columns.labels)
         fit_labels(model, self.metrics)
+        self.steps = OwnSteps(model, self.metrics)
         self.rows: Any = None
         for tracker in getattr(model._compile_loss, "metrics", []):
             self._weigh_by_rows(tracker)
@@ -134,7 +136,7 @@ class BuiltKerasModel(BuiltModel):
     def close(self) -> None:
         traced = bool(self.graphs)
         self.graphs.clear()
-        del self.model, self.metrics, self._rates
+        del self.model, self.metrics, self.steps, self._rates
         if traced:
             # Models and graphs refer to each other in cycles, and are too large to wait for the garbage collector.
             gc.collect()

@@ -23,6 +23,8 @@ Check = Callable[[Any, Any], bool]
 # Rows to try a metric with: outputs as probabilities, and as logits, of which no logarithm is taken.
 _LABELS = np.array([0, 1, 1, 0, 1])
 _OUTPUTS = (np.array([0.9, 0.8, 0.7, 0.2, 0.6]), np.array([0.9, 2.0, 1.5, -0.7, 0.6]))
+# Metrics that are a statistic of a batch, of which Keras takes the mean over batches.
+_OF_BATCHES = {"PearsonCorrelation", "ConcordanceCorrelation"}
 _STRETCHES = (
     "loss {name} computes a value for every row with every other: it stretches labels and outputs over each other. Give"
     " both one shape, as by keras.ops.reshape(label, keras.ops.shape(output))"
@@ -40,8 +42,10 @@ def fit_labels(model: Any, named: Mapping[str, Any]) -> None:
         if function is not None and not _of_keras(function):
             measure = functools.partial(function, **getattr(metric, "_fn_kwargs", {}))
             _fit(metric, "update_state", f"metric {name!r}", functools.partial(_goes_by_rows, measure))
+            _weigh_numbers(name, metric, measure)
         elif not _of_keras(type(metric).update_state):
             _fit(metric, "update_state", f"metric {name!r}", _check_updates(metric))
+        _tell_of_batches(model, name, metric)
     for part in getattr(model._compile_loss, "_flat_losses", None) or []:
         loss = getattr(part, "loss", None)
         if isinstance(loss, keras.losses.Loss) and not _of_keras(type(loss).call):
@@ -53,6 +57,48 @@ def fit_labels(model: Any, named: Mapping[str, Any]) -> None:
             _tell_reduction(loss)
     if any(getattr(output, "_keras_mask", None) is not None for output in _symbols(model)):
         _tell_once("the outputs have a mask, by which the loss of a batch is divided")
+
+
+def _weigh_numbers(name: str, metric: Any, measure: Measure) -> None:
+    """Let one number that a metric function returns for a batch count once for each of its rows, and say so.
+
+    So a mean over rows is right, however they are cut into batches.
+    """
+    update_state, ranks = metric.update_state, list[int]()
+
+    def weighed(label: Any, output: Any, sample_weight: Any = None) -> Any:
+        if not ranks:
+            ranks.append(len(keras.ops.shape(keras.ops.convert_to_tensor(measure(label, output)))))
+            if not ranks[0]:
+                _tell_once(f"metric {name!r} returns one number for a batch (of which the mean over rows is taken)")
+        if sample_weight is None and not ranks[0]:
+            sample_weight = keras.ops.shape(output)[0]
+        return update_state(label, output, sample_weight=sample_weight)
+
+    metric.update_state = weighed
+
+
+def _tell_of_batches(model: Any, name: str, metric: Any) -> None:
+    """Say of Keras' own metrics which are computed for each batch, and which take logits for probabilities."""
+    kind = type(metric).__name__
+    if kind in _OF_BATCHES and _of_keras(type(metric)):
+        _tell_once(f"metric {name!r} ({kind}) is computed for each batch by itself")
+    losses = [getattr(part, "loss", None) for part in getattr(model._compile_loss, "_flat_losses", None) or []]
+    of_logits = any(_takes_logits(loss) for loss in losses)
+    if kind == "AUC" and _of_keras(type(metric)) and of_logits and not getattr(metric, "_from_logits", False):
+        _tell_logits(name)
+
+
+def _takes_logits(loss: Any) -> bool:
+    settings = getattr(loss, "_fn_kwargs", None) or {}
+    return bool(getattr(loss, "from_logits", False) or settings.get("from_logits", False))
+
+
+@functools.cache
+def _tell_logits(name: str) -> None:
+    _log.warning(
+        "metric %r takes outputs for probabilities, but the loss takes them for logits: say AUC(from_logits=True)", name
+    )
 
 
 def _symbols(model: Any) -> list[Any]:

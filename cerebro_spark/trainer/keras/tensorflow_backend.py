@@ -109,7 +109,8 @@ class TensorFlowBackend(KerasBackend):
                 stop = tf.where(rows - stop < cut[1], rows, stop)  # as `batch_sizes` does
                 chosen = order[start:stop]
                 model.rows = tf.shape(chosen)[0]
-                step(model.pack({name: tf.gather(array, chosen) for name, array in arrays.items()}))
+                data = model.pack({name: tf.gather(array, chosen) for name, array in arrays.items()})
+                model.steps.take(_pass_of(kind), step, data, model.rows)
                 return stop
 
             tf.while_loop(lambda start: start < rows, body, [tf.constant(0, tf.int64)], parallel_iterations=1)
@@ -124,7 +125,7 @@ class TensorFlowBackend(KerasBackend):
         def batch(arrays: dict[str, Any]) -> None:
             self.traces += 1
             model.rows = tf.shape(next(iter(arrays.values())))[0]
-            step(model.pack(arrays))
+            model.steps.take(_pass_of(kind), step, model.pack(arrays), model.rows)
             model.rows = None
 
         if model.model.run_eagerly:
@@ -132,8 +133,12 @@ class TensorFlowBackend(KerasBackend):
         return tf.function(batch, input_signature=[specs], autograph=False)
 
 
+def _pass_of(kind: str) -> Pass:
+    return "train" if kind.startswith("train") else "test"
+
+
 def _make_step(model: BuiltKerasModel, kind: str) -> Any:
-    step = model.model.train_step if kind.startswith("train") else model.model.test_step
+    step = model.model.train_step if _pass_of(kind) == "train" else model.model.test_step
     return tf.function(step, jit_compile=True, reduce_retracing=True) if model.model.jit_compile else step
 
 

@@ -42,7 +42,8 @@ class TorchBackend(KerasBackend):
         function = getattr(own, f"{kind}_function")
         for batch in feed:
             tensors = {name: keras.ops.convert_to_tensor(batch[name]) for name in self._columns.names}
-            function([model.pack(tensors)])
+            rows = len(next(iter(tensors.values())))
+            model.steps.take(kind, lambda data: function([data]), model.pack(tensors), rows)
         own.eval()
 
     def capture_generators(self) -> dict[str, Any]:

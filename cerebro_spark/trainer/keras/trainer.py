@@ -130,7 +130,7 @@ class KerasTrainer(KerasBundling):
         start_metrics(model.metrics, carried)
         default_generator()
         self._backend.run(model, kind, feed)
-        return read_metrics(model.metrics)
+        return read_metrics(model.steps.list_measured(kind))
 
     def _predict(self, model: BuiltKerasModel, batches: Iterable[Batch]) -> Iterator[dict[str, Array]]:
         for batch in batches:

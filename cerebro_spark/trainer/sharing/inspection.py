@@ -26,6 +26,7 @@ from cerebro_spark.trainer.sharing.user_code import (
     class_objects,
     function_parts,
     functions_of,
+    globals_in,
     is_opaque,
     is_settled,
     is_users,
@@ -162,7 +163,8 @@ def _missing_globals(functions: Sequence[types.FunctionType]) -> list[tuple[dict
     for function in functions:
         for _, known in namespaces(function):
             _, names = missing.setdefault(id(known), (known, set()))
-            names.update(name for name in named_in(function.__code__) if name not in known)
+            find = globals_in if known is function.__globals__ else named_in
+            names.update(name for name in find(function.__code__) if name not in known)
     return list(missing.values())
 
 

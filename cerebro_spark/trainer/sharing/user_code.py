@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dis
 import functools
 import random
 import sys
@@ -22,6 +23,7 @@ _OPAQUE_LIBRARIES |= {"loguru", "structlog", "absl", "rich", "numba", "triton"}
 _SETTLED = {"transformers": {"problem_type"}}
 _NUMBERS = (int, float, complex, type(None))
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+_OF_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "STORE_NAME", "DELETE_GLOBAL"}
 _COUNTING = (*_NUMBERS, *_GENERATORS, list, dict, set, deque)
 # Methods that make objects.
 _MAKERS = {"__init__", "__new__", "__init_subclass__", "__class_getitem__"}
@@ -182,7 +184,8 @@ def references(function: types.FunctionType) -> Iterator[Reference]:
     """Yield the globals that a function names; none of a library's function, such as a decorator's around a user's."""
     known, names = function.__globals__, named_in(function.__code__)
     for prefix, own in namespaces(function):
-        for name in names:
+        # Of its own globals it names some, of those in other modules any attribute may be one.
+        for name in globals_in(function.__code__) if own is known else names:
             value = own.get(name, UNSET)
             is_followed = isinstance(value, types.ModuleType) and (own is known or is_users(value.__name__))
             if value is not UNSET and not is_followed:
@@ -214,3 +217,17 @@ def named_in(code: types.CodeType) -> tuple[str, ...]:
     """Return the names of globals and attributes in code, and in the functions inside."""
     inner = [name for constant in code.co_consts if isinstance(constant, types.CodeType) for name in named_in(constant)]
     return tuple(dict.fromkeys([*code.co_names, *inner]))
+
+
+@functools.lru_cache(maxsize=1000)
+def globals_in(code: types.CodeType) -> tuple[str, ...]:
+    """Return the names of globals in code, and in the functions inside, without those of attributes.
+
+    >>> globals_in((lambda thing: thing.rate * RATE).__code__)
+    ('RATE',)
+    """
+    own = [step.argval for step in dis.get_instructions(code) if step.opname in _OF_GLOBALS]
+    inner = [
+        name for constant in code.co_consts if isinstance(constant, types.CodeType) for name in globals_in(constant)
+    ]
+    return tuple(dict.fromkeys([*own, *inner]))

@@ -211,7 +211,7 @@ class BatchLoss(CheckedFunction):
         value, fitted = self.compute(output, label)
         checked = _check_value(value, output, fitted, row_count(label))
         if checked.ndim == 0 and self._divides_unseen():
-            _warn_once(getattr(self._function, "__qualname__", type(self._function).__qualname__))
+            _warn_once(*_name_and_place(self._function))
         return checked
 
     @property
@@ -284,8 +284,15 @@ def _check_value(value: Any, output: Any, label: Any, rows: int) -> torch.Tensor
     )
 
 
+def _name_and_place(function: Any) -> tuple[str, str]:
+    """Return what a function is called, and where it is: many are called <lambda>."""
+    code = getattr(function, "__code__", None)
+    place = "" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+    return getattr(function, "__qualname__", type(function).__qualname__), place
+
+
 @cache
-def _warn_once(name: str) -> None:
+def _warn_once(name: str, place: str) -> None:
     _log.warning(
         "the loss %s returns one number for a batch, which is taken for the mean over its rows. If it divides by"
         " anything else (class weights, labels that count), or by nothing (a sum), an epoch's loss depends on how rows"

@@ -12,12 +12,13 @@ import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from typing import Any
 
 import torch
 
+from cerebro_spark.trainer.torch.metric_states import list_held
 from cerebro_spark.trainer.torch.shapes import list_tensors
 from cerebro_spark.trainer.torch.undecided_metrics import (
     GuessingMetric,
@@ -64,17 +65,10 @@ class MetricInputs(ABC):
     def of(self, output: Any) -> Iterator[None]:
         """Inside, an update of the metric with this output is given what it should be."""
         told = {_storage(tensor) for tensor in list_tensors(output)} if self._takes_logits else set()
-        metrics = [each.metric for each in self._guessing]
-        before = [vars(metric).get("update") for metric in metrics]
-        for number, metric in enumerate(metrics):
-            vars(metric)["update"] = partial(self._update, number, metric.update, told)
-        try:
+        with ExitStack() as stack:
+            for number, each in enumerate(self._guessing):
+                stack.enter_context(_replaced(each, partial(self._update, number), told))
             yield
-        finally:
-            for metric, own in zip(metrics, before, strict=True):
-                vars(metric).pop("update")
-                if own is not None:
-                    vars(metric)["update"] = own
 
     @abstractmethod
     def get_numbers(self) -> list[float]:
@@ -132,28 +126,69 @@ class MetricInputs(ABC):
             _warn_of_probabilities(self._name)
 
 
+@contextmanager
+def _replaced(guessing: GuessingMetric, replacement: Callable[..., None], told: set[int]) -> Iterator[None]:
+    """Inside, `replacement(update, told, ...)` is called in place of a metric's own update.
+
+    A class of the user's calls the update of the class that it is made from: that one is replaced, for one metric.
+    """
+    metric, base = guessing.metric, guessing.base
+    if base is None:
+        own = vars(metric).get("update")
+        vars(metric)["update"] = partial(replacement, metric.update, told)
+        try:
+            yield
+        finally:
+            vars(metric).pop("update")
+            if own is not None:
+                vars(metric)["update"] = own
+        return
+    original = base.update
+
+    def update(self: Any, *values: Any, **named: Any) -> None:
+        if self is metric:
+            replacement(partial(original, self), told, *values, **named)
+        else:
+            original(self, *values, **named)
+
+    base.update = update
+    try:
+        yield
+    finally:
+        base.update = original
+
+
 def _update_with(update: Callable[..., Any], rest: Sequence[Any], named: Mapping[str, Any], preds: Any) -> None:
     update(preds, *rest, **named)
 
 
 def _find_guessing(metric: Any) -> Iterator[GuessingMetric]:
-    parts = metric.named_modules() if isinstance(metric, torch.nn.Module) else ()
+    parts = list(metric.named_modules()) if isinstance(metric, torch.nn.Module) else []
+    for name, held in list_held(metric):
+        parts += [(f"{name}.{path}" if path else name, part) for path, part in held.named_modules()]
     for path, part in parts:
-        normalize = _find_normalization(type(part))
+        base, normalize = _find_normalization(type(part))
         # With `normalization=None` a metric takes values as they are, and guesses nothing.
         if normalize is not None and getattr(part, "normalization", "") is not None:
-            yield GuessingMetric(metric, path, normalize)
+            yield GuessingMetric(metric, path, normalize, base)
 
 
-def _find_normalization(kind: type) -> Normalize | None:
-    """Return what a class of torchmetrics does to logits; None for others, and where the user wrote the update."""
-    update = getattr(kind, "update", None)
-    if not str(getattr(update, "__module__", "")).startswith("torchmetrics.classification."):
-        return None
-    names = {base.__name__ for base in kind.__mro__ if base.__module__.startswith("torchmetrics.classification.")}
-    if names & _BY_SOFTMAX:
-        return _softmax
-    return torch.sigmoid if any(map(_BY_SIGMOID.match, names)) else None
+def _find_normalization(kind: type) -> tuple[Any, Normalize | None]:
+    """Return what a class of torchmetrics does to logits; None for others.
+
+    If the user has written its update, the class that it is made from comes with it.
+    """
+    base: Any = next((each for each in kind.__mro__ if _is_classifying(each) and "update" in vars(each)), None)
+    if base is None:
+        return None, None
+    own = _is_classifying(next(each for each in kind.__mro__ if "update" in vars(each)))
+    names = {each.__name__ for each in kind.__mro__ if _is_classifying(each)}
+    normalize: Normalize | None = torch.sigmoid if any(map(_BY_SIGMOID.match, names)) else None
+    return None if own else base, _softmax if names & _BY_SOFTMAX else normalize
+
+
+def _is_classifying(kind: type) -> bool:
+    return kind.__module__.startswith("torchmetrics.classification.")
 
 
 def _softmax(output: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,8 @@ from cerebro_spark.trainer.torch.model_checks import is_metric_object
 States = dict[str, Any]
 
 # Without a '$' in front: event logs use such names themselves.
-_TENSOR, _ARRAY, _TUPLE, _ITEMS = "tensor", "array", "tuple", "items"
+_TENSOR, _ARRAY, _TUPLE, _ITEMS, _KIND = "tensor", "array", "tuple", "items", "kind"
+_FACTORIES: dict[str, Any] = {"": None, **{kind.__name__: kind for kind in (int, float, list, dict, set)}}
 # What torchmetrics counts in a metric; `_mark_updated` sets it.
 _BOOKKEEPING = frozenset({"_update_count", "_computed", "_forward_cache", "_cache", "_dtype_convert", "training"})
 _PLAIN_MODULE = frozenset(vars(torch.nn.Module()))
@@ -28,6 +30,8 @@ def move_part(part: Any, device: torch.device) -> None:
         for name, value in vars(part).items():
             if isinstance(value, torch.Tensor) and value.device != device:
                 setattr(part, name, value.to(device))
+        for _, held in list_held(part):
+            held.to(device)
 
 
 def adds_up(metric: Any) -> bool:
@@ -142,8 +146,18 @@ def _parts(metric: Any) -> Iterator[tuple[str, Any]]:
     """Yield a metric and the metrics that it is made of, with their paths."""
     if isinstance(metric, torch.nn.Module):
         yield from ((path, part) for path, part in metric.named_modules() if not path or is_metric_object(part))
-    else:
-        yield "", metric
+        return
+    yield "", metric
+    for name, part in list_held(metric):
+        yield from ((_joined(name, path) if path else name, inner) for path, inner in _parts(part))
+
+
+def list_held(metric: Any) -> list[tuple[str, Any]]:
+    """Return the metrics of torchmetrics that are attributes of an object which is no module, by name."""
+    if isinstance(metric, torch.nn.Module):
+        return []
+    held = getattr(metric, "__dict__", {}).items()
+    return [(name, part) for name, part in held if isinstance(part, torch.nn.Module) and is_metric_object(part)]
 
 
 def _states(metric: Any) -> dict[str, Any]:
@@ -157,7 +171,8 @@ def _own_states(metric: Any) -> dict[str, Any]:
     if isinstance(metric, torch.nn.Module):
         plain = {name: value for name, value in vars(metric).items() if name not in _PLAIN_MODULE}
         return {**plain, **dict(metric.named_buffers(recurse=False))}
-    return dict(vars(metric))
+    held = dict(list_held(metric))
+    return {name: value for name, value in vars(metric).items() if name not in held}
 
 
 def _joined(path: str, name: str) -> str:
@@ -166,7 +181,15 @@ def _joined(path: str, name: str) -> str:
 
 def _assign(metric: Any, key: str, value: Any) -> None:
     path, _, name = key.rpartition(".")
-    setattr(metric.get_submodule(path) if path else metric, name, value)
+    setattr(get_part(metric, path), name, value)
+
+
+def get_part(metric: Any, path: str) -> Any:
+    """Return the metric at a path inside another; the other itself at an empty one."""
+    if not path or isinstance(metric, torch.nn.Module):
+        return metric.get_submodule(path) if path else metric
+    name, _, rest = path.partition(".")
+    return get_part(getattr(metric, name), rest)
 
 
 def _mark_updated(metric: Any) -> None:
@@ -194,20 +217,28 @@ def _encode(what: str, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
         return {_TENSOR: value.detach().cpu().reshape(-1).tolist(), "dtype": dtype, "shape": list(value.shape)}
-    if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
-        numbers = value.reshape(-1).tolist()
-        return {_ARRAY: numbers, "dtype": str(value.dtype), "shape": list(value.shape)}
-    if isinstance(value, tuple):
-        return {_TUPLE: [_encode(what, item) for item in value]}
-    if isinstance(value, list):
-        return [_encode(what, item) for item in value]
-    if isinstance(value, dict):
-        return {_ITEMS: [[_encode(what, key), _encode(what, item)] for key, item in value.items()]}
-    if value is None or isinstance(value, bool | int | float | str):
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "fiub":
+        numbers = {_ARRAY: value.reshape(-1).tolist(), "dtype": str(value.dtype), "shape": list(value.shape)}
+        return numbers if isinstance(value, np.ndarray) else {**numbers, _KIND: "number"}
+    if value is None or type(value) in (bool, int, float, str):
         return value
+    if type(value) is list:
+        return [_encode(what, item) for item in value]
+    if type(value) is tuple:
+        return {_TUPLE: [_encode(what, item) for item in value]}
+    if type(value) in (dict, OrderedDict, Counter):
+        items = [[_encode(what, key), _encode(what, item)] for key, item in value.items()]
+        return {_ITEMS: items} if type(value) is dict else {_ITEMS: items, _KIND: type(value).__name__}
+    if type(value) is defaultdict and value.default_factory in _FACTORIES.values():
+        items = [[_encode(what, key), _encode(what, item)] for key, item in value.items()]
+        return {_ITEMS: items, _KIND: "defaultdict", "of": getattr(value.default_factory, "__name__", "")}
+    if type(value) is deque:
+        return {_TUPLE: [_encode(what, item) for item in value], _KIND: "deque", "most": value.maxlen}
+    if type(value) is set:
+        return {_TUPLE: [_encode(what, item) for item in sorted(value, key=repr)], _KIND: "set"}
     raise ConfigurationError(
-        f"{what} as a {type(value).__name__}, which cannot go from partition to partition: keep it as a"
-        " tensor, an array of numbers, a number, or a list of them"
+        f"{what} as a {type(value).__name__}, which cannot go from partition to partition: keep it as a tensor, an"
+        " array of numbers, a number, or a list, tuple or dict of them"
     )
 
 
@@ -217,10 +248,21 @@ def _decode(value: Any, device: torch.device) -> Any:
     if not isinstance(value, dict):
         return value
     if _TUPLE in value:
-        return tuple(_decode(item, device) for item in value[_TUPLE])
+        items = tuple(_decode(item, device) for item in value[_TUPLE])
+        kind = value.get(_KIND)
+        return items if kind is None else set(items) if kind == "set" else deque(items, value["most"])
     if _ITEMS in value:
-        return {_decode(key, device): _decode(item, device) for key, item in value[_ITEMS]}
+        return _make_dict(value, {_decode(key, device): _decode(item, device) for key, item in value[_ITEMS]})
     if _ARRAY in value:
-        return np.array(value[_ARRAY], dtype=value["dtype"]).reshape(value["shape"])
+        array = np.array(value[_ARRAY], dtype=value["dtype"]).reshape(value["shape"])
+        return array[()] if _KIND in value else array
     dtype = getattr(torch, value["dtype"])
     return torch.tensor(value[_TENSOR], dtype=dtype, device=device).reshape(value["shape"])
+
+
+def _make_dict(encoded: Mapping[str, Any], items: dict[Any, Any]) -> dict[Any, Any]:
+    """Return items in the kind of dict that they were in."""
+    kind = encoded.get(_KIND)
+    if kind == "defaultdict":
+        return defaultdict(_FACTORIES[encoded["of"]], items)
+    return items if kind is None else OrderedDict(items) if kind == "OrderedDict" else Counter(items)

@@ -12,6 +12,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.trainer.torch.batch_cuts import tell_dependence
 from cerebro_spark.trainer.torch.batchwise_inputs import BatchwiseInputs
 from cerebro_spark.trainer.torch.losses import CheckedFunction
 from cerebro_spark.trainer.torch.metric_inputs import MetricInputs
@@ -203,12 +204,15 @@ class MetricCollector:
             inputs.set_carried(carried[inputs.key])
 
     def _update(self, name: str, metric: Any, output: Any, label: Any) -> None:
+        if not self._watched and name not in self._inputs:
+            tell_dependence(name, metric, output, _fit_own(output, label) if name in self._reshaped else label)
         with self._inputs[name].of(output) if name in self._inputs else nullcontext():
             self._update_object(name, metric, output, label)
 
     def _update_object(self, name: str, metric: Any, output: Any, label: Any) -> None:
         before = {} if self._watched else get_hidden_state(metric)
         if name in self._reshaped:
+            _check_output(name, metric, output)
             metric.update(output, _fit_own(output, label))
         elif self._watched:
             metric.update(output, label)
@@ -284,6 +288,18 @@ def _add_rows(name: str, values: Any, label: Any, rows: int) -> torch.Tensor:
         )
     total: torch.Tensor = values.sum(dtype=torch.float64)
     return total if values.numel() == rows else torch.mul(total, rows / values.numel())
+
+
+def _check_output(name: str, metric: Any, output: Any) -> None:
+    """Refuse several outputs for a metric of torchmetrics, which takes one."""
+    picks = any(hasattr(part, "transform_pred") for part in metric.modules())
+    if isinstance(output, dict | list | tuple) and not picks:
+        parts = f" with {', '.join(map(repr, output))}" if isinstance(output, dict) else ""
+        raise ConfigurationError(
+            f"metric {name!r} ({type(metric).__name__}) takes one output, but the model gives a"
+            f" {type(output).__name__}{parts}: make a class from it whose update(output, label) picks one and calls"
+            " super().update"
+        )
 
 
 def _fit_own(output: Any, label: Any) -> Any:

@@ -70,8 +70,8 @@ class PairingCheck:
         if not alike or _is_capturing():
             return
         rows = _pick_rows(next(list_tensors(label)))
-        stored, *alike = [(_take(one, rows), _take(other, rows)) for one, other in [(output, label), *alike]]
-        with _keeping_generators(rows.device):
+        stored, *alike = [(take_rows(one, rows), take_rows(other, rows)) for one, other in [(output, label), *alike]]
+        with keeping_generators(rows.device):
             seen = _sees_moves(self._compute, *stored)
             if seen is False and any(_sees_moves(self._compute, *each) for each in alike):
                 raise stretched(self._what, *_first_difference(output, label), library="NumPy")
@@ -135,7 +135,8 @@ def _pick_rows(label: torch.Tensor) -> torch.Tensor:
     return order[places.round().long()]
 
 
-def _take(value: Any, rows: torch.Tensor) -> Any:
+def take_rows(value: Any, rows: torch.Tensor) -> Any:
+    """Return these rows of the tensors in a value."""
     return tree_map(lambda part: part[rows] if isinstance(part, torch.Tensor) else part, value)
 
 
@@ -144,7 +145,8 @@ def _move(value: Any, places: int) -> Any:
 
 
 @contextmanager
-def _keeping_generators(device: torch.device) -> Iterator[None]:
+def keeping_generators(device: torch.device) -> Iterator[None]:
+    """Put all default generators back after a block."""
     host = capture_host()
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from cerebro_spark.trainer.torch.libraries import TORCH_LIBRARIES
 from cerebro_spark.trainer.torch.metrics import MetricCollector
 from cerebro_spark.trainer.torch.model import TorchModel
 from cerebro_spark.trainer.torch.model_checks import check_model
+from cerebro_spark.trainer.torch.own_loops import watch_own_loop
 from cerebro_spark.trainer.torch.ownership import note_built, own_tensors, refuse_shared
 from cerebro_spark.trainer.torch.pilot import Generators
 from cerebro_spark.trainer.torch.settings import capture_settings, restore_settings
@@ -63,7 +65,8 @@ class TorchTrainer(BundledEvaluation):
     framework = "torch"
     _remedy = (
         "is no parameter or buffer: use `register_buffer` (or `get_extra_state` and `set_extra_state`), so that it hops"
-        " with the checkpoint, set it in model_fn, or undo it before the unit ends"
+        " with the checkpoint, set it in model_fn, or undo it before the unit ends. What nothing reads later, such as a"
+        " value to look at, can be returned, or be kept in a local variable"
     )
 
     def warm_up(self) -> None:
@@ -143,6 +146,9 @@ class TorchTrainer(BundledEvaluation):
         # Gradients that a user's train_fn left must not reach the next trial.
         own.module.zero_grad()
         own.optimizer.zero_grad()
+
+    def _watch_function(self, model: BuiltTorchModel, function: Callable[..., Any]) -> AbstractContextManager[None]:
+        return watch_own_loop(model.model, function) if function is self.hooks.train_fn else nullcontext()
 
     def _train(self, model: BuiltTorchModel, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:
         collector = self._make_collector(model, carried)

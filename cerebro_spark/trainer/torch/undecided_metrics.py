@@ -19,6 +19,7 @@ from cerebro_spark.trainer.torch.metric_states import (
     encode_states,
     exchange_states,
     flatten_states,
+    get_part,
     unflatten_states,
 )
 
@@ -36,21 +37,24 @@ class GuessingMetric(NamedTuple):
         whole: The metric that it is a part of, or itself.
         path: Where it is in the whole.
         normalize: What makes probabilities of logits.
+        base: The class of torchmetrics that has its update, if a class of the user's is made from that and has another.
     """
 
     whole: Any
     path: str
     normalize: Normalize
+    base: Any = None
 
     @property
     def metric(self) -> Any:
         """The metric as it is now: a `reset` of the whole may have made another."""
-        return self.whole.get_submodule(self.path)
+        return get_part(self.whole, self.path)
 
     @property
     def gets_outputs(self) -> bool:
         """Whether it is given outputs as they are: it is the whole metric, or compositions alone are around it."""
-        return all(f"{kind.__module__}.{kind.__name__}" == _COMPOSITION for kind in self._list_around())
+        around = self._list_around()
+        return self.base is None and all(f"{kind.__module__}.{kind.__name__}" == _COMPOSITION for kind in around)
 
     @property
     def is_only_updated(self) -> bool:
@@ -59,12 +63,13 @@ class GuessingMetric(NamedTuple):
         A class of the user's own around it might compute a value for each batch, and put the state back.
         """
         updates = [getattr(kind, "update", None) for kind in self._list_around()]
-        return all(str(getattr(update, "__module__", "")).startswith("torchmetrics.") for update in updates)
+        owners = [str(getattr(update, "__module__", "")) for update in updates]
+        return self.base is None and all(owner.startswith("torchmetrics.") for owner in owners)
 
     def _list_around(self) -> list[Any]:
         """Return the classes of the modules around it."""
         names = self.path.split(".") if self.path else []
-        return [type(self.whole.get_submodule(".".join(names[:depth]))) for depth in range(len(names))]
+        return [type(get_part(self.whole, ".".join(names[:depth]))) for depth in range(len(names))]
 
 
 class UndecidedMetric(ABC):

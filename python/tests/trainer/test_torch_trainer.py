@@ -79,7 +79,7 @@ def test_a_state_that_cannot_travel_is_named() -> None:
         def update(self, output: torch.Tensor, label: torch.Tensor) -> None:
             self.seen = object()
 
-    with pytest.raises(ConfigurationError, match="'seen' as a object"):
+    with pytest.raises(ConfigurationError, match="metric 'm' keeps `seen` as a object"):
         trainer_of(lambda: model(metrics={"m": Closed()})).evaluate(EVAL, feed("tabular", 0))
 
 

@@ -1,0 +1,108 @@
+"""Measures what a user's own `train_step` or `test_step` returns, and knows which metrics it updates.
+
+Keras shows what a step returns; here only metrics add up over batches and partitions. So a plain value that a step
+returns under the name of an average that it has not updated is given to that average. It never calls the model.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from typing import Any, Literal
+
+import keras
+
+from cerebro_spark.trainer.keras.metrics import is_average
+
+_log = logging.getLogger(__name__)
+
+Pass = Literal["train", "test"]
+
+
+class OwnSteps:
+    """The steps of a model, of which those that a user has written are watched.
+
+    Args:
+        model: The model.
+        metrics: Its metrics by name.
+    """
+
+    def __init__(self, model: Any, metrics: Mapping[str, Any]) -> None:
+        steps = {"train": type(model).train_step, "test": type(model).test_step}
+        self._own = {kind for kind, step in steps.items() if not step.__module__.startswith("keras.")}
+        self._metrics = metrics
+        self._updated: dict[str, set[str]] = {"train": set(), "test": set()}
+
+    def list_measured(self, kind: Pass) -> dict[str, Any]:
+        """Return the metrics that the steps of a pass update."""
+        if kind not in self._own:
+            return dict(self._metrics)
+        return {name: metric for name, metric in self._metrics.items() if name in self._updated[kind]}
+
+    def take(self, kind: Pass, step: Callable[[Any], Any], data: Any, rows: Any) -> None:
+        """Call a step with a batch of so many rows, or trace that call."""
+        if kind not in self._own:
+            step(data)
+            return
+        updated: set[str] = set()
+        results: list[Any] = []
+        with ExitStack() as stack:
+            for name, metric in self._metrics.items():
+                stack.enter_context(_watched(name, metric, rows, updated, results))
+            logs = step(data)
+            for name, value in logs.items() if isinstance(logs, Mapping) else ():
+                metric = self._metrics.get(name)
+                if metric is None:
+                    _tell_unmeasured(name, f"{kind}_step")
+                elif name not in updated and is_average(metric) and not any(value is each for each in results):
+                    metric.update_state(value)
+        self._updated[kind] |= updated
+        for name in self._metrics.keys() - self._updated[kind]:
+            _tell_untouched(name, f"{kind}_step")
+
+
+@contextmanager
+def _watched(name: str, metric: Any, rows: Any, updated: set[str], results: list[Any]) -> Iterator[None]:
+    """Note inside the block whether a metric is updated, and what its `result` returns.
+
+    A mean of batches becomes one of rows: one number for a batch counts once for each of its rows.
+    """
+    own = vars(metric)
+    before = {key: own[key] for key in ("update_state", "result") if key in own}
+    update_state, result = metric.update_state, metric.result
+    is_mean = type(metric) is keras.metrics.Mean
+
+    def update(*values: Any, **named: Any) -> Any:
+        updated.add(name)
+        one_number = is_mean and len(values) == 1 and not named and not len(keras.ops.shape(values[0]))
+        return update_state(*values, **({"sample_weight": rows} if one_number else named))
+
+    def note_result() -> Any:
+        results.append(result())
+        return results[-1]
+
+    own.update({"update_state": update, "result": note_result})
+    try:
+        yield
+    finally:
+        for key in ("update_state", "result"):
+            own.pop(key)
+        own.update(before)
+
+
+@cache
+def _tell_unmeasured(name: str, step: str) -> None:
+    _log.warning(
+        "%s returns %r, which no metric of the model keeps, so that it is not measured: make it a"
+        " keras.metrics.Mean(name=%r) that is an attribute of the model, and update that in the step",
+        *(step, name, name),
+    )
+
+
+@cache
+def _tell_untouched(name: str, step: str) -> None:
+    _log.warning(
+        "%s neither updates the metric %r nor returns a value of its own for it, so that it is not measured", step, name
+    )

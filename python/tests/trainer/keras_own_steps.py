@@ -1,0 +1,100 @@
+"""Keras models with steps of users' own. To import it imports Keras."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from cerebro_spark.trainer import Columns, ColumnSpec, Feed, Hooks
+from cerebro_spark.trainer.keras.trainer import KerasTrainer
+from cerebro_spark.types import Metrics, Unit
+
+X = np.random.default_rng(0).normal(size=(11, 1)).astype("float32")
+Y = (X[:, :1] + np.random.default_rng(1).normal(size=(11, 1))).astype("float32")
+
+
+def squares(label: Any, output: Any) -> Any:
+    return ops.mean(ops.square(label - output))
+
+
+class Plain(keras.Model):  # type: ignore[misc]
+    """Returns plain values, as many users write it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+
+    def call(self, x: Any) -> Any:
+        return self.layer(x)
+
+    def train_step(self, data: Any) -> Any:
+        return self.test_step(data)
+
+    def test_step(self, data: Any) -> Any:
+        x, y = data
+        return {"loss": squares(y, self(x))}
+
+
+class Tracked(Plain):
+    """Keeps a mean of its own, as Keras' guide does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tracker = keras.metrics.Mean(name="tracked")
+
+    @property
+    def metrics(self) -> Any:
+        return [self.tracker]
+
+    def test_step(self, data: Any) -> Any:
+        x, y = data
+        self.tracker.update_state(squares(y, self(x)))
+        return {"tracked": self.tracker.result()}
+
+
+class Skipping(Plain):
+    """Updates all metrics but the loss, and returns all."""
+
+    def test_step(self, data: Any) -> Any:
+        x, y = data
+        for metric in self.metrics:
+            if metric.name != "loss":
+                metric.update_state(y, self(x))
+        return {metric.name: metric.result() for metric in self.metrics}
+
+
+class More(Plain):
+    """Returns a value that no metric keeps."""
+
+    def test_step(self, data: Any) -> Any:
+        return {**super().test_step(data), "more": 1.0}
+
+
+def measured(kind: Any, size: int, cuts: tuple[int, ...] = (), metrics: Any = ("mae",)) -> dict[str, float]:
+    """What is measured of a model that gives `X` as it is, in batches of a size and partitions cut at some rows."""
+
+    def model_fn(params: Any) -> Any:
+        model = kind()
+        model.compile(optimizer=keras.optimizers.SGD(0.0), loss="mse", metrics=list(metrics))
+        return model
+
+    columns = Columns({"x": ColumnSpec("float32", (1,))}, {"y": ColumnSpec("float32", (1,))})
+    trainer = KerasTrainer(Hooks(model_fn), columns)
+    trainer.build("t", {})
+    parts: list[Metrics] = []
+    for start, stop in zip([0, *cuts], [*cuts, 11], strict=True):
+        feed = Feed({"x": X[start:stop], "y": Y[start:stop]}, batch_size=size)
+        parts.append(trainer.evaluate(Unit("t", 1, "v", "eval"), feed, parts[-1] if parts else None))
+    return trainer.finish(Metrics.merge(parts))
+
+
+def scalar_error(label: Any, output: Any) -> Any:
+    return ops.mean(ops.abs(label - output))
+
+
+def whole() -> Any:
+    """A model with Keras' own steps."""
+    return keras.Sequential([keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")])

@@ -1,0 +1,78 @@
+"""What a `test_step` of one's own returns is measured, over rows and not over batches, or said not to be."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+
+# Importing TensorFlow alone takes seconds.
+pytestmark = pytest.mark.slow
+
+CUTS = [(11, ()), (4, ()), (3, (5,)), (1, (2, 9))]
+
+
+@pytest.fixture(scope="module")
+def models() -> Any:
+    import keras_own_steps
+
+    return keras_own_steps
+
+
+def mse(models: Any) -> Any:
+    return pytest.approx(float(np.mean((models.X - models.Y) ** 2)), rel=1e-5)
+
+
+@pytest.mark.parametrize(("size", "cuts"), CUTS)
+@pytest.mark.parametrize(("kind", "name"), [("Plain", "loss"), ("Tracked", "tracked"), ("More", "loss")])
+def test_values_of_a_step_are_means_over_rows(
+    models: Any, kind: str, name: str, size: int, cuts: tuple[int, ...]
+) -> None:
+    found = models.measured(getattr(models, kind), size, cuts)
+    assert found == {name: mse(models)}
+
+
+def test_what_is_not_measured_is_said(models: Any, caplog: pytest.LogCaptureFixture) -> None:
+    from cerebro_spark.trainer.keras import own_steps
+
+    own_steps._tell_untouched.cache_clear()
+    own_steps._tell_unmeasured.cache_clear()
+    with caplog.at_level(logging.WARNING, "cerebro_spark"):
+        found = models.measured(models.Skipping, 4)
+        assert found == {"mae": pytest.approx(float(np.abs(models.X - models.Y).mean()), rel=1e-5)}
+        assert "test_step neither updates the metric 'loss' nor returns a value of its own" in caplog.text
+        models.measured(models.More, 4)
+    assert "test_step returns 'more', which no metric of the model keeps" in caplog.text
+
+
+@pytest.mark.parametrize(("size", "cuts"), CUTS)
+def test_a_metric_function_with_one_number_for_a_batch_is_a_mean_over_rows(
+    models: Any, size: int, cuts: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    from cerebro_spark.trainer.keras.shapes import _tell_once
+
+    _tell_once.cache_clear()
+    with caplog.at_level(logging.WARNING, "cerebro_spark"):
+        found = models.measured(models.whole, size, cuts, [models.scalar_error])
+    assert found["scalar_error"] == pytest.approx(float(np.abs(models.X - models.Y).mean()), rel=1e-5)
+    assert "metric 'scalar_error' returns one number for a batch" in caplog.text
+
+
+def test_statistics_of_batches_and_logits_are_said(models: Any, caplog: pytest.LogCaptureFixture) -> None:
+    from cerebro_spark.trainer.keras import shapes
+
+    keras = models.keras
+    model = models.whole()
+    model.build((None, 1))
+    model.compile(loss=keras.losses.BinaryCrossentropy(from_logits=True))
+    shapes._tell_once.cache_clear()
+    shapes._tell_logits.cache_clear()
+    with caplog.at_level(logging.WARNING, "cerebro_spark"):
+        model._compile_loss.build(models.Y, models.Y)
+        shapes.fit_labels(model, {"auc": keras.metrics.AUC(from_logits=True)})
+        assert not caplog.text
+        shapes.fit_labels(model, {"auc": keras.metrics.AUC(), "pearson": keras.metrics.PearsonCorrelation()})
+    assert "metric 'auc' takes outputs for probabilities, but the loss takes them for logits" in caplog.text
+    assert "metric 'pearson' (PearsonCorrelation) is computed for each batch by itself" in caplog.text
