@@ -108,8 +108,7 @@ class RunHandle(ABC):
     @property
     def best(self) -> tables.BestTrial | None:
         """The trial with the best epoch so far; None if there is none yet."""
-        view = self.snapshot()
-        return None if view.best() is None else tables.best_trial(view)
+        return tables.find_best(self.snapshot())
 
     @property
     def history(self) -> pd.DataFrame:

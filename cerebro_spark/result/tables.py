@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,7 +50,22 @@ def best_trial(view: RunView) -> BestTrial:
             f"no trial of run {view.run} measured {objective.metric!r}, so none is the best: measured were"
             f" {sorted(best.metrics)}; search with one of these as `metric`"
         )
+    if objective is not None and not _is_measured(view):
+        raise CerebroError(
+            f"{objective.metric!r} was no finite number in any epoch of run {view.run}, so no trial is the best: look at"
+            " result.history, and search with another `metric`, or with one that has a value for the rows of validation"
+        )
     return BestTrial(best.trial, dict(best.params), dict(best.metrics), best.epoch)
+
+
+def find_best(view: RunView) -> BestTrial | None:
+    """The best trial that did not fail; None if there is none, or none with a finite value."""
+    return best_trial(view) if _is_measured(view) else None
+
+
+def _is_measured(view: RunView) -> bool:
+    best, objective = view.best(), view.objective
+    return best is not None and (objective is None or math.isfinite(best.metrics.get(objective.metric, 0.0)))
 
 
 def check_trial(view: RunView, trial: TrialId) -> TrialId:

@@ -49,6 +49,11 @@ def check_functions_fit(hooks: Hooks) -> None:
             f"`model_fn` is the class {hooks.model_fn.__name__}, but must be a function of params: write a function"
             " that makes one and returns it, compiled or in a cs.TorchModel"
         )
+    if any(hasattr(hooks.model_fn, name) for name in ("parameters", "trainable_weights")):
+        raise ConfigurationError(
+            f"`model_fn` is a model, a {type(hooks.model_fn).__name__}, but must be a function of params that makes"
+            " one: each trial trains its own. Return it compiled, or in a cs.TorchModel"
+        )
     for name, arguments in _CALLS.items():
         function = getattr(hooks, name)
         if function is not None:

@@ -28,7 +28,7 @@ _REMEDIES = {
     "decimal": "cast it to double",
     "map": "select the keys you need as columns of their own",
     "struct": "select the fields you need as columns of their own",
-    "dictionary": "use the category codes (.cat.codes) instead",
+    "dictionary": "use the category codes (.cat.codes) instead, or, of categories that are numbers, .astype(float)",
     "null": "it holds no values at all: drop it or fill it",
 }
 

@@ -145,7 +145,8 @@ def _parse_input(argument: str, role: Role, name: str, columns: str | Sequence[s
 
 def _check_name(argument: str, value: object) -> str:
     if not isinstance(value, str) or not value:
-        raise ConfigurationError(f"{argument} has {value!r} where the name of a column is expected")
+        rename = ": rename columns to strings, as by df.columns = df.columns.astype(str)" if value != "" else ""
+        raise ConfigurationError(f"{argument} has {value!r} where the name of a column is expected{rename}")
     return value
 
 

@@ -89,6 +89,8 @@ def _cells(name: str, values: Any) -> Cells:
             f"column {name!r} is a {type(values).__name__}, not a column of values: give a list or an array with one"
             " value for each row"
         )
+    if isinstance(values, pd.Series) and isinstance(values.dtype, pd.SparseDtype):
+        values = values.sparse.to_dense()
     if isinstance(values, pd.Series):
         plain = isinstance(values.dtype, np.dtype) and values.dtype.kind in "fiub"
         values = values.to_numpy() if plain or values.dtype == object else pa.array(values, from_pandas=True)
@@ -117,7 +119,7 @@ def _objects(name: str, values: Sequence[Any] | NDArray[Any]) -> Cells:
 def _arrow(name: str, values: Any) -> pa.Array:
     try:
         return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError) as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, OverflowError) as error:
         raise DataError(
             f"column {name!r} mixes kinds of values in its {len(values)} rows ({error}):"
             " make them all numbers of one type"

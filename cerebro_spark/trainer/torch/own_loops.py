@@ -29,7 +29,7 @@ def watch_own_loop(model: TorchModel, train_fn: Callable[..., Any]) -> Iterator[
         ConfigurationError: It has stepped a schedule that is stepped after every epoch anyway.
     """
     parameters = list(model.module.parameters())
-    used: dict[int, tuple[int, int]] = {}
+    used: dict[int, tuple[int, int] | None] = {}
 
     def note(*_: Any) -> None:
         used.update((index, _mark(parameter.grad)) for index, parameter in enumerate(parameters))
@@ -40,7 +40,7 @@ def watch_own_loop(model: TorchModel, train_fn: Callable[..., Any]) -> Iterator[
         yield
     finally:
         handle.remove()
-    if any(used.get(index, (0, 0)) != _mark(parameter.grad) for index, parameter in enumerate(parameters)):
+    if any(_is_left(parameter.grad, used.get(index)) for index, parameter in enumerate(parameters)):
         _warn_of_gradients()
     _check_schedule(model, steps)
     for name in ("clip_norm", "clip_value"):
@@ -49,9 +49,14 @@ def watch_own_loop(model: TorchModel, train_fn: Callable[..., Any]) -> Iterator[
             _warn_of_limit(name)
 
 
-def _mark(gradient: torch.Tensor | None) -> tuple[int, int]:
+def _mark(gradient: torch.Tensor | None) -> tuple[int, int] | None:
     """Return what tells a gradient from one that was computed later."""
-    return (0, 0) if gradient is None else (id(gradient), gradient._version)
+    return None if gradient is None else (id(gradient), gradient._version)
+
+
+def _is_left(gradient: torch.Tensor | None, used: tuple[int, int] | None) -> bool:
+    """Whether a gradient has changed since the last step, and is not zero."""
+    return gradient is not None and _mark(gradient) != used and bool(gradient.any())
 
 
 def _count_steps(scheduler: Any) -> int | None:

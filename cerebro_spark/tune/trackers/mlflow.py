@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from cerebro_spark.errors import CerebroError
 from cerebro_spark.result import Result
 from cerebro_spark.tune.trackers.base import Params, Tracker, flat_params, require
 from cerebro_spark.tune.trackers.call_queue import CallQueue
@@ -171,7 +172,11 @@ class MLflowTracker(Tracker):
     def _finish(self, result: Result) -> None:
         trials = result.trials
         if (trials["epoch"].notna() & (trials["status"] != "failed")).any():
-            best = result.best_trial
+            try:
+                best = result.best_trial
+            except CerebroError as error:
+                self._client.set_tag(self._parent, "cerebro.error", str(error)[:_LONGEST_TAG])
+                return
             self._log_params(self._parent, best.params)
             self._client.set_tag(self._parent, "cerebro.best_trial", best.id)
             for name, value in best.metrics.items():

@@ -140,6 +140,10 @@ def test_features_that_are_not_finite_are_let_through_if_one_says_so(store: Loca
         prepare(data, store=store, features=["x"], label="y", partitions=1, allow_nan="yes")  # type: ignore[arg-type]
 
 
+def masked(*given: Any) -> Any:
+    return np.ma.MaskedArray(*given)  # type: ignore[no-untyped-call]
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -151,8 +155,9 @@ def test_features_that_are_not_finite_are_let_through_if_one_says_so(store: Loca
         ({"a": 1, "b": 2}, "'x' is a dict"),
         (np.zeros(2, np.longdouble), r"'x' is of type float128 .*astype\('float64'\)"),
         ([np.zeros(3, np.longdouble)] * 2, r"'x' is of type float128 .*astype\('float64'\)"),
-        (np.ma.masked_array([1.0, 2.0], [False, True]), r"'x' has 1 null rows: fill them"),
-        (np.ma.masked_array([[1.0, 2.0]] * 2, [[True, True], [False, False]]), r"'x' has 1 null rows"),
+        (masked([1.0, 2.0], [False, True]), r"'x' has 1 null rows: fill them"),
+        (masked([[1.0, 2.0]] * 2, [[True, True], [False, False]]), r"'x' has 1 null rows"),
+        ([2**70, 1], "'x' mixes kinds of values"),
         (np.zeros(2, complex), r"'x' is of type complex128 .*cannot be trained on"),
         (np.array(["a", "b"]), "'x' is of type string.*StringIndexer"),
         (np.array(["2026-11-15", "2026-11-16"], "datetime64[D]"), "'x' is of type date.*days since"),
@@ -166,10 +171,19 @@ def test_what_is_no_column_of_numbers(store: LocalStore, values: Any, message: s
 
 
 def test_an_array_that_masks_nothing_is_an_array(store: LocalStore) -> None:
-    made = prepare(
-        {"x": np.ma.masked_array([1.0, 2.0]), "y": [0, 1]}, store=store, features="x", label="y", partitions=1
-    )
+    made = prepare({"x": masked([1.0, 2.0]), "y": [0, 1]}, store=store, features="x", label="y", partitions=1)
     assert sorted(load_arrays(made, made.train[0])["features"].flatten()) == [1.0, 2.0]
+
+
+def test_a_sparse_column_is_a_column(store: LocalStore) -> None:
+    frame = pd.DataFrame({"x": pd.arrays.SparseArray([0.0, 2.0]), "y": [0, 1]})
+    made = prepare(frame, store=store, features="x", label="y", partitions=1)
+    assert sorted(load_arrays(made, made.train[0])["features"].flatten()) == [0.0, 2.0]
+
+
+def test_names_that_are_numbers(store: LocalStore) -> None:
+    with pytest.raises(ConfigurationError, match=r"features has 0 where the name .*df\.columns\.astype\(str\)"):
+        prepare(pd.DataFrame(np.zeros((3, 2))), store=store, features=[0], label=1, partitions=1)  # type: ignore[list-item, arg-type]
 
 
 def test_two_columns_of_one_name(store: LocalStore) -> None:

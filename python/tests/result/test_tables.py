@@ -33,7 +33,7 @@ from cerebro_spark.events import (
 from cerebro_spark.outcomes import view_of
 from cerebro_spark.result import Result, load_result
 from cerebro_spark.result.listing import listed, read_view
-from cerebro_spark.result.tables import best_trial, history_table, trials_table, units_table
+from cerebro_spark.result.tables import best_trial, find_best, history_table, trials_table, units_table
 from cerebro_spark.run_view import RunView
 from cerebro_spark.search import FixedSearch
 from cerebro_spark.store.local import LocalStore
@@ -157,6 +157,19 @@ def test_what_is_not_finite_is_never_the_best(mode: Any, endless: float) -> None
     assert best_trial(story.view).id == "a"
     assert best_trial(story.view).epoch == 1
     assert story.view.ranked() == ["a", "b"]
+
+
+def test_if_nothing_is_finite_no_trial_is_the_best() -> None:
+    story = Story(Objective("val_sharpe", "max"))
+    story.ask("a", 1)
+    assert find_best(story.view) is None
+    story.epoch("a", 1, math.nan, "sharpe")
+    assert find_best(story.view) is None
+    with pytest.raises(CerebroError, match=r"'val_sharpe' was no finite number in any epoch of run .*result\.history"):
+        best_trial(story.view)
+    story.ask("b", 1)
+    story.epoch("b", 1, 0.3, "sharpe")
+    assert find_best(story.view) == best_trial(story.view)
 
 
 def test_the_best_epoch_counts_with_its_own_params_and_metrics() -> None:

@@ -35,6 +35,16 @@ def locking_model_fn(lock: Any) -> Callable[[Any], Any]:
     return locked_model_fn
 
 
+class Built:
+    """What somebody passes who has built it already."""
+
+    def parameters(self) -> list[Any]:
+        return []
+
+    def __call__(self, rows: Any) -> Any:
+        return rows
+
+
 class Network:
     """What somebody passes who takes the model itself for the function that makes it."""
 
@@ -82,6 +92,7 @@ def without_validation(folder: Path) -> Any:
 FUNCTIONS = [
     told("model_fn: a number", "`model_fn` is 3, but must be a function of params that returns", model_fn=3),
     told("model_fn: a class", r"`model_fn` is the class Network, .*: write a function that makes", model_fn=Network),
+    told("model_fn: a model", r"`model_fn` is a model, a Built, but must be a function", model_fn=Built()),
     told(
         "model_fn: no argument",
         r"`model_fn` is <lambda>\(\), but is called as model_fn\(params\)",
