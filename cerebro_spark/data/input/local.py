@@ -90,7 +90,7 @@ def _cells(name: str, values: Any) -> Cells:
             " value for each row"
         )
     if isinstance(values, pd.Series) and isinstance(values.dtype, pd.SparseDtype):
-        values = values.sparse.to_dense()
+        values = pd.Series(np.asarray(values))
     if isinstance(values, pd.Series):
         plain = isinstance(values.dtype, np.dtype) and values.dtype.kind in "fiub"
         values = values.to_numpy() if plain or values.dtype == object else pa.array(values, from_pandas=True)
