@@ -53,7 +53,7 @@ def best_trial(view: RunView) -> BestTrial:
     if objective is not None and not _is_measured(view):
         raise CerebroError(
             f"{objective.metric!r} was no finite number in any epoch of run {view.run}, so no trial is the best: look"
-            " at result.history, and search with another `metric`, or with one that has a value for the rows of validation"
+            " at result.history, and search with another `metric`, or one that has a value for the rows of validation"
         )
     return BestTrial(best.trial, dict(best.params), dict(best.metrics), best.epoch)
 
