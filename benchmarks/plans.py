@@ -1,14 +1,15 @@
 """Holds plans against what really happens: how long searches take, and which workers and threads are best.
 
-    python -m benchmarks.plans [--only WORK ...] [--searches NAME ...] [--seconds 60] [--scale 1.0] [--json FILE]
+    python -m benchmarks.plans [--only WORK ...] [--searches NAME ...] [--backends NAME ...] [--seconds 60]
+        [--scale 1.0] [--json FILE]
     python -m benchmarks.plans --sweep [--only WORK ...] [--seconds 60] [--json FILE]
     python -m benchmarks.plans --large [--only WORK ...] [--seconds 60] [--json FILE]
 
-Each work is planned on a LocalBackend over a prepared data set, then fitted as its plan says, with workers that are not
-there yet. With `--sweep` a random search is run in every setting of workers and threads (powers of two that the cores
-allow, whether the plan considers them or not), and the plan's choice is compared with the fastest. With `--large`
-searches are planned for clusters that are described only: the one of Dike's example (5 nodes of 4 cores) and one of 300
-such nodes. It needs no Spark; works with Keras are left out where that is not installed.
+Each work is planned over a prepared data set, on a LocalBackend and on Spark's `local[cores]`, then fitted as its plan
+says, with workers that are not there yet. With `--sweep` a random search is run in every setting of workers and threads
+(powers of two that the cores allow, whether the plan considers them or not), and the plan's choice is compared with the
+fastest. With `--large` searches are planned for clusters that are described only: the one of Dike's example (5 nodes of
+4 cores) and one of 300 such nodes. Spark and works with Keras are left out where these are not installed.
 """
 
 from __future__ import annotations
@@ -125,12 +126,24 @@ def make_data(shape: tuple[int, ...], rows: int, partitions: int, store: str) ->
     return cs.prepare(columns, store=store, features="x", label="y", validation=0.2, partitions=partitions)
 
 
-def measure(name: str, kind: str, options: argparse.Namespace) -> dict[str, Any]:
+def make_backend(name: str, cores: int) -> Any:
+    """Return a backend of this machine."""
+    if name == "local":
+        return cs.LocalBackend()
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.builder.master(f"local[{cores}]").config("spark.ui.enabled", "false").getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return cs.SparkBackend(session)
+
+
+def measure(name: str, kind: str, where: str, options: argparse.Namespace) -> dict[str, Any]:
     """Plan a search, run it, and return both."""
     model, shape, rows = WORKS[name]
     with tempfile.TemporaryDirectory() as store:
         data = make_data(shape, round(rows * options.scale), options.cores, store)
-        search = SEARCHES[kind](model, store=store, metric="val_loss", backend=cs.LocalBackend(), progress=False)
+        backend = make_backend(where, options.cores)
+        search = SEARCHES[kind](model, store=store, metric="val_loss", backend=backend, progress=False)
         began = time.perf_counter()
         plan = search.plan(data, seconds=options.seconds)
         planning = time.perf_counter() - began
@@ -140,6 +153,7 @@ def measure(name: str, kind: str, options: argparse.Namespace) -> dict[str, Any]
     found = {
         "work": name,
         "search": kind,
+        "backend": where,
         "workers": plan.best.workers,
         "threads": plan.best.threads,
         "planned": expected.seconds,
@@ -151,7 +165,7 @@ def measure(name: str, kind: str, options: argparse.Namespace) -> dict[str, Any]
         "planning": planning,
     }
     print(
-        f"{name:10} {kind:9} {found['workers']:2} x {found['threads']:2}  planned {expected.seconds:6.1f} s"
+        f"{name:10} {kind:9} {where:5} {found['workers']:2} x {found['threads']:2}  planned {expected.seconds:6.1f} s"
         f" ({expected.low:.1f} to {expected.high:.1f})  took {seconds:6.1f} s  error {found['error']:+.0%}"
         f"  planning {planning:.1f} s",
         flush=True,
@@ -238,6 +252,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=WORKS, default=list(WORKS))
     parser.add_argument("--searches", nargs="+", choices=SEARCHES, default=list(SEARCHES))
+    parser.add_argument("--backends", nargs="+", choices=["local", "spark"], default=["local", "spark"])
     parser.add_argument("--seconds", type=float, default=60.0, help="how long planning may take (default: 60)")
     parser.add_argument("--scale", type=float, default=1.0, help="how many times as many rows")
     parser.add_argument("--sweep", action="store_true")
@@ -251,7 +266,9 @@ def main() -> None:
     elif options.sweep:
         found = [sweep(name, options) for name in works]
     else:
-        found = [measure(name, kind, options) for name in works for kind in options.searches]
+        backends = [where for where in options.backends if where == "local" or importlib.util.find_spec("pyspark")]
+        kinds = [(kind, where) for where in backends for kind in options.searches]
+        found = [measure(name, kind, where, options) for name in works for kind, where in kinds]
         errors = [abs(one["error"]) for one in found]
         covered = sum(one["covered"] for one in found) / len(found)
         print(
