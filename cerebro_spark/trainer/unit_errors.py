@@ -24,6 +24,10 @@ _OPTIMIZERS = (
     "does not hop: of an optimizer do so its `state` and the numbers in those `param_groups` that model_fn gave it."
     " Make all groups there, and keep what the optimizer notes in `state`, or use another one"
 )
+_OTHER_OPTIMIZERS = (
+    "belongs to an optimizer beside the one that the model was compiled with, and only that one hops: let one optimizer"
+    " take all steps (with learning rates of their own by scaling losses or gradients)"
+)
 _SCHEDULES = (
     "is not in the `state_dict` of lr_scheduler, which is what hops of it: keep it there, and let `load_state_dict` put"
     " it back"
@@ -63,6 +67,8 @@ def unsaved_change(change: StateChange, unit: Unit, params: Mapping[str, Any], r
         remedy = _GENERATORS
     elif change.place.startswith("optimizer"):
         remedy = _OPTIMIZERS
+    elif ".variable " in change.place:
+        remedy = _OTHER_OPTIMIZERS
     elif change.place.startswith("lr_scheduler"):
         remedy = _SCHEDULES
     elif change.place.startswith(LIBRARY):

@@ -30,16 +30,21 @@ class OwnSteps:
     """
 
     def __init__(self, model: Any, metrics: Mapping[str, Any]) -> None:
+        measuring = type(model).compute_metrics
         steps = {"train": type(model).train_step, "test": type(model).test_step}
-        self._own = {kind for kind, step in steps.items() if not step.__module__.startswith("keras.")}
+        self._own = {kind for kind, step in steps.items() if not (_of_keras(step) and _of_keras(measuring))}
         self._metrics = metrics
+        self._parts = {metric.name for metric in model.metrics}
         self._updated: dict[str, set[str]] = {"train": set(), "test": set()}
+        # Averages that a step returns by another name than their own.
+        self._renamed: dict[str, dict[str, Any]] = {"train": {}, "test": {}}
 
     def list_measured(self, kind: Pass) -> dict[str, Any]:
         """Return the metrics that the steps of a pass update."""
         if kind not in self._own:
             return dict(self._metrics)
-        return {name: metric for name, metric in self._metrics.items() if name in self._updated[kind]}
+        updated = {name: metric for name, metric in self._metrics.items() if name in self._updated[kind]}
+        return {**updated, **self._renamed[kind]}
 
     def take(self, kind: Pass, step: Callable[[Any], Any], data: Any, rows: Any) -> None:
         """Call a step with a batch of so many rows, or trace that call."""
@@ -47,20 +52,34 @@ class OwnSteps:
             step(data)
             return
         updated: set[str] = set()
-        results: list[Any] = []
+        results: list[tuple[Any, Any]] = []
         with ExitStack() as stack:
             for name, metric in self._metrics.items():
                 stack.enter_context(_watched(name, metric, rows, updated, results))
             logs = step(data)
             for name, value in logs.items() if isinstance(logs, Mapping) else ():
-                metric = self._metrics.get(name)
-                if metric is None:
-                    _tell_unmeasured(name, f"{kind}_step")
-                elif name not in updated and is_average(metric) and not any(value is each for each in results):
-                    metric.update_state(value)
+                if name not in updated:
+                    self._measure(kind, name, value, next((metric for one, metric in results if one is value), None))
         self._updated[kind] |= updated
-        for name in self._metrics.keys() - self._updated[kind]:
+        for name in self._metrics.keys() - self._updated[kind] - self._renamed[kind].keys():
             _tell_untouched(name, f"{kind}_step")
+
+    def _measure(self, kind: Pass, name: str, value: Any, source: Any) -> None:
+        """Measure what a step returns by a name whose metric it has not updated.
+
+        Args:
+            kind: Which step it is.
+            name: The name.
+            value: What it returned.
+            source: The metric whose result that is; None if it is a plain value.
+        """
+        metric = self._metrics.get(name)
+        if source is not None and source is not metric and is_average(source):
+            self._renamed[kind][name] = source
+        elif source is None and metric is not None and is_average(metric):
+            metric.update_state(value)
+        elif metric is None and name not in self._parts:
+            _tell_unmeasured(name, f"{kind}_step")
 
 
 @contextmanager
@@ -80,8 +99,9 @@ def _watched(name: str, metric: Any, rows: Any, updated: set[str], results: list
         return update_state(*values, **({"sample_weight": rows} if one_number else named))
 
     def note_result() -> Any:
-        results.append(result())
-        return results[-1]
+        value = result()
+        results.append((value, metric))
+        return value
 
     own.update({"update_state": update, "result": note_result})
     try:
@@ -90,6 +110,10 @@ def _watched(name: str, metric: Any, rows: Any, updated: set[str], results: list
         for key in ("update_state", "result"):
             own.pop(key)
         own.update(before)
+
+
+def _of_keras(method: Any) -> bool:
+    return str(method.__module__).startswith("keras.")
 
 
 @cache

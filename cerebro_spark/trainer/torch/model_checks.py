@@ -101,6 +101,12 @@ def _required_arguments(stepping: Any) -> str:
 
 
 def _check_loss(loss: Any) -> None:
+    if isinstance(loss, Mapping):
+        raise ConfigurationError(
+            f"TorchModel.loss is a dict of {', '.join(map(repr, loss))}, but must be one function of all outputs and"
+            " labels, such as lambda output, label: F.mse_loss(output['a'], label['a']) + F.mse_loss(output['b'],"
+            " label['b'])"
+        )
     if isinstance(loss, type) or not callable(loss):
         raise ConfigurationError(
             f"TorchModel.loss is {_show(loss)}, but must be called as loss(output, label). {RETURNS}"
@@ -169,6 +175,11 @@ def _check_arguments(name: str, metric: Any) -> None:
 
 
 def _check_part(name: str, part: Any) -> None:
+    if type(part).__name__.endswith("StructuralSimilarityIndexMeasure") and getattr(part, "data_range", 0) is None:
+        raise ConfigurationError(
+            f"metric {name!r} is, or is made of, a torchmetrics {type(part).__name__} without data_range, which takes"
+            " the range of values from each batch by itself: say it, as data_range=1.0"
+        )
     for kind in type(part).__mro__:
         if kind.__module__.startswith("torchmetrics.") and kind.__name__ in _NO_VALUE:
             raise ConfigurationError(

@@ -65,8 +65,8 @@ class TorchTrainer(BundledEvaluation):
     framework = "torch"
     _remedy = (
         "is no parameter or buffer: use `register_buffer` (or `get_extra_state` and `set_extra_state`), so that it hops"
-        " with the checkpoint, set it in model_fn, or undo it before the unit ends. What nothing reads later, such as a"
-        " value to look at, can be returned, or be kept in a local variable"
+        " with the checkpoint, set it in model_fn, or undo it before the unit ends. What no later batch reads, such as"
+        " a value to look at or for the loss, can be returned from forward instead"
     )
 
     def warm_up(self) -> None:

@@ -66,6 +66,36 @@ class Skipping(Plain):
         return {metric.name: metric.result() for metric in self.metrics}
 
 
+class Guided(Plain):
+    """Returns all metrics, among them the container of those that were compiled, as Keras' guide does."""
+
+    def test_step(self, data: Any) -> Any:
+        x, y = data
+        for metric in self.metrics:
+            if metric.name == "loss":
+                metric.update_state(squares(y, self(x)))
+            else:
+                metric.update_state(y, self(x))
+        return {metric.name: metric.result() for metric in self.metrics}
+
+
+class Renaming(Tracked):
+    """Returns its mean by another name, as Keras' example of a variational autoencoder does."""
+
+    def test_step(self, data: Any) -> Any:
+        return {"loss": super().test_step(data)["tracked"]}
+
+
+class Computing(Plain):
+    """Has Keras' own step, and metrics of its own."""
+
+    train_step = keras.Model.train_step
+    test_step = keras.Model.test_step
+
+    def compute_metrics(self, *args: Any, **named: Any) -> Any:
+        return {**super().compute_metrics(*args, **named), "computed": 1.0}
+
+
 class More(Plain):
     """Returns a value that no metric keeps."""
 

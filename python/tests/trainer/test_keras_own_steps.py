@@ -34,6 +34,31 @@ def test_values_of_a_step_are_means_over_rows(
     assert found == {name: mse(models)}
 
 
+def test_the_metrics_that_keras_returns_are_no_reason_to_warn(models: Any, caplog: pytest.LogCaptureFixture) -> None:
+    from cerebro_spark.trainer.keras import own_steps
+
+    own_steps._tell_untouched.cache_clear()
+    own_steps._tell_unmeasured.cache_clear()
+    with caplog.at_level(logging.WARNING, "cerebro_spark"):
+        for size, cuts in CUTS:
+            found = models.measured(models.Guided, size, cuts)
+            assert found == {
+                "loss": mse(models),
+                "mae": pytest.approx(float(np.abs(models.X - models.Y).mean()), rel=1e-5),
+            }
+            assert models.measured(models.Renaming, size, cuts) == {"tracked": mse(models), "loss": mse(models)}
+    assert not caplog.text
+
+
+def test_what_is_computed_for_a_batch_alone_is_said(models: Any, caplog: pytest.LogCaptureFixture) -> None:
+    from cerebro_spark.trainer.keras import own_steps
+
+    own_steps._tell_unmeasured.cache_clear()
+    with caplog.at_level(logging.WARNING, "cerebro_spark"):
+        assert models.measured(models.Computing, 4).keys() == {"loss", "mae"}
+    assert "test_step returns 'computed', which no metric of the model keeps" in caplog.text
+
+
 def test_what_is_not_measured_is_said(models: Any, caplog: pytest.LogCaptureFixture) -> None:
     from cerebro_spark.trainer.keras import own_steps
 

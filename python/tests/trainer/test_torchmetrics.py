@@ -132,3 +132,20 @@ def test_a_mean_that_would_take_labels_for_weights_is_refused() -> None:
         with pytest.raises(ConfigurationError, match=r"'m' is.* a torchmetrics MeanMetric, which would take labels"):
             check_model(model_of(metric))
     check_model(model_of(Own()))
+
+
+def test_a_range_of_values_that_goes_by_batches_is_refused() -> None:
+    image = pytest.importorskip("torchmetrics.image")
+    module = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for kind in (image.StructuralSimilarityIndexMeasure, image.MultiScaleStructuralSimilarityIndexMeasure):
+        with pytest.raises(ConfigurationError, match=r"without data_range, .* from each batch by itself: say it"):
+            check_model(TorchModel(module, optimizer, nn.MSELoss(), metrics={"m": 1 - kind()}))
+        check_model(TorchModel(module, optimizer, nn.MSELoss(), metrics={"m": 1 - kind(data_range=1.0)}))
+
+
+def test_a_dict_of_losses_is_told_what_to_write() -> None:
+    module = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    with pytest.raises(ConfigurationError, match=r"loss is a dict of 'a', 'b', .*such as lambda output, label"):
+        check_model(TorchModel(module, optimizer, {"a": nn.MSELoss(), "b": nn.MSELoss()}))  # type: ignore[arg-type]
