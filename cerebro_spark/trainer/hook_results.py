@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import Any
 
 import numpy as np
@@ -93,6 +93,8 @@ batches = list(batches)
     def __len__(self) -> int:
         if isinstance(self._feed, Feed):
             return len(self._feed.sizes)
+        if isinstance(self._feed, Sized):
+            return len(self._feed)
         raise TypeError("it is not known how many batches there are")
 
 

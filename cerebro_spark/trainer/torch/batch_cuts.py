@@ -26,7 +26,7 @@ def tell_dependence(name: str, metric: Any, output: Any, label: Any) -> None:
     A metric is tried once in a process, with copies.
     """
     tried, rows = (name, type(metric).__qualname__), len(next(list_tensors(label), ()))
-    if tried in _tried or rows < _FEWEST_ROWS:
+    if tried in _tried or rows < _FEWEST_ROWS or _is_large(metric):
         return
     _tried.add(tried)
     places = torch.arange(rows, device=next(list_tensors(label)).device)
@@ -44,6 +44,11 @@ def tell_dependence(name: str, metric: Any, output: Any, label: Any) -> None:
             " over rows, and divide by their number in `compute`",
             *(name, type(metric).__name__, whole, cut),
         )
+
+
+def _is_large(metric: Any) -> bool:
+    """Whether a metric has a network of its own, as some of images have: they are slow, and sum over rows."""
+    return isinstance(metric, torch.nn.Module) and next(metric.parameters(), None) is not None
 
 
 def _compute_in_parts(metric: Any, output: Any, label: Any, parts: Any) -> float:

@@ -86,6 +86,19 @@ class Renaming(Tracked):
         return {"loss": super().test_step(data)["tracked"]}
 
 
+class Derived(Plain):
+    """Returns by the name of a metric what it makes of another's result, which is a mean already."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tracker = keras.metrics.Mean(name="tracked")
+
+    def test_step(self, data: Any) -> Any:
+        x, y = data
+        self.tracker.update_state(squares(y, self(x)))
+        return {"loss": 2 * self.tracker.result()}
+
+
 class Computing(Plain):
     """Has Keras' own step, and metrics of its own."""
 

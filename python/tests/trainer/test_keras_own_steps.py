@@ -50,6 +50,27 @@ def test_the_metrics_that_keras_returns_are_no_reason_to_warn(models: Any, caplo
     assert not caplog.text
 
 
+@pytest.mark.parametrize(("size", "cuts"), CUTS)
+def test_what_is_made_of_a_mean_is_no_value_of_a_batch(models: Any, size: int, cuts: tuple[int, ...]) -> None:
+    assert models.measured(models.Derived, size, cuts) == {"tracked": mse(models)}
+
+
+def test_a_compiled_step_counts_once(models: Any) -> None:
+    if models.keras.backend.backend() != "tensorflow":
+        pytest.skip("TensorFlow compiles steps")
+    import tensorflow as tf
+
+    class Compiled(models.Tracked):  # type: ignore[misc]
+        test_step = tf.function(models.Tracked.test_step)
+
+    class Returning(models.Derived):  # type: ignore[misc]
+        test_step = tf.function(models.Derived.test_step)
+
+    for size, cuts in CUTS:
+        assert models.measured(Compiled, size, cuts) == {"tracked": mse(models)}
+        assert models.measured(Returning, size, cuts) == {"tracked": mse(models)}
+
+
 def test_what_is_computed_for_a_batch_alone_is_said(models: Any, caplog: pytest.LogCaptureFixture) -> None:
     from cerebro_spark.trainer.keras import own_steps
 
