@@ -18,7 +18,7 @@ MODERN_TESTS := $(addprefix python/tests/,data test_engine.py test_engine_faults
 	tune/test_space.py tune/test_search_contract.py tune/test_tpe.py tune/test_bad_inputs.py tune/test_fit.py \
 	result/test_record.py result/test_spark_scoring.py integration/test_end_to_end.py::test_on_spark_executors)
 
-.PHONY: demo test test-fast test-rare test-modern test-zoo test-schedules test-bundles test-deep mutants coverage lint format hooks docs bench audit hadoop clean java maven
+.PHONY: demo test test-fast test-rare test-modern test-zoo test-schedules test-bundles test-deep mutants fuzz coverage lint format hooks docs bench audit hadoop clean java maven
 
 # It prints the link of a dashboard while it trains; `make demo DASHBOARD=1` keeps that open afterwards.
 demo: java $(READY)
@@ -60,6 +60,10 @@ test-deep: java $(READY)
 # Deliberate bugs in the scheduler and the event log, each of which some test must find. `make test` tries one of them.
 mutants: $(READY)
 	PYTHONPATH=python/tests $(BIN)/python -m mutants
+
+# Random orders of events against the scheduler: `make fuzz EVENTS=10000` for a try.
+fuzz: $(READY)
+	PYTHONPATH=python/tests $(BIN)/python -m fuzz $(if $(EVENTS),--events $(EVENTS))
 
 lint: $(READY)
 	$(BIN)/ruff check .

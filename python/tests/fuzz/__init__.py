@@ -1,0 +1,1 @@
+"""The scheduler under very many events, in orders drawn at random."""
