@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -98,8 +99,9 @@ def check_loss(metrics: Metrics, unit: Unit, params: Mapping[str, Any]) -> None:
     for name, total in metrics.sums.items():
         value = total / (metrics.weights.get(name) or 1.0)
         if (name == "loss" or name.endswith("_loss")) and not abs(value) <= EXPLODED:
+            what = "which is no number" if math.isnan(value) else f"which is beyond {EXPLODED:g}"
             raise TrialFailed(
-                f"{_where(unit)}: its {name} is {value}, which is beyond {EXPLODED:g}; params {dict(params)!r}. Lower"
+                f"{_where(unit)}: its {name} is {value}, {what}; params {dict(params)!r}. Lower"
                 " the learning rate, clip the gradients, or look for odd rows"
             )
 

@@ -55,6 +55,7 @@ class BuiltKerasModel(BuiltModel):
         self._rates = [_make_variables(optimizer) for optimizer in optimizers]
         for optimizer in optimizers:
             _save_as_plain(optimizer, [rates["weight_decay"] for rates in self._rates if "weight_decay" in rates])
+        _note_built_layers(model)
         model._symbolic_build(data_batch=self.pack(sample))
         # Users' metrics may have kept symbols.
         model.reset_metrics()
@@ -140,6 +141,23 @@ class BuiltKerasModel(BuiltModel):
         if traced:
             # Models and graphs refer to each other in cycles, and are too large to wait for the garbage collector.
             gc.collect()
+
+
+def _note_built_layers(model: Any) -> None:
+    """Let a model without a `call`, which only steps of its own use, count as built once its layers are.
+
+    Raises ConfigurationError if they are not, or if a loss or metrics were compiled, which need a `call`.
+    """
+    if type(model).call is not keras.Model.call:
+        return
+    missing = [layer.name for layer in model._flatten_layers(include_self=False) if not layer.built]
+    if missing or model._compile_loss is not None or model._compile_metrics is not None:
+        why = f"its layer {missing[0]!r} is not built yet" if missing else "it was compiled with a loss or metrics"
+        raise ConfigurationError(
+            f"the Keras model {model.name!r} ({type(model).__name__}) has no `call`, but {why}: write one that returns"
+            " what the model gives for its inputs"
+        )
+    model.built = True
 
 
 def check_model(made: Any) -> Any:

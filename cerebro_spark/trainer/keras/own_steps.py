@@ -123,6 +123,8 @@ def _watched(watch: _Watch, name: str, metric: Any) -> Iterator[None]:
     def update(*values: Any, **named: Any) -> Any:
         watch.updated.add(name)
         one_number = is_mean and len(values) == 1 and not named and not len(keras.ops.shape(values[0]))
+        if one_number:
+            _tell_number(name)
         return update_state(*values, **({"sample_weight": watch.rows} if one_number else named))
 
     def note_result() -> Any:
@@ -141,6 +143,16 @@ def _watched(watch: _Watch, name: str, metric: Any) -> Iterator[None]:
 
 def _of_keras(method: Any) -> bool:
     return str(method.__module__).startswith("keras.")
+
+
+@cache
+def _tell_number(name: str) -> None:
+    _log.warning(
+        "metric %r gets one number for a batch from a step of your own, which counts once for each row. If that is no"
+        " mean over rows, as in a contrastive loss, it depends on which rows are in a batch: compare trials with"
+        " different batch sizes by another metric",
+        name,
+    )
 
 
 @cache

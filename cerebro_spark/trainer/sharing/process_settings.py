@@ -40,18 +40,8 @@ COMMON_SETTINGS: SettingTable = {
 
 
 # What libraries set for themselves when they are first used.
-_BY_LIBRARIES = {
-    "CUDA_MODULE_LOADING",
-    "ENABLE_RUNTIME_UPTIME_TELEMETRY",
-    "HDF5_PLUGIN_PATH",
-    "KMP_DUPLICATE_LIB_OK",
-    "KMP_INIT_AT_FORK",
-    "TF2_BEHAVIOR",
-    "TORCHINDUCTOR_CACHE_DIR",
-    "TPU_ML_PLATFORM",
-    "TPU_ML_PLATFORM_VERSION",
-    "TRITON_CACHE_DIR",
-}
+_BY_LIBRARIES = {"CUDA_MODULE_LOADING", "ENABLE_RUNTIME_UPTIME_TELEMETRY", "HDF5_PLUGIN_PATH", "TF2_BEHAVIOR"}
+_OF_LIBRARIES = ("KMP_", "TORCHINDUCTOR_", "_TORCHINDUCTOR_", "TPU_ML_", "TRITON_")
 
 
 class ProcessSettings:
@@ -101,7 +91,8 @@ class Environment:
         if os.environ == self._known:
             return
         now = dict(os.environ)
-        for name in sorted({name for name, _ in now.items() ^ self._known.items()} - _BY_LIBRARIES):
+        changed = {name for name, _ in now.items() ^ self._known.items()} - _BY_LIBRARIES
+        for name in sorted(name for name in changed if not name.startswith(_OF_LIBRARIES)):
             _log.warning(
                 "`os.environ[%r]` was changed by a function for one trial, or by a library that it was the first to"
                 " use, and stays so for all trials that this worker trains: set it where the function's module is"

@@ -179,6 +179,7 @@ class CheckedFunction:
         if known is not None:
             label = self._fit(known, output, label)
         if known is not None and known.own:
+            _check_tensor(self._what, output)
             if known.kind != "class numbers":
                 check_same_shape(self._what, output, label)
         elif not self._watched:
@@ -243,6 +244,16 @@ class BatchLoss(CheckedFunction):
         """Whether code of the user's divides the loss of a batch, by a number that nobody else knows."""
         known = self._known
         return known is None or (not known.own and known.setting("reduction", "mean") != "sum")
+
+
+def _check_tensor(what: str, output: Any) -> None:
+    """Refuse an output that is no tensor, for a loss of PyTorch's own."""
+    if not isinstance(output, torch.Tensor):
+        raise ConfigurationError(
+            f"{what} is PyTorch's own, which takes a tensor, but the model gives a {type(output).__name__}: give a"
+            " function that picks a part, such as lambda output, label: F.cross_entropy(output.logits, label), or let"
+            " forward return that part"
+        )
 
 
 def _module_kind(loss: torch_losses._Loss) -> Kind:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
-from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.errors import CerebroError, ConfigurationError
 from cerebro_spark.trainer.torch.batch_cuts import tell_dependence
 from cerebro_spark.trainer.torch.batchwise_inputs import BatchwiseInputs
 from cerebro_spark.trainer.torch.losses import CheckedFunction
@@ -29,7 +29,7 @@ from cerebro_spark.trainer.torch.metric_states import (
 from cerebro_spark.trainer.torch.model_checks import is_metric_object
 from cerebro_spark.trainer.torch.row_pairing import PairingCheck, compute_anew
 from cerebro_spark.trainer.torch.rowwise_inputs import RowwiseInputs
-from cerebro_spark.trainer.torch.shapes import call_watched, like_output, row_count
+from cerebro_spark.trainer.torch.shapes import call_watched, like_output, list_tensors, row_count
 from cerebro_spark.types import Metrics
 
 Weigh = Callable[[Any, Any, int], Any]
@@ -172,7 +172,9 @@ class MetricCollector:
                     self._inputs[name].check()
             else:
                 continue
-            values[name] = _to_number(name, metric.compute())
+            with _blaming(name, metric) if needs_equal_shapes(metric) else nullcontext():
+                value = metric.compute()
+            values[name] = _to_number(name, value)
         return values
 
     def _find_inputs(self, takes_logits: bool, by_rows: bool) -> dict[str, MetricInputs]:
@@ -213,7 +215,9 @@ class MetricCollector:
         before = {} if self._watched else get_hidden_state(metric)
         if name in self._reshaped:
             _check_output(name, metric, output)
-            metric.update(output, _fit_own(output, label))
+            fitted = _fit_own(output, label)
+            with nullcontext() if self._watched else _blaming(name, metric, output, fitted):
+                metric.update(output, fitted)
         elif self._watched:
             metric.update(output, label)
         else:
@@ -288,6 +292,23 @@ def _add_rows(name: str, values: Any, label: Any, rows: int) -> torch.Tensor:
         )
     total: torch.Tensor = values.sum(dtype=torch.float64)
     return total if values.numel() == rows else torch.mul(total, rows / values.numel())
+
+
+@contextmanager
+def _blaming(name: str, metric: Any, *given: Any) -> Iterator[None]:
+    """Say of an error inside the block which metric of torchmetrics has raised it, and what it was given."""
+    try:
+        yield
+    except CerebroError:
+        raise
+    except Exception as error:
+        shapes = [f"{str(part.dtype).removeprefix('torch.')} {list(part.shape)}" for part in list_tensors(list(given))]
+        of = f" for output and label of {' and '.join(shapes)}" if shapes else ""
+        raise ConfigurationError(
+            f"metric {name!r} ({type(metric).__name__}) has failed{of}: {error!r}. If labels should be of another kind"
+            " (whole numbers instead of floats or bools), prepare them so, or make a class from the metric whose"
+            " update(output, label) changes them and calls super().update"
+        ) from error
 
 
 def _check_output(name: str, metric: Any, output: Any) -> None:

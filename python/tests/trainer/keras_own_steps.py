@@ -99,6 +99,22 @@ class Derived(Plain):
         return {"loss": 2 * self.tracker.result()}
 
 
+class Uncalled(keras.Model):  # type: ignore[misc]
+    """Has layers that are built, and no `call`, as Keras' example of a variational autoencoder."""
+
+    def __init__(self, built: bool = True) -> None:
+        super().__init__()
+        layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+        self.encoder = keras.Sequential([keras.Input((1,)), layer] if built else [layer])
+
+    def train_step(self, data: Any) -> Any:
+        return self.test_step(data)
+
+    def test_step(self, data: Any) -> Any:
+        x, y = data
+        return {"loss": squares(y, self.encoder(x))}
+
+
 class Computing(Plain):
     """Has Keras' own step, and metrics of its own."""
 
@@ -116,12 +132,14 @@ class More(Plain):
         return {**super().test_step(data), "more": 1.0}
 
 
-def measured(kind: Any, size: int, cuts: tuple[int, ...] = (), metrics: Any = ("mae",)) -> dict[str, float]:
+def measured(
+    kind: Any, size: int, cuts: tuple[int, ...] = (), metrics: Any = ("mae",), loss: Any = "mse"
+) -> dict[str, float]:
     """What is measured of a model that gives `X` as it is, in batches of a size and partitions cut at some rows."""
 
     def model_fn(params: Any) -> Any:
         model = kind()
-        model.compile(optimizer=keras.optimizers.SGD(0.0), loss="mse", metrics=list(metrics))
+        model.compile(optimizer=keras.optimizers.SGD(0.0), loss=loss, metrics=list(metrics) or None)
         return model
 
     columns = Columns({"x": ColumnSpec("float32", (1,))}, {"y": ColumnSpec("float32", (1,))})

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cerebro_spark.errors import ConfigurationError, TrialFailed
+
 # Importing TensorFlow alone takes seconds.
 pytestmark = pytest.mark.slow
 
@@ -39,6 +41,9 @@ def test_the_metrics_that_keras_returns_are_no_reason_to_warn(models: Any, caplo
 
     own_steps._tell_untouched.cache_clear()
     own_steps._tell_unmeasured.cache_clear()
+    own_steps._tell_number("loss")
+    own_steps._tell_number("tracked")
+    caplog.clear()
     with caplog.at_level(logging.WARNING, "cerebro_spark"):
         for size, cuts in CUTS:
             found = models.measured(models.Guided, size, cuts)
@@ -122,3 +127,22 @@ def test_statistics_of_batches_and_logits_are_said(models: Any, caplog: pytest.L
         shapes.fit_labels(model, {"auc": keras.metrics.AUC(), "pearson": keras.metrics.PearsonCorrelation()})
     assert "metric 'auc' takes outputs for probabilities, but the loss takes them for logits" in caplog.text
     assert "metric 'pearson' (PearsonCorrelation) is computed for each batch by itself" in caplog.text
+
+
+def test_a_number_for_a_batch_is_said_to_be_taken_for_a_mean(models: Any, caplog: pytest.LogCaptureFixture) -> None:
+    from cerebro_spark.trainer.keras import own_steps
+
+    own_steps._tell_number.cache_clear()
+    with caplog.at_level(logging.WARNING, "cerebro_spark"):
+        models.measured(models.Tracked, 4)
+        models.measured(models.Tracked, 3)
+    assert caplog.text.count("metric 'tracked' gets one number for a batch from a step of your own") == 1
+
+
+def test_a_model_without_a_call_is_trained_by_its_own_steps(models: Any) -> None:
+    for size, cuts in CUTS:
+        assert models.measured(models.Uncalled, size, cuts, (), None) == {"loss": mse(models)}
+    for given, why in [((), "its layer .* is not built yet"), (("mae",), "compiled with a loss or metrics")]:
+        kind = (lambda: models.Uncalled(built=False)) if not given else models.Uncalled
+        with pytest.raises((ConfigurationError, TrialFailed), match=rf"has no `call`, but .*{why}.*: write one"):
+            models.measured(kind, 4, (), given, None)

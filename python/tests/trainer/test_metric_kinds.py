@@ -208,3 +208,9 @@ class TestOfTorchmetrics:
         collector = MetricCollector({"m": kinds["plain"]()}, None, lambda o, y, n: n, CPU)
         with pytest.raises(ConfigurationError, match=r"'m' \(BinaryAUROC\) takes one output.*a dict with 'a', 'b'"):
             collector.add(torch.tensor(0.0), {"a": OUTPUT, "b": OUTPUT}, LABEL)
+
+    def test_an_error_names_the_metric_and_what_it_was_given(self) -> None:
+        classification = pytest.importorskip("torchmetrics.classification")
+        collector = MetricCollector({"m": classification.BinaryAveragePrecision()}, None, lambda o, y, n: n, CPU)
+        with pytest.raises(ConfigurationError, match=r"'m' \(BinaryAveragePrecision\) has failed for .*float32 \[60\]"):
+            collector.add(torch.tensor(0.0), OUTPUT, LABEL)

@@ -15,7 +15,9 @@ from torch.nn import functional
 from torch.nn.modules import loss as torch_losses
 from trainer_data import arrays, columns
 
+from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer import Columns, ColumnSpec, Feed, Hooks, Resources, TorchModel
+from cerebro_spark.trainer.torch.losses import BatchLoss
 from cerebro_spark.trainer.torch.metrics import MetricCollector
 from cerebro_spark.trainer.torch.trainer import TorchTrainer
 from cerebro_spark.types import Metrics, Unit
@@ -241,3 +243,10 @@ def test_metrics_get_outputs_of_several_parts_as_the_module_gave_them(made: Call
     collector = MetricCollector(metrics, None, lambda output, label, rows: rows, torch.device("cpu"))
     collector.add(torch.tensor(0.5), made(logits * 2), torch.tensor([0, 0]))
     assert collector.collect().values() == {"loss": 0.5, "accuracy": 0.5}
+
+
+@pytest.mark.parametrize("output", [(torch.zeros(4),), {"a": torch.zeros(4)}], ids=str)
+def test_an_output_that_is_no_tensor_is_refused_by_name(output: Any) -> None:
+    for loss in (nn.BCEWithLogitsLoss(), nn.functional.mse_loss):
+        with pytest.raises(ConfigurationError, match=r"takes a tensor, but the model gives a (tuple|dict): give a"):
+            BatchLoss(loss)(output, torch.zeros(4))

@@ -123,7 +123,7 @@ def test_classification(cases: Any, name: str) -> None:
     kind, form = getattr(cases.classification, name), FORM.match(name)
     assert form
     if name in UNEQUAL:
-        with pytest.raises(TypeError):
+        with pytest.raises(ConfigurationError, match="missing 1 required positional argument: 'groups'"):
             over_partitions(kind(num_groups=2), DATA["Binary"], [])
         return
     check_law(lambda: kind(**settings_of(kind)), DATA[form[0]])
