@@ -180,7 +180,7 @@ def test_a_snapshot_is_equal_where_things_are() -> None:
     ("change", "way_out"),
     [
         (StateChange("Anneal.steps", "module.0.steps", "0", "1"), "use `register_buffer`"),
-        (StateChange("Lookahead._base", "optimizer._base", "0", "1"), "neither its `state` nor its `param_groups`"),
+        (StateChange("Lookahead._base", "optimizer._base", "0", "1"), "keep what the optimizer notes in `state`"),
         (
             StateChange("Noise.own", "module.1.own", "a generator in state a", "a generator in state b"),
             "default generator",

@@ -429,7 +429,8 @@ CASES = {
     "normalized": Case(normalized),
     # What is refused, by name.
     "second optimizer": Case(
-        two_optimizers(True), refused="`TwoOptimizers.body_opt.*iteration` .*of optimizers only the compiled one does"
+        two_optimizers(True),
+        refused="`TwoOptimizers.body_opt.*iteration` .*beside the one .*compiled with, and only that",
     ),
     "compiled part, trained by itself": Case(with_compiled_part(True), refused="`Sequential.optimizer.*iteration`"),
     "second optimizer, built": Case(two_optimizers(True, built=True), refused="`TwoOptimizers.body_opt", **VARIANT),
