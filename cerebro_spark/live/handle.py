@@ -107,7 +107,7 @@ class RunHandle(ABC):
 
     @property
     def best(self) -> tables.BestTrial | None:
-        """The trial with the best epoch so far; None if there is none yet."""
+        """The trial with the best epoch so far; None if there is none yet, or none with a finite value."""
         return tables.find_best(self.snapshot())
 
     @property

@@ -91,7 +91,8 @@ class Result:
 
         Raises:
             TrialFailed: If all trials failed; the message has the first traceback.
-            CerebroError: If no trial has an epoch that was trained and evaluated yet.
+            CerebroError: If no trial has an epoch that was trained and evaluated yet, or none in which the metric was a
+                finite number.
         """
         return tables.best_trial(self._view)
 

@@ -30,6 +30,9 @@ _CALLS = {
     "eval_fn": ("model", "batches", "params"),
 }
 
+# What PyTorch's modules have, and Keras' models.
+_OF_MODELS = (("parameters", "state_dict"), ("trainable_weights", "get_weights"))
+
 
 def check_functions_fit(hooks: Hooks) -> None:
     """Raise ConfigurationError for a function that cannot be called with what it will be given.
@@ -49,7 +52,7 @@ def check_functions_fit(hooks: Hooks) -> None:
             f"`model_fn` is the class {hooks.model_fn.__name__}, but must be a function of params: write a function"
             " that makes one and returns it, compiled or in a cs.TorchModel"
         )
-    if any(hasattr(hooks.model_fn, name) for name in ("parameters", "trainable_weights")):
+    if any(hasattr(hooks.model_fn, one) and hasattr(hooks.model_fn, two) for one, two in _OF_MODELS):
         raise ConfigurationError(
             f"`model_fn` is a model, a {type(hooks.model_fn).__name__}, but must be a function of params that makes"
             " one: each trial trains its own. Return it compiled, or in a cs.TorchModel"

@@ -33,7 +33,8 @@ class OwnSteps:
         measuring = type(model).compute_metrics
         steps = {"train": type(model).train_step, "test": type(model).test_step}
         self._own = {kind for kind, step in steps.items() if not (_of_keras(step) and _of_keras(measuring))}
-        # What a compiled step returns is no longer what its metrics gave.
+        # A step that the user compiled is traced once for several graphs: it does not know their rows, and what it
+        # returns is no longer what its metrics gave.
         self._compiled = {kind for kind, step in steps.items() if hasattr(step, "python_function")}
         self._metrics = metrics
         self._parts = {metric.name for metric in model.metrics}
@@ -55,7 +56,7 @@ class OwnSteps:
         if kind not in self._own:
             step(data)
             return
-        watch = _Watch(rows)
+        watch = _Watch(None if kind in self._compiled else rows)
         with ExitStack() as stack:
             for name, metric in self._metrics.items():
                 stack.enter_context(_watched(watch, name, metric))
@@ -91,7 +92,7 @@ class _Watch:
     """What a step does with metrics.
 
     Args:
-        rows: The rows of its batch.
+        rows: The rows of its batch; None if they are not known.
     """
 
     def __init__(self, rows: Any) -> None:
@@ -113,7 +114,7 @@ class _Watch:
 def _watched(watch: _Watch, name: str, metric: Any) -> Iterator[None]:
     """Note inside the block whether a metric is updated, and what its `result` returns.
 
-    A mean of batches becomes one of rows: one number for a batch counts once for each of its rows.
+    A mean of batches becomes one of rows: one number for a batch counts once for each of its rows, if these are known.
     """
     own = vars(metric)
     before = {key: own[key] for key in ("update_state", "result") if key in own}
@@ -124,7 +125,7 @@ def _watched(watch: _Watch, name: str, metric: Any) -> Iterator[None]:
         watch.updated.add(name)
         one_number = is_mean and len(values) == 1 and not named and not len(keras.ops.shape(values[0]))
         if one_number:
-            _tell_number(name)
+            _tell_number(name, "batch" if watch.rows is None else "row")
         return update_state(*values, **({"sample_weight": watch.rows} if one_number else named))
 
     def note_result() -> Any:
@@ -146,12 +147,13 @@ def _of_keras(method: Any) -> bool:
 
 
 @cache
-def _tell_number(name: str) -> None:
+def _tell_number(name: str, counts: str) -> None:
+    """Say what one number for a batch counts for: each of its rows, or, in a step that the user compiled, the batch."""
     _log.warning(
-        "metric %r gets one number for a batch from a step of your own, which counts once for each row. If that is no"
-        " mean over rows, as in a contrastive loss, it depends on which rows are in a batch: compare trials with"
-        " different batch sizes by another metric",
-        name,
+        "metric %r gets one number for a batch from a step of your own, which counts once for each %s. If that gives no"
+        " mean over rows, as of a contrastive loss, or in a step with tf.function, it depends on which rows are in a"
+        " batch: compare trials with different batch sizes by another metric",
+        *(name, counts),
     )
 
 

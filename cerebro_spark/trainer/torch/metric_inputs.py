@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -31,6 +32,7 @@ _BY_SIGMOID = re.compile("(Binary|Multilabel)[A-Z]")
 _BY_SOFTMAX = {"MulticlassPrecisionRecallCurve", "MulticlassCalibrationError", "MulticlassHingeLoss"}
 # So many logits do not all lie in [0, 1] by chance.
 _TELLING = 32
+_CLASSES = threading.RLock()
 _log = logging.getLogger(__name__)
 
 
@@ -143,6 +145,12 @@ def _replaced(guessing: GuessingMetric, replacement: Callable[..., None], told: 
             if own is not None:
                 vars(metric)["update"] = own
         return
+    # The class is the same for all threads of a process.
+    with _CLASSES:
+        yield from _replace_base(metric, base, replacement, told)
+
+
+def _replace_base(metric: Any, base: Any, replacement: Callable[..., None], told: set[int]) -> Iterator[None]:
     original = base.update
 
     def update(self: Any, *values: Any, **named: Any) -> None:

@@ -60,7 +60,12 @@ def _is_left(gradient: torch.Tensor | None, used: tuple[int, int] | None) -> boo
 
 
 def _count_steps(scheduler: Any) -> int | None:
-    return scheduler.last_epoch if isinstance(scheduler, LRScheduler) else None
+    """Return how often a schedule of PyTorch's kind was stepped; None for any other."""
+    if not isinstance(scheduler, LRScheduler):
+        return None
+    # A chain counts no steps; its parts do.
+    parts: Any = getattr(scheduler, "_schedulers", None)
+    return scheduler.last_epoch if hasattr(scheduler, "last_epoch") else _count_steps(parts[0])
 
 
 def _check_schedule(model: TorchModel, before: int | None) -> None:

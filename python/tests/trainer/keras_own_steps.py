@@ -152,6 +152,22 @@ def measured(
     return trainer.finish(Metrics.merge(parts))
 
 
+def measured_in_turns(kind: Any) -> list[dict[str, float]]:
+    """What is measured of all rows in one batch, from a list of batches and from a feed in turn."""
+
+    def model_fn(params: Any) -> Any:
+        model = kind()
+        model.compile(optimizer=keras.optimizers.SGD(0.0), loss="mse")
+        return model
+
+    columns = Columns({"x": ColumnSpec("float32", (1,))}, {"y": ColumnSpec("float32", (1,))})
+    trainer = KerasTrainer(Hooks(model_fn), columns)
+    trainer.build("t", {})
+    feed = Feed({"x": X, "y": Y}, batch_size=11)
+    unit = Unit("t", 1, "v", "eval")
+    return [trainer.finish(trainer.evaluate(unit, given)) for given in (list(feed), feed, list(feed), feed)]
+
+
 def scalar_error(label: Any, output: Any) -> Any:
     return ops.mean(ops.abs(label - output))
 

@@ -41,8 +41,8 @@ def test_the_metrics_that_keras_returns_are_no_reason_to_warn(models: Any, caplo
 
     own_steps._tell_untouched.cache_clear()
     own_steps._tell_unmeasured.cache_clear()
-    own_steps._tell_number("loss")
-    own_steps._tell_number("tracked")
+    own_steps._tell_number("loss", "row")
+    own_steps._tell_number("tracked", "row")
     caplog.clear()
     with caplog.at_level(logging.WARNING, "cerebro_spark"):
         for size, cuts in CUTS:
@@ -71,9 +71,27 @@ def test_a_compiled_step_counts_once(models: Any) -> None:
     class Returning(models.Derived):  # type: ignore[misc]
         test_step = tf.function(models.Derived.test_step)
 
-    for size, cuts in CUTS:
-        assert models.measured(Compiled, size, cuts) == {"tracked": mse(models)}
-        assert models.measured(Returning, size, cuts) == {"tracked": mse(models)}
+    for kind in (Compiled, Returning):
+        assert models.measured(kind, 11) == {"tracked": mse(models)}
+        # It counts by batches, as in Keras: those of one row are rows.
+        assert models.measured(kind, 1, (2, 9)) == {"tracked": mse(models)}
+
+
+def test_a_compiled_step_may_be_traced_for_several_graphs(models: Any, caplog: pytest.LogCaptureFixture) -> None:
+    if models.keras.backend.backend() != "tensorflow":
+        pytest.skip("TensorFlow compiles steps")
+    import tensorflow as tf
+
+    from cerebro_spark.trainer.keras import own_steps
+
+    class Compiled(models.Tracked):  # type: ignore[misc]
+        test_step = tf.function(models.Tracked.test_step)
+
+    own_steps._tell_number.cache_clear()
+    with caplog.at_level(logging.WARNING, "cerebro_spark"):
+        found = models.measured_in_turns(Compiled)
+    assert found == [{"tracked": mse(models)}] * 4
+    assert "which counts once for each batch" in caplog.text
 
 
 def test_what_is_computed_for_a_batch_alone_is_said(models: Any, caplog: pytest.LogCaptureFixture) -> None:

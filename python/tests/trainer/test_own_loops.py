@@ -34,7 +34,9 @@ def trainer_of(train_fn: Callable[..., Any] | None = None, input_fn: Any = None,
         module = nn.Sequential(nn.Linear(8, 1), nn.Flatten(0))
         optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
         if schedule:
-            options["lr_scheduler"] = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+            steps = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+            chained = torch.optim.lr_scheduler.ChainedScheduler([steps]) if schedule == "chained" else steps
+            options["lr_scheduler"] = chained
         return TorchModel(module, optimizer, nn.BCEWithLogitsLoss(), **options)
 
     hooks = Hooks(model_fn, train_fn=train_fn, input_fn=input_fn)
@@ -90,11 +92,12 @@ def test_gradients_that_no_step_has_used_are_said(
     assert ("gradients that no step has used" in caplog.text) == said
 
 
-def test_a_schedule_that_is_stepped_twice_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"stepped lr_scheduler \(a StepLR\).*scheduler_step='batch'"):
-        trainer_of(loop(schedules=True), schedule=True).train(UNIT, feed("tabular", 0))
-    trainer_of(loop(schedules=True), schedule=True, scheduler_step="batch").train(UNIT, feed("tabular", 0))
-    trainer_of(loop(), schedule=True).train(UNIT, feed("tabular", 0))
+@pytest.mark.parametrize(("kind", "name"), [("plain", "StepLR"), ("chained", "ChainedScheduler")])
+def test_a_schedule_that_is_stepped_twice_is_refused(kind: str, name: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"stepped lr_scheduler \(a {name}\).*scheduler_step='batch'"):
+        trainer_of(loop(schedules=True), schedule=kind).train(UNIT, feed("tabular", 0))
+    trainer_of(loop(schedules=True), schedule=kind, scheduler_step="batch").train(UNIT, feed("tabular", 0))
+    trainer_of(loop(), schedule=kind).train(UNIT, feed("tabular", 0))
 
 
 def test_a_schedule_that_nobody_steps_is_said(caplog: pytest.LogCaptureFixture) -> None:

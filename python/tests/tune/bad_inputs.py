@@ -41,6 +41,9 @@ class Built:
     def parameters(self) -> list[Any]:
         return []
 
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
     def __call__(self, rows: Any) -> Any:
         return rows
 
