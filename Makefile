@@ -25,7 +25,7 @@ demo: java $(READY)
 	$(BIN)/python examples/flights.py --dashboard $(if $(DASHBOARD),keep,on)
 
 test: java $(READY)
-	CEREBRO_STATEFUL_EXAMPLES=800 CEREBRO_RACES=600 $(BIN)/python -m pytest $(SIDE_BY_SIDE) --durations=30 -m "not rare"
+	CEREBRO_STATEFUL_EXAMPLES=500 CEREBRO_RACES=600 $(BIN)/python -m pytest $(SIDE_BY_SIDE) --durations=30 -m "not rare"
 
 test-fast: $(READY)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "$(FAST)"

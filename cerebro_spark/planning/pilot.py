@@ -56,6 +56,7 @@ def run_pilot(
     backend: Backend,
     configurations: Sequence[Mapping[str, Any]],
     *,
+    together: int | None = None,
     fuse: int = 1,
     seconds: float = float("inf"),
 ) -> PilotRecord:
@@ -66,7 +67,8 @@ def run_pilot(
         objective: The metric of the search.
         backend: Where units run.
         configurations: What is trained, the most important first.
-        fuse: How many may be trained together. Defaults to 1: each by itself.
+        together: How many are under way at a time, if each is trained by itself. Defaults to one for each worker.
+        fuse: How many may be trained in one bundle. Defaults to 1: each by itself.
         seconds: The time after which no other configuration begins.
 
     Returns:
@@ -92,7 +94,7 @@ def run_pilot(
         digest=job.digest,
         fuse=fuse,
     )
-    at_once = max(backend.num_workers * fuse, backend.num_workers)
+    at_once = max(backend.num_workers * fuse, together or backend.num_workers)
     search = PilotSearch(configurations, len(job.batches), at_once, seconds)
     engine = Engine(
         search, with_todays_rules(settings), backend, DiscardingLog(), job.run, [_Recorder(record, backend)]

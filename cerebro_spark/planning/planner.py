@@ -31,6 +31,8 @@ from cerebro_spark.types import Objective
 _MEASURING = 0.75
 # The batches of units that say how long a batch takes, roughly; the first ones warm up.
 _PROBE = (2, 6, 2)
+# Trials for each worker of a pilot, if the search has as many: a worker then knows its next order before it is done.
+_TRIALS_A_WORKER = 2
 # Workers of a pilot up to which each trains two long units of a configuration: more train enough of them together.
 _FEW_WORKERS = 4
 # Evaluations of a pilot are as alike as its partitions are: few are enough.
@@ -139,7 +141,7 @@ class Planner:
         """Measure with these settings, as many as there is time for, and return what all options come to."""
         self._workers = settings[0].at_once
         demand = self._draw_demand(0)
-        self._measure(settings, representatives(demand))
+        self._measure(settings, representatives(demand), demand.trials)
         threads = {setting.threads for setting in self._profiles}
         options = list_options(self._cluster, threads, self._workload, demand.trials, self._fuse, self._replicas)
         self._contention = Contention(self._profiles)
@@ -174,7 +176,7 @@ class Planner:
     def _left(self, share: float = 1.0) -> float:
         return share * self._seconds - (self._clock() - self._began)
 
-    def _measure(self, settings: Sequence[Setting], configurations: Sequence[Mapping[str, Any]]) -> None:
+    def _measure(self, settings: Sequence[Setting], configurations: Sequence[Mapping[str, Any]], trials: int) -> None:
         """Run a pilot with each setting: all of them get as much time, what the first needs to start included."""
         batch = 0.0
         for place, setting in enumerate(settings):
@@ -184,11 +186,14 @@ class Planner:
             with self._make_backend(setting) as backend:
                 lead = 0.0
                 if not place:
-                    probe = self._pilot(setting, backend, configurations[:1], _PROBE, remaining, workers=1)
+                    probe = self._pilot(setting, backend, configurations[:1], _PROBE, remaining, workers=1, together=1)
                     batch, lead = probe.cost("train", configurations[0]).batch, probe.record.lead
                 ahead = self._left(_MEASURING) / (len(settings) - place)
-                lengths = _lengths(batch, ahead, setting.at_once, len(configurations))
-                profile = self._profiles[setting] = self._pilot(setting, backend, configurations, lengths, ahead)
+                workers = setting.at_once * self._pilot_hosts
+                together = max(workers, min(trials, _TRIALS_A_WORKER * workers))
+                lengths = _lengths(batch, ahead, setting.at_once, max(together, len(configurations)))
+                profile = self._pilot(setting, backend, configurations, lengths, ahead, workers, together)
+                self._profiles[setting] = profile
                 # The workers of a second pilot were there already, those of a run will not be.
                 profile.record.lead = max(profile.record.lead, lead)
 
@@ -199,17 +204,18 @@ class Planner:
         configurations: Sequence[Mapping[str, Any]],
         batches: tuple[int, ...],
         seconds: float,
-        workers: int | None = None,
+        workers: int,
+        together: int,
     ) -> Profile:
-        """Run a pilot with one setting; `workers` says how many of its workers get something to do, if not all."""
-        whole, workers = self._job.dataset, workers or setting.at_once * self._pilot_hosts
+        """Run a pilot with one setting, in which so many workers get something to do, from so many trials at a time."""
+        whole = self._job.dataset
         data = replace(whole, train=whole.train[:workers], validation=whole.validation[: min(workers, _MOST_CHECKS)])
         trainer = self._job.trainer.with_resources(threads=setting.threads)
         run = f"{self._job.run}-{secrets.token_hex(3)}"
         job = replace(self._job, run=run, dataset=data, trainer=trainer, batches=batches)
         # Every worker is to be at work: the same configuration is trained more than once if there are few.
-        enough = [configurations[n % len(configurations)] for n in range(max(workers, len(configurations)))]
-        record = run_pilot(job, self._objective, backend, enough, fuse=self._fuse, seconds=seconds)
+        enough = [configurations[n % len(configurations)] for n in range(max(together, len(configurations)))]
+        record = run_pilot(job, self._objective, backend, enough, together=together, fuse=self._fuse, seconds=seconds)
         return Profile(setting, record)
 
     def _profile(self, option: Option) -> Profile:

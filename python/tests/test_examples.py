@@ -40,7 +40,12 @@ EXAMPLES = [
         id="sequences",
     ),
     pytest.param(FMIN, "4 trials (4 finished)", id="fmin"),
-    pytest.param([*FMIN, "--master", "local[2]"], "4 trials (4 finished)", marks=pytest.mark.jvm, id="fmin-spark"),
+    pytest.param(
+        [*FMIN, "--master", "local[2]"],
+        "4 trials (4 finished)",
+        marks=[pytest.mark.jvm, pytest.mark.rare],
+        id="fmin-spark",
+    ),
 ]
 
 
@@ -72,6 +77,7 @@ def surroundings(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.jvm
 @pytest.mark.timeout(900)
 def test_the_demo_keeps_its_dashboard_open_until_ctrl_c(tmp_path: Path) -> None:

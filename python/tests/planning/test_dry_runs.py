@@ -70,7 +70,10 @@ def test_deaths_hops_and_builds_take_time() -> None:
     assert planned(option, seed=3, failure_rate=0.2) > lived
 
 
-@pytest.mark.parametrize(("workers", "trials", "epochs"), [(32, 32, 2), (32, 48, 2), (16, 80, 4)])
+@pytest.mark.parametrize(
+    ("workers", "trials", "epochs"),
+    [(32, 32, 2), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((32, 48, 2), (16, 80, 4)))],
+)
 def test_a_smaller_search_takes_its_share_of_the_time(workers: int, trials: int, epochs: int) -> None:
     configurations = [{**PARAMS, "units": 8 * (1 + number % 4)} for number in range(trials)]
     measured = made_profile(configurations[:4], lambda params, batches: 0.001 * params["units"] * batches, lead=0.0)

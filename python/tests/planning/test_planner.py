@@ -33,6 +33,11 @@ Batch = Mapping[Setting, float]
 """Seconds of a batch by setting."""
 
 
+@pytest.fixture(autouse=True)
+def _few_dry_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planners, "_DRY_RUNS", 4)
+
+
 class Clock:
     """A clock that goes on with every pilot, and a little whenever it is looked at."""
 
@@ -50,11 +55,13 @@ class Pilots:
     def __init__(self, batch: Batch, seconds: float, clock: Clock) -> None:
         self.batch, self.seconds, self.clock = batch, seconds, clock
         self.ran: list[tuple[int, tuple[int, ...], int]] = []
+        self.together: list[int] = []
 
     def __call__(
         self, job: Any, objective: Any, backend: Any, configurations: Sequence[Mapping[str, Any]], **rest: Any
     ) -> PilotRecord:
         self.ran.append((job.threads, job.batches, len(job.dataset.train)))
+        self.together.append(rest["together"])
         self.clock.now += self.seconds
         seconds = self.batch[Setting(job.threads, backend.workers)]
         return made_record(
@@ -127,6 +134,13 @@ def test_a_small_probe_comes_first_and_then_every_setting(monkeypatch: pytest.Mo
     assert set(planned.profiles) == set(SETTINGS)
 
 
+def test_workers_of_a_pilot_know_their_next_order_as_those_of_the_search_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, pilots = plan(monkeypatch, EVEN)
+    assert pilots.together == [1, 8, 4, 2, 2]
+    _, pilots = plan(monkeypatch, EVEN, trials=2)
+    assert pilots.together == [1, 4, 2, 2, 2]
+
+
 def test_threads_that_gain_nothing_lose_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     planned, _ = plan(monkeypatch, EVEN)
     best = planned.estimates[0].option
@@ -169,6 +183,7 @@ def test_what_there_is_no_time_for_is_left_out(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.slow
+@pytest.mark.rare
 def test_a_smaller_search_stands_for_one_on_300_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planners, "_DRY_RUNS", 2)
     planned, _ = plan(monkeypatch, EVEN, trials=300, hosts=300, tick=0.01)
@@ -192,7 +207,6 @@ def test_what_a_large_search_asks_for_is_drawn_for_each_dry_run(monkeypatch: pyt
 
     monkeypatch.setattr(planners, "shrunk", partial(shrunk, most=100))
     monkeypatch.setattr(planners, "demand_of", noted)
-    monkeypatch.setattr(planners, "_DRY_RUNS", 4)
     space = {**PARAMS, "lr": hp.uniform(0.01, 0.1)}
     planned, _ = plan(monkeypatch, EVEN, algorithm=lambda: ASHAAlgorithm(space, LOSS, num_trials=30, max_epochs=9))
     assert planned.estimates[0].scale > 1.5
@@ -204,7 +218,6 @@ def test_what_a_large_search_asks_for_is_drawn_for_each_dry_run(monkeypatch: pyt
 @pytest.mark.parametrize("most", [100, 8000], ids=["smaller", "whole"])
 def test_a_time_budget_ends_a_search_however_large_it_is(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     monkeypatch.setattr(planners, "shrunk", partial(shrunk, most=most))
-    monkeypatch.setattr(planners, "_DRY_RUNS", 4)
 
     def epochs() -> Search:
         return FixedSearch([PARAMS] * 8, 10)

@@ -199,15 +199,19 @@ def test_a_buffer_that_counts_and_outlives_the_model_is_refused() -> None:
 
 def test_new_parameters_may_take_the_addresses_of_those_that_are_gone() -> None:
     places: set[int] = set()
-    for _ in range(50):
-        trainer = trainer_of(lambda: nn.Linear(8, 1))
-        trainer.build("t", {})
-        place = id(trainer.model().module.weight)
-        if place in places:
-            return
-        places.add(place)
-        del trainer
-        gc.collect()
+    gc.freeze()  # what is there already need not be looked through each time
+    try:
+        for _ in range(50):
+            trainer = trainer_of(lambda: nn.Linear(8, 1))
+            trainer.build("t", {})
+            place = id(trainer.model().module.weight)
+            if place in places:
+                return
+            places.add(place)
+            del trainer
+            gc.collect()
+    finally:
+        gc.unfreeze()
     pytest.fail("no address was taken again, so that nothing was shown")
 
 
