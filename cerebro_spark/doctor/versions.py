@@ -13,7 +13,7 @@ from itertools import zip_longest
 from cerebro_spark.doctor.diagnosis import Diagnosis, fix, note, ok
 
 _REQUIREMENT = re.compile(r"([a-z_-]*)(<|>=)?([\d.]*)")
-_NEEDED = ("numpy", "pandas", "pyarrow", "safetensors", "cloudpickle", "xxhash", "tqdm")
+_NEEDED = ("numpy", "pandas", "pyarrow", "safetensors", "cloudpickle", "cryptography", "xxhash", "tqdm")
 _FRAMEWORKS = ("keras", "torch")
 
 
@@ -40,6 +40,7 @@ RULES: tuple[Rule, ...] = (
     Rule("pyarrow>=14"),
     Rule("safetensors>=0.4"),
     Rule("cloudpickle>=2.2"),
+    Rule("cryptography>=42"),
     Rule("xxhash>=3.0"),
     Rule("pyspark>=3.5"),
     Rule("keras>=3.5"),

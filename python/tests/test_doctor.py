@@ -27,6 +27,7 @@ CLASSIC = {
     "pyarrow": "14.0.2",
     "safetensors": "0.8.0",
     "cloudpickle": "3.1.2",
+    "cryptography": "50.0.2",
     "xxhash": "4.1.0",
     "tqdm": "4.70.1",
     "pyspark": "3.5.9",
@@ -40,7 +41,8 @@ CLASSIC = {
 }
 MODERN = {
     **{
-        name: CLASSIC[name] for name in ("safetensors", "cloudpickle", "xxhash", "tqdm", "keras", "tensorflow", "torch")
+        name: CLASSIC[name]
+        for name in ("safetensors", "cloudpickle", "cryptography", "xxhash", "tqdm", "keras", "tensorflow", "torch")
     },
     "pyspark": "4.3.0",
     "pyarrow": "26.0.0",

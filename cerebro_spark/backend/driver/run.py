@@ -103,7 +103,7 @@ class RemoteRun:
         listener = Listener(self._receive, self._lost, self._broken)
         self._session = board.open(listener, None if self._own is None else "")
         beat, session = heartbeat / 4, self._session.name
-        spec = WorkerSpec(board.dialled, board.secret, "", b"", beat=beat, session=session)
+        spec = WorkerSpec(board.dialled, board.credentials, "", b"", beat=beat, session=session)
         self.pool = WorkerPool(launcher, job, spec, self._events, now, self._session.lose, start_timeout, max_restarts)
         # Frameworks are loaded and models built before the batch itself.
         timeout = None if job.unit_timeout is None else job.unit_timeout + start_timeout

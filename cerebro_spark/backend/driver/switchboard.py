@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from cerebro_spark.backend.driver.launcher import HubAddress
+from cerebro_spark.backend.wire.authority import issue_credentials
 from cerebro_spark.backend.wire.channel import WireError
 from cerebro_spark.backend.wire.hub import Hub
 from cerebro_spark.backend.wire.messages import FromWorker, Hello, ToWorker
@@ -32,15 +33,20 @@ class Switchboard:
     Args:
         address: Where to listen, and the host that workers dial.
         silence: Seconds after which a worker that says nothing at all is lost.
+
+    Attributes:
+        credentials: What workers and parents show when they dial.
+        dialled: Host and port that they dial.
     """
 
     def __init__(self, address: HubAddress, silence: float) -> None:
-        self.secret = secrets.token_bytes(32)
+        credentials = issue_credentials()
+        self.credentials = credentials.worker
         self._lock = threading.Lock()
         self._listeners: dict[str, Listener] = {}
         self._sessions: dict[int, str] = {}
         self._hub = Hub(
-            self.secret,
+            credentials.driver,
             self._receive,
             self._lost,
             self._broken,

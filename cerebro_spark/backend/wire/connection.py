@@ -7,6 +7,7 @@ import socket
 import threading
 
 from cerebro_spark.backend.wire.channel import Channel, WireError
+from cerebro_spark.backend.wire.credentials import Credentials, make_context
 from cerebro_spark.backend.wire.messages import FromWorker, ToWorker, pack, unpack_order
 
 
@@ -30,15 +31,17 @@ class DriverConnection:
 
     Args:
         address: Host and port of the driver's hub.
-        secret: The secret of this run.
+        credentials: What a worker of this run shows.
         timeout: Seconds that connecting and proving may take.
         silence: Seconds, about, after which a driver whose machine does not answer counts as gone.
 
     Raises:
-        WireError: If the driver cannot be reached, or does not know the secret.
+        WireError: If the driver cannot be reached, or is not of this run.
     """
 
-    def __init__(self, address: tuple[str, int], secret: bytes, timeout: float, *, silence: float = 60.0) -> None:
+    def __init__(
+        self, address: tuple[str, int], credentials: Credentials, timeout: float, *, silence: float = 60.0
+    ) -> None:
         try:
             self._socket = socket.create_connection(address, timeout=timeout)
         except OSError as error:
@@ -48,9 +51,11 @@ class DriverConnection:
             ) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(self._socket, silence)
-        self._channel = Channel(secret, leads=False)
+        self._channel = Channel(make_context(credentials), leads=False)
         self._early: list[bytes] = []
+        # Threads that send wait for each other, one that reads does not wait until others have sent.
         self._sending = threading.Lock()
+        self._talking = threading.Lock()
         try:
             self._prove()
         except BaseException:
@@ -61,21 +66,23 @@ class DriverConnection:
     def _prove(self) -> None:
         while not self._channel.open:
             self._socket.sendall(self._channel.to_send())
-            self._early += self._channel.receive(self._received())
+            self._early += self._received()
         self._socket.sendall(self._channel.to_send())
 
     def send(self, message: FromWorker) -> None:
         """Say something to the driver; frames of several threads do not mingle."""
         body = pack(message)
         with self._sending:
-            self._channel.say(body)
-            self._socket.sendall(self._channel.to_send())
+            with self._talking:
+                self._channel.say(body)
+                data = self._channel.to_send()
+            self._socket.sendall(data)
 
     def receive(self) -> list[ToWorker]:
         """Wait for what the driver says. Raises WireError when it hangs up, or cannot be understood."""
         frames, self._early = self._early, []
         while not frames:
-            frames = self._channel.receive(self._received())
+            frames = self._received()
         return [unpack_order(body) for body in frames]
 
     def receive_ready(self) -> list[ToWorker]:
@@ -85,7 +92,7 @@ class DriverConnection:
         """
         frames, self._early = self._early, []
         if not frames:
-            frames = self._channel.receive(self._received())
+            frames = self._received()
         return [unpack_order(body) for body in frames]
 
     def fileno(self) -> int:
@@ -95,8 +102,9 @@ class DriverConnection:
     def close(self) -> None:
         self._socket.close()
 
-    def _received(self) -> bytes:
+    def _received(self) -> list[bytes]:
         data = self._socket.recv(1 << 16)
         if not data:
             raise WireError("the driver hung up")
-        return data
+        with self._talking:
+            return self._channel.receive(data)

@@ -1,6 +1,6 @@
 """The driver's end of all connections: one thread, one selector, any number of workers. It never blocks its callers.
 
-A peer has ten seconds to prove that it knows the run's secret; what it sends before that is bounded and never looked
+A peer has ten seconds to prove that it is a worker of this run; what it sends before that is bounded and never looked
 into. A worker that hangs up, breaks the protocol or is silent for longer than the heartbeat allows is lost.
 """
 
@@ -19,6 +19,7 @@ from typing import Any
 
 from cerebro_spark.backend.wire.channel import Channel, WireError
 from cerebro_spark.backend.wire.connection import keep_alive
+from cerebro_spark.backend.wire.credentials import Credentials, make_context
 from cerebro_spark.backend.wire.messages import FromWorker, ToWorker, pack, unpack_report
 
 _log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ class Hub:
     All callbacks are called from the hub's own thread and must not block.
 
     Args:
-        secret: The secret of this run.
+        credentials: What the driver of this run shows.
         on_message: Called with a peer's number and its message.
         on_lost: Called with a peer's number and the reason, once, for a peer that has said something before.
         on_broken: Called with the reason if the hub itself breaks down; no other callback is called after that.
@@ -53,7 +54,7 @@ class Hub:
 
     def __init__(
         self,
-        secret: bytes,
+        credentials: Credentials,
         on_message: Callable[[int, FromWorker], None],
         on_lost: Callable[[int, str], None],
         on_broken: Callable[[str], None] = _log.error,
@@ -62,7 +63,7 @@ class Hub:
         port: int = 0,
         silence: float = 30.0,
     ) -> None:
-        self._secret = secret
+        self._context = make_context(credentials)
         self._on_message = on_message
         self._on_lost = on_lost
         self._on_broken = on_broken
@@ -180,7 +181,7 @@ class Hub:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(sock, self._silence)
         self._count += 1
-        peer = _Peer(self._count, sock, Channel(self._secret, leads=True), time.monotonic())
+        peer = _Peer(self._count, sock, Channel(self._context, leads=True), time.monotonic())
         self._peers[peer.number] = peer
         self._selector.register(sock, selectors.EVENT_READ, peer)
         self._guarded(self._flush, peer)
@@ -207,10 +208,16 @@ class Hub:
         except BlockingIOError:
             return
         except (WireError, OSError) as error:
+            self._say_why(peer)
             self._lose(peer, str(error))
         except Exception as error:
             _log.exception("a message of peer %d could not be dealt with", peer.number)
             self._lose(peer, f"{type(error).__name__}: {error}")
+
+    def _say_why(self, peer: _Peer) -> None:
+        """Send what TLS has to say to a peer that is refused, if it can be sent at once."""
+        with contextlib.suppress(OSError):
+            peer.socket.send(peer.channel.to_send())
 
     def _speak(self, peer: _Peer, message: bytes | str) -> None:
         if isinstance(message, str):

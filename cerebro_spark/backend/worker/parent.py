@@ -53,7 +53,7 @@ class ParentSpec:
     Attributes:
         name: The parent's name, which no other of the driver has.
         session: The session of the driver's switchboard that parents join.
-        worker: The first worker; the parent dials the same address, with the same secret.
+        worker: The first worker; the parent dials the same address, with the same credentials.
         echo: Whether to print what workers print: for a log of the machine's own.
     """
 
@@ -81,7 +81,7 @@ def run_parent(spec: ParentSpec) -> ThisWorker | None:
     if trouble is not None:
         print(f"workers of {spec.name} are not forked, but started anew: {trouble}", file=sys.stderr)
     first = spec.worker
-    connection = DriverConnection(first.address, first.secret, first.timeout, silence=8 * first.beat)
+    connection = DriverConnection(first.address, first.credentials, first.timeout, silence=8 * first.beat)
     host = os.environ.get(HOST) or socket.gethostname()
     connection.send(Hello(spec.name, host, os.getpid(), session=spec.session))
     return _Parent(spec, connection, forks=trouble is None).run()

@@ -20,6 +20,7 @@ import cloudpickle
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.wire.channel import WireError
 from cerebro_spark.backend.wire.connection import DriverConnection
+from cerebro_spark.backend.wire.credentials import Credentials
 from cerebro_spark.backend.wire.messages import Heartbeat, Hello, MessageError, OutputLine, StartTrouble, unpack_report
 from cerebro_spark.backend.worker.ahead import AheadSpec
 from cerebro_spark.backend.worker.process import HOST
@@ -36,7 +37,7 @@ class WorkerSpec:
 
     Attributes:
         address: Host and port of the driver.
-        secret: The secret of the run.
+        credentials: What it shows to the driver.
         name: The worker's name.
         job: What it works on, pickled, with references in place of stores.
         beat: Seconds between two heartbeats.
@@ -52,7 +53,7 @@ class WorkerSpec:
     """
 
     address: tuple[str, int]
-    secret: bytes
+    credentials: Credentials
     name: str
     job: bytes
     beat: float = 5.0
@@ -119,7 +120,7 @@ def serve(spec: WorkerSpec, relay: OutputRelay, accept: Callable[[], None] = lam
     """
     # Before dialling: functions may load whole frameworks, and the driver would take the silence for death.
     job = _load_job(spec, accept)
-    connection = DriverConnection(spec.address, spec.secret, spec.timeout, silence=8 * spec.beat)
+    connection = DriverConnection(spec.address, spec.credentials, spec.timeout, silence=8 * spec.beat)
     # The name by which others say where data lies, if the parent knows it.
     host = os.environ.get(HOST) or socket.gethostname()
     hello = Hello(spec.name, host, os.getpid(), probe=spec.probe, session=spec.session)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from wire_credentials import ANOTHER, RUN
 
 from cerebro_spark.backend.wire.channel import WireError
 from cerebro_spark.backend.wire.connection import DriverConnection
@@ -17,7 +18,6 @@ from cerebro_spark.backend.wire.hub import Hub
 from cerebro_spark.backend.wire.messages import FromWorker, Heartbeat, Hello, OutputLine, Stop, ToWorker, UnitStarted
 from cerebro_spark.events import LoadPartition
 
-SECRET = b"s" * 32
 WAIT = 200.0
 HELLO = Hello("w0")
 LOAD = LoadPartition("w0", "p0")
@@ -40,20 +40,20 @@ def ear() -> Ear:
 
 @pytest.fixture
 def hub(ear: Ear) -> Iterator[Hub]:
-    made = Hub(SECRET, lambda *m: ear.messages.put(m), lambda *m: ear.lost.put(m), silence=120.0)
+    made = Hub(RUN.driver, lambda *m: ear.messages.put(m), lambda *m: ear.lost.put(m), silence=120.0)
     yield made
     made.close()
 
 
 def greeted(hub: Hub, ear: Ear) -> tuple[DriverConnection, int]:
     """A line that has said hello, and its number."""
-    line = DriverConnection(hub.address, SECRET, WAIT)
+    line = DriverConnection(hub.address, RUN.worker, WAIT)
     line.send(HELLO)
     return line, ear.messages.get(timeout=WAIT)[0]
 
 
 def test_both_ways(hub: Hub, ear: Ear) -> None:
-    line = DriverConnection(hub.address, SECRET, WAIT)
+    line = DriverConnection(hub.address, RUN.worker, WAIT)
     line.send(Hello("w0", host="x" * 300_000))
     peer, message = ear.messages.get(timeout=WAIT)
     assert message == Hello("w0", host="x" * 300_000)
@@ -63,15 +63,15 @@ def test_both_ways(hub: Hub, ear: Ear) -> None:
     assert ear.lost.get(timeout=WAIT) == (peer, "it hung up")
 
 
-def test_a_wrong_secret_is_refused_and_logged_and_changes_nothing(
+def test_a_worker_of_another_run_is_refused_and_logged_and_changes_nothing(
     hub: Hub, ear: Ear, caplog: pytest.LogCaptureFixture
 ) -> None:
-    good = DriverConnection(hub.address, SECRET, WAIT)
+    good = DriverConnection(hub.address, RUN.worker, WAIT)
     good.send(HELLO)
     peer, _ = ear.messages.get(timeout=WAIT)
     with caplog.at_level(logging.WARNING, "cerebro_spark.backend.wire.hub"):
         with pytest.raises((WireError, OSError)):
-            DriverConnection(hub.address, b"x" * 32, WAIT).receive()
+            DriverConnection(hub.address, ANOTHER.worker, WAIT).receive()
         hub.send(peer, LOAD)
         assert good.receive() == [LOAD]
     assert "never proved itself" in caplog.text
@@ -83,7 +83,7 @@ def test_a_wrong_secret_is_refused_and_logged_and_changes_nothing(
 def test_garbage_changes_nothing(hub: Hub, ear: Ear, noise: bytes) -> None:
     stranger = socket.create_connection(hub.address, timeout=WAIT)
     stranger.sendall(noise)
-    good = DriverConnection(hub.address, SECRET, WAIT)
+    good = DriverConnection(hub.address, RUN.worker, WAIT)
     good.send(HELLO)
     assert ear.messages.get(timeout=WAIT)[1] == HELLO
     assert ear.messages.empty()
@@ -97,7 +97,7 @@ def test_strangers_that_vanish_at_once_do_not_break_the_hub(hub: Hub, ear: Ear) 
         stranger = socket.create_connection(hub.address, timeout=WAIT)
         stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         stranger.close()
-    good = DriverConnection(hub.address, SECRET, WAIT)
+    good = DriverConnection(hub.address, RUN.worker, WAIT)
     good.send(HELLO)
     assert ear.messages.get(timeout=WAIT)[1] == HELLO
     good.close()
@@ -105,7 +105,7 @@ def test_strangers_that_vanish_at_once_do_not_break_the_hub(hub: Hub, ear: Ear) 
 
 def test_a_crowd_that_proves_nothing_keeps_nobody_out(hub: Hub, ear: Ear) -> None:
     crowd = [socket.create_connection(hub.address, timeout=WAIT) for _ in range(80)]
-    good = DriverConnection(hub.address, SECRET, WAIT)
+    good = DriverConnection(hub.address, RUN.worker, WAIT)
     good.send(HELLO)
     assert ear.messages.get(timeout=WAIT)[1] == HELLO
     good.close()
@@ -114,7 +114,7 @@ def test_a_crowd_that_proves_nothing_keeps_nobody_out(hub: Hub, ear: Ear) -> Non
 
 
 def test_many_orders_at_once_block_nobody(hub: Hub, ear: Ear) -> None:
-    line = DriverConnection(hub.address, SECRET, WAIT)
+    line = DriverConnection(hub.address, RUN.worker, WAIT)
     line.send(HELLO)
     peer = ear.messages.get(timeout=WAIT)[0]
     for number in range(5000):
@@ -132,8 +132,8 @@ def test_a_listener_that_raises_costs_one_peer_not_the_hub(ear: Ear) -> None:
             raise OverflowError("too much")
         ear.messages.put((peer, message))
 
-    hub = Hub(SECRET, refuse, lambda *m: ear.lost.put(m))
-    bad, good = DriverConnection(hub.address, SECRET, WAIT), DriverConnection(hub.address, SECRET, WAIT)
+    hub = Hub(RUN.driver, refuse, lambda *m: ear.lost.put(m))
+    bad, good = DriverConnection(hub.address, RUN.worker, WAIT), DriverConnection(hub.address, RUN.worker, WAIT)
     bad.send(BAD)
     assert "too much" in ear.lost.get(timeout=WAIT)[1]
     good.send(HELLO)
@@ -145,8 +145,8 @@ def test_a_listener_that_raises_costs_one_peer_not_the_hub(ear: Ear) -> None:
 
 @pytest.mark.slow
 def test_the_silent_are_given_up(ear: Ear) -> None:
-    hub = Hub(SECRET, lambda *m: ear.messages.put(m), lambda *m: ear.lost.put(m), silence=12.0)
-    silent, lively = DriverConnection(hub.address, SECRET, WAIT), DriverConnection(hub.address, SECRET, WAIT)
+    hub = Hub(RUN.driver, lambda *m: ear.messages.put(m), lambda *m: ear.lost.put(m), silence=12.0)
+    silent, lively = DriverConnection(hub.address, RUN.worker, WAIT), DriverConnection(hub.address, RUN.worker, WAIT)
     silent.send(Hello("silent"))
     first = ear.messages.get(timeout=WAIT)[0]
     lively.send(Hello("lively"))
@@ -184,7 +184,7 @@ class Busy:
 
     def holding(self, hub: Hub) -> DriverConnection:
         """A line whose message keeps the listener."""
-        line = DriverConnection(hub.address, SECRET, WAIT)
+        line = DriverConnection(hub.address, RUN.worker, WAIT)
         line.send(LONG)
         assert self.kept.wait(WAIT)
         return line
@@ -193,7 +193,7 @@ class Busy:
 @pytest.mark.slow
 def test_nobody_is_silent_whom_the_hub_had_no_time_to_hear(ear: Ear) -> None:
     busy = Busy(ear)
-    hub = Hub(SECRET, busy, lambda *m: ear.lost.put(m), silence=4.0)
+    hub = Hub(RUN.driver, busy, lambda *m: ear.lost.put(m), silence=4.0)
     lively, peer = greeted(hub, ear)
     holding = busy.holding(hub)
     lively.send(Heartbeat())
@@ -210,7 +210,7 @@ def test_nobody_is_silent_whom_the_hub_had_no_time_to_hear(ear: Ear) -> None:
 
 def test_what_came_in_before_a_worker_is_called_lost_counts(ear: Ear) -> None:
     busy = Busy(ear)
-    hub = Hub(SECRET, busy, lambda *m: ear.lost.put(m))
+    hub = Hub(RUN.driver, busy, lambda *m: ear.lost.put(m))
     dying, peer = greeted(hub, ear)
     holding = busy.holding(hub)
     dying.send(UnitStarted(1))
@@ -226,7 +226,7 @@ def test_what_came_in_before_a_worker_is_called_lost_counts(ear: Ear) -> None:
 
 def test_what_is_said_while_somebody_is_lost_is_said_at_once(ear: Ear) -> None:
     """The hub looks a second time before it loses somebody; whoever calls it in that moment must not be overheard."""
-    hub = Hub(SECRET, lambda *m: ear.messages.put(m), lambda *m: ear.lost.put(m))
+    hub = Hub(RUN.driver, lambda *m: ear.messages.put(m), lambda *m: ear.lost.put(m))
     (staying, stays), (dying, dies) = greeted(hub, ear), greeted(hub, ear)
     serve = hub._serve_ready
 
@@ -246,7 +246,7 @@ def test_what_is_said_while_somebody_is_lost_is_said_at_once(ear: Ear) -> None:
 
 
 def test_a_worker_that_is_given_up_sees_that_the_driver_hung_up(hub: Hub, ear: Ear) -> None:
-    line = DriverConnection(hub.address, SECRET, WAIT)
+    line = DriverConnection(hub.address, RUN.worker, WAIT)
     line.send(HELLO)
     peer = ear.messages.get(timeout=WAIT)[0]
     hub.lose(peer, "stuck")
@@ -257,8 +257,8 @@ def test_a_worker_that_is_given_up_sees_that_the_driver_hung_up(hub: Hub, ear: E
 
 
 def test_closing_sends_the_last_orders(ear: Ear) -> None:
-    hub = Hub(SECRET, lambda *m: ear.messages.put(m), lambda *m: ear.lost.put(m))
-    line = DriverConnection(hub.address, SECRET, WAIT)
+    hub = Hub(RUN.driver, lambda *m: ear.messages.put(m), lambda *m: ear.lost.put(m))
+    line = DriverConnection(hub.address, RUN.worker, WAIT)
     line.send(HELLO)
     hub.send(ear.messages.get(timeout=WAIT)[0], Stop())
     hub.close()

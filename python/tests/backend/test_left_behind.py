@@ -14,6 +14,7 @@ from kept_workers import KeptWorkers
 from plain_loop import check_run, judged, logged
 from small_driver import CONFIGURATIONS, SEED, Stop, small_recipe
 from small_search import small_dataset, torch_model_fn
+from wire_credentials import RUN
 
 from cerebro_spark import runs
 from cerebro_spark.backend.job import Job
@@ -142,10 +143,10 @@ def test_a_worker_that_was_given_up_does_no_more_than_it_must(tmp_path: Path) ->
             peers.append(peer)
             joined.set()
 
-    hub = Hub(b"secret", heard, lambda peer, reason: None)
-    connection = DriverConnection(hub.address, b"secret", SECONDS)
+    hub = Hub(RUN.driver, heard, lambda peer, reason: None)
+    connection = DriverConnection(hub.address, RUN.worker, SECONDS)
     connection.send(Hello("w0"))
-    spec = WorkerSpec(hub.address, b"secret", "w0", b"")
+    spec = WorkerSpec(hub.address, RUN.worker, "w0", b"")
     worker = threading.Thread(target=work_for, args=(job, connection, spec), daemon=True)
     worker.start()
     try:

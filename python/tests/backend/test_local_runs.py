@@ -17,6 +17,7 @@ from kept_workers import KeptWorkers
 from logs import logged
 from plain_loop import check_run
 from small_search import keras_model_fn, small_dataset, torch_model_fn
+from wire_credentials import RUN
 
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.local import LocalBackend
@@ -231,7 +232,7 @@ def test_functions_are_loaded_before_the_driver_is_dialled_who_takes_silence_for
     dataset = small_dataset(tmp_path)
     job = pack_job(Job("r1", dataset.store, dataset, TrainerSpec(Hooks(LoadedAfter()), framework="torch")), "w0")
     with socket.create_server(("127.0.0.1", 0)) as driver:
-        spec = WorkerSpec(driver.getsockname(), b"secret", "w0", job.job, stores=job.stores)
+        spec = WorkerSpec(driver.getsockname(), RUN.worker, "w0", job.job, stores=job.stores)
         worker = threading.Thread(target=refused, args=(spec,), daemon=True)
         worker.start()
         assert select.select([driver], [], [], 0.5)[0] == [], "nobody dials while functions are loaded"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from wire_credentials import RUN
 
 import cerebro_spark
 from cerebro_spark.backend.wire import messages
@@ -155,7 +156,7 @@ def test_a_blame_that_is_none_is_refused() -> None:
 
 
 def test_what_json_cannot_hold_is_refused_where_it_is_sent() -> None:
-    hub = Hub(b"s" * 32, lambda peer, message: None, lambda peer, reason: None)
+    hub = Hub(RUN.driver, lambda peer, message: None, lambda peer, reason: None)
     try:
         with pytest.raises(ConfigurationError, match=r"params\.act.*object"):
             hub.send(1, RehearseTrial({"act": object()}))

@@ -60,7 +60,9 @@ class Driver:
     def launch(self, job: Job, framework: str | None = "torch", **changes: Any) -> int:
         """Launch the parent with its first worker; return its peer number."""
         packed, board = pack_job(job, "w0"), self.board
-        worker = WorkerSpec(board.dialled, board.secret, "w0", packed.job, stores=packed.stores, framework=framework)
+        worker = WorkerSpec(
+            board.dialled, board.credentials, "w0", packed.job, stores=packed.stores, framework=framework
+        )
         spec = ParentSpec("p", self.of_parents.name, replace(worker, session=self.of_run.name, **changes))
         self.process.give(cloudpickle.dumps(spec))
         peer, hello = self.parents.get(timeout=SECONDS)

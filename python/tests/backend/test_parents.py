@@ -16,6 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from small_search import torch_model_fn
+from wire_credentials import RUN
 
 from cerebro_spark.backend.driver.launcher import Launcher, ProcessWatcher
 from cerebro_spark.backend.driver.parent_launcher import ParentLauncher
@@ -114,7 +115,7 @@ class Book:
 
 
 def spec_of(name: str, kind: str = "a", **changes: Any) -> WorkerSpec:
-    return WorkerSpec(("127.0.0.1", 1), b"", name, b"job", session="r1", kind=kind, **changes)
+    return WorkerSpec(("127.0.0.1", 1), RUN.worker, name, b"job", session="r1", kind=kind, **changes)
 
 
 class Parents(RuleBasedStateMachine):
@@ -290,16 +291,16 @@ def test_credentials_are_not_sent_to_another_machine(parts: Parts) -> None:
     """The connection is authenticated and can be read: a parent elsewhere is used for the stores it came with."""
     board, inner, launcher = parts
     far: dict[str, Any] = {"address": ("elsewhere", 1)}
-    first = WorkerSpec(**far, secret=b"", name="w0", job=b"one", stores=b"password", kind="a")
+    first = WorkerSpec(**far, credentials=RUN.worker, name="w0", job=b"one", stores=b"password", kind="a")
     joined(board, inner, launcher, first)
-    same = WorkerSpec(**far, secret=b"", name="w1", job=b"two", stores=b"password", kind="a")
+    same = WorkerSpec(**far, credentials=RUN.worker, name="w1", job=b"two", stores=b"password", kind="a")
     launcher.launch(WorkerHandle("w1"), same, Book())
     (order,) = [order for _, order in board.sent]
     assert isinstance(order, StartWorker)
     assert (order.stores, order.number, order.name) == ("", 1, "w1")
     assert board.listener is not None
     board.listener.on_message(7, WorkerEnded(1))
-    other = WorkerSpec(**far, secret=b"", name="w2", job=b"three", stores=b"another", kind="a")
+    other = WorkerSpec(**far, credentials=RUN.worker, name="w2", job=b"three", stores=b"another", kind="a")
     launcher.launch(WorkerHandle("w2"), other, Book())
     assert isinstance(board.sent[-1][1], Stop), "its place is needed"
     first_of_new = inner.parents[-1].spec.worker

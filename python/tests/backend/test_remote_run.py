@@ -56,7 +56,7 @@ class ThreadLauncher(Launcher):
     def launch(self, handle: WorkerHandle, spec: WorkerSpec | ParentSpec, watcher: ProcessWatcher) -> None:
         assert isinstance(spec, WorkerSpec)
         self.jobs.append(cloudpickle.loads(spec.job))
-        handle.launched = DriverConnection(spec.address, spec.secret, WAIT)
+        handle.launched = DriverConnection(spec.address, spec.credentials, WAIT)
         threading.Thread(target=self._work, args=(handle, watcher), daemon=True).start()
 
     def kill(self, handle: WorkerHandle) -> None:

@@ -50,7 +50,7 @@ def dial(board: Switchboard) -> Iterator[Dial]:
     made: list[DriverConnection] = []
 
     def dialled() -> DriverConnection:
-        made.append(DriverConnection(board.dialled, board.secret, SECONDS))
+        made.append(DriverConnection(board.dialled, board.credentials, SECONDS))
         return made[-1]
 
     yield dialled

@@ -14,6 +14,7 @@ from typing import Any
 import cloudpickle
 import pytest
 from small_search import small_dataset, torch_model_fn
+from wire_credentials import RUN
 
 from cerebro_spark.backend.job import Job
 from cerebro_spark.backend.local import LocalBackend
@@ -138,10 +139,10 @@ def test_inside_a_spark_task_it_goes_by_the_workers_own_wire(tmp_path: Path, cap
             spoken.set()
             hub.send(peer, Stop())
 
-    hub = Hub(b"s" * 32, hear, lambda peer, reason: None)
+    hub = Hub(RUN.driver, hear, lambda peer, reason: None)
     dataset = small_dataset(tmp_path)
     job = Job("r1", dataset.store, dataset, TrainerSpec(Hooks(torch_model_fn), framework="nothing"))  # type: ignore[arg-type]
-    spec = WorkerSpec(hub.address, b"s" * 32, "w0", cloudpickle.dumps(job))
+    spec = WorkerSpec(hub.address, RUN.worker, "w0", cloudpickle.dumps(job))
     words = run_worker(cloudpickle.dumps(spec), "here", ())
     hub.close()
     assert spoken.is_set()
@@ -152,8 +153,8 @@ def test_inside_a_spark_task_it_goes_by_the_workers_own_wire(tmp_path: Path, cap
 
 
 def test_both_ends_notice_a_machine_that_is_gone() -> None:
-    hub = Hub(b"s" * 32, lambda peer, message: None, lambda peer, reason: None, silence=12.0)
-    line = DriverConnection(hub.address, b"s" * 32, 10.0, silence=24.0)
+    hub = Hub(RUN.driver, lambda peer, message: None, lambda peer, reason: None, silence=12.0)
+    line = DriverConnection(hub.address, RUN.worker, 10.0, silence=24.0)
     try:
         (peer,) = hub._peers.values()
         for sock, seconds in ((line._socket, 24), (peer.socket, 12)):
