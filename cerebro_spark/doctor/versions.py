@@ -82,7 +82,7 @@ LIBRARIES = tuple(name for name in dict.fromkeys([*_NAMED, *_NEEDED]) if name no
 def judge_versions(versions: Mapping[str, str]) -> Iterator[Diagnosis]:
     """Yield a diagnosis for every rule that is broken, and for every library that breaks none.
 
-    >>> for found in judge_versions(dict.fromkeys(("pandas", "safetensors", "cloudpickle", "xxhash", "tqdm"), "9.0")
+    >>> for found in judge_versions(dict.fromkeys(_NEEDED, "99.0")
     ...                             | {"numpy": "1.26.4", "pyarrow": "16.0", "petastorm": "0.13.1", "torch": "2.8.0"}):
     ...     if found.verdict == "FIX":
     ...         print(found.text)

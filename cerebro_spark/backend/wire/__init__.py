@@ -1,1 +1,1 @@
-"""The wire between the driver and its workers: authenticated frames, and the typed messages in them."""
+"""The wire between the driver and its workers: frames over TLS, and the typed messages in them."""
