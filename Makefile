@@ -53,8 +53,9 @@ test-bundles: $(READY)
 
 # What is drawn at random, far more often than in `make test`, and the run with every failure.
 test-deep: java $(READY)
-	CEREBRO_STATEFUL_EXAMPLES=5000 CEREBRO_RACES=5000 CEREBRO_COMMAND_EXAMPLES=2000 CEREBRO_CHAOS=all $(BIN)/python -m pytest $(SIDE_BY_SIDE) \
-		$(addprefix python/tests/,test_scheduler_stateful.py test_eventlog_races.py integration/test_chaos.py \
+	CEREBRO_STATEFUL_EXAMPLES=5000 CEREBRO_RACES=10000 CEREBRO_STORE_RACES=200 CEREBRO_COMMAND_EXAMPLES=2000 CEREBRO_CHAOS=all \
+		$(BIN)/python -m pytest $(SIDE_BY_SIDE) \
+		$(addprefix python/tests/,test_scheduler_stateful.py test_eventlog_races.py store/test_store_races.py integration/test_chaos.py \
 		tune/test_commands_in_runs.py)
 
 # Deliberate bugs in the scheduler and the event log, each of which some test must find. `make test` tries one of them.
