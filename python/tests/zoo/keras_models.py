@@ -32,10 +32,8 @@ SHORT: dict[str, dict[str, Any]] = {
 }
 # Compiled once more by XLA, as Keras does by default; for all of them that takes too long.
 COMPILED = {"densenet.DenseNet"}
-QUICK = {
-    "tensorflow": {"densenet.DenseNet"},
-    "torch": {"efficientnet_v2.EfficientNetV2"},
-}
+# Those on TensorFlow take long to trace, and `custom_keras.py` has what is hard for it.
+QUICK: dict[str, set[str]] = {"tensorflow": set(), "torch": {"efficientnet_v2.EfficientNetV2"}}
 
 
 def application(name: str, side: int, options: dict[str, Any]) -> Callable[[Any], Any]:
