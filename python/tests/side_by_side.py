@@ -3,7 +3,7 @@
 A file's tests share what they set up, and those of Hadoop share one cluster, which they kill parts of. With them go the
 tests that send jobs from a gateway, so that its environment is packed once. Quick tests of
 trainers, and others with PyTorch, go to one process too, because the first use of torchmetrics or of an optimizer takes
-seconds. What takes longest comes first, so that no process is left with it at the end.
+seconds. A test that shares nothing and takes long has a group of its own: it is marked so. What takes longest comes first, so that no process is left with it at the end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ def deal(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("dist") == "no" and not hasattr(config, "workerinput"):
         return
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(_group(item)))
     items.sort(key=_turn)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
 from keras import layers, ops
+from keras_models import SHORT, application
 from law import Case as AnyCase
+from specimen import arrays
 
 
 def Case(model_fn, **options):
@@ -412,7 +415,7 @@ CASES = {
     "set to the same": Case(with_layer(dropout, eager=True), train_fn=changing(same_again), **CHANGED),
     "evaluation that trains": Case(untraced, eval_fn=eval_that_trains),
     "fit": Case(plain, train_fn=fit_in_order, **ONE_BATCH, **VARIANT),
-    "fit, shuffled": Case(plain, train_fn=fit, **ONE_BATCH),
+    "fit, shuffled": Case(plain, train_fn=fit, **ONE_BATCH, **VARIANT),
     "fit with validation": Case(plain, train_fn=fit_and_validate, eval_fn=evaluate, **ONE_BATCH),
     "evaluate": Case(plain, eval_fn=evaluate, **VARIANT),
     "predict": Case(with_layer(layers.BatchNormalization), eval_fn=predict, **ONE_BATCH, **VARIANT),
@@ -421,9 +424,9 @@ CASES = {
     "second optimizer, never applied": Case(two_optimizers(False), **VARIANT),
     "second optimizer, built and never applied": Case(two_optimizers(False, built=True)),
     "compiled part": Case(with_compiled_part(False)),
-    "optimizer of two names": Case(known_to_its_model),
+    "optimizer of two names": Case(known_to_its_model, **VARIANT),
     "metric in variables": Case(with_metric(Squares, jit="auto")),
-    "metric around one of Keras": Case(with_metric(lambda: Around(keras.metrics.MeanSquaredError()))),
+    "metric around one of Keras": Case(with_metric(lambda: Around(keras.metrics.MeanSquaredError())), **VARIANT),
     "metric around one in variables": Case(with_metric(lambda: Around(Squares())), **VARIANT),
     "metric without a state": Case(with_metric(Rate, eager=True)),
     "normalized": Case(normalized),
@@ -440,7 +443,7 @@ CASES = {
         with_metric(lambda: Around(Collected())), refused="`Collected.outputs", **VARIANT
     ),
     "attribute": Case(with_layer(Anneal, jit="auto"), refused="`Anneal.steps` changed from .* use `self.add_weight"),
-    "attribute, eagerly": Case(with_layer(Anneal, eager=True), refused="`Anneal.steps` changed from"),
+    "attribute, eagerly": Case(with_layer(Anneal, eager=True), refused="`Anneal.steps` changed from", **VARIANT),
     "hidden variable": Case(with_layer(Hidden), refused="`Box.inside`"),
     "loss attribute": Case(lambda params: made(loss=CountingLoss()), refused="`CountingLoss.calls`"),
     "stateful": Case(recurrent(True), refused=r"'lstm' \(LSTM\) has stateful=True"),
@@ -451,8 +454,10 @@ CASES = {
         **CHANGED,
     ),
     "frozen": Case(untraced, train_fn=changing(freeze), refused="trainable|variables", **CHANGED),
-    "frozen variable": Case(untraced, train_fn=changing(freeze_variable), refused="dense/kernel", **CHANGED),
-    "activation": Case(untraced, train_fn=changing(swap_activation), refused="`Dense.activation`", **CHANGED),
+    "frozen variable": Case(untraced, train_fn=changing(freeze_variable), refused="dense/kernel", **CHANGED, **VARIANT),
+    "activation": Case(
+        untraced, train_fn=changing(swap_activation), refused="`Dense.activation`", **CHANGED, **VARIANT
+    ),
     "compiled again": Case(
         untraced, train_fn=changing(compile_again), refused="`optimizer`|`Sequential.loss`", **CHANGED
     ),
@@ -473,5 +478,12 @@ else:
     # the variables of the first one: hence no rehearsal.
     SECOND = keras.optimizers.Adam(0.01)
     refusal = "`with_global_optimizer.*SECOND.*iteration.* changed from variable.0. to variable.1."
+    CASES["application"] = Case(
+        application("mobilenet.MobileNet", 32, SHORT["mobilenet.MobileNet"]),
+        rows=partial(arrays, "pixels-32"),
+        inputs=("pixels",),
+        params={"lr": 0.1},
+        other={"lr": 0.2},
+    )
     CASES["global optimizer"] = Case(plain, train_fn=with_global_optimizer, refused=refusal, late=True)
     CASES["optimizer of PyTorch"] = Case(with_torch_optimizer, refused="`WithTorch.body_opt.state")

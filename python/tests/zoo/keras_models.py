@@ -32,8 +32,6 @@ SHORT: dict[str, dict[str, Any]] = {
 }
 # Compiled once more by XLA, as Keras does by default; for all of them that takes too long.
 COMPILED = {"densenet.DenseNet"}
-# Those on TensorFlow take long to trace, and `custom_keras.py` has what is hard for it.
-QUICK: dict[str, set[str]] = {"tensorflow": set(), "torch": {"efficientnet_v2.EfficientNetV2"}}
 
 
 def application(name: str, side: int, options: dict[str, Any]) -> Callable[[Any], Any]:
@@ -57,7 +55,7 @@ def application(name: str, side: int, options: dict[str, Any]) -> Callable[[Any]
 def _specimen(label: str, backend: str, options: dict[str, Any]) -> tuple[str, Specimen]:
     name, _, side = label.partition("-")
     make = application(name, int(side or 32), options)
-    return f"keras.{name} on {backend}", Specimen(make, f"pixels-{side or 32}", quick=name in QUICK[backend])
+    return f"keras.{name} on {backend}", Specimen(make, f"pixels-{side or 32}")
 
 
 def _table(backend: str) -> dict[str, Specimen]:

@@ -218,18 +218,24 @@ def refuse(trainer: Trainer, case: Case) -> None:
     evaluate(trainer, case, "t2")
 
 
-def check_module(name: str) -> dict[str, str]:
-    """What went wrong with each case of a module, by its name; "" for those that hold the law."""
-    outcomes = {}
+def check_module(name: str, *outcomes: str) -> dict[str, str]:
+    """What went wrong with each case of a module, by its name; "" for those that hold the law.
+
+    Args:
+        name: The module's.
+        outcomes: Which of its cases: "hops" for those that must hop, "refused" for those that must be refused.
+    """
+    wrong_with = {}
     for key, case in importlib.import_module(name).CASES.items():
-        if not (WHOLE or case.quick):
+        outcome = "refused" if case.refused else "hops"
+        if outcome not in outcomes or not (WHOLE or case.quick):
             continue
         try:
             check_case(case)
-            outcomes[key] = ""
+            wrong_with[key] = ""
         except Exception as error:
-            outcomes[key] = f"{type(error).__name__}: {error}"
-    return outcomes
+            wrong_with[key] = f"{type(error).__name__}: {error}"
+    return wrong_with
 
 
 if __name__ == "__main__":
@@ -237,4 +243,4 @@ if __name__ == "__main__":
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", "__array__ implementation doesn't accept a copy", DeprecationWarning, r"keras\b")
     sys.modules["law"] = sys.modules["__main__"]
-    print(json.dumps(check_module(sys.argv[1])))
+    print(json.dumps(check_module(*sys.argv[1:])))
