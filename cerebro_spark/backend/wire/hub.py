@@ -21,6 +21,7 @@ from cerebro_spark.backend.wire.channel import Channel, WireError
 from cerebro_spark.backend.wire.connection import keep_alive
 from cerebro_spark.backend.wire.credentials import Credentials, make_context
 from cerebro_spark.backend.wire.messages import FromWorker, ToWorker, pack, unpack_report
+from cerebro_spark.backend.wire.refusals import RefusalLog
 
 _log = logging.getLogger(__name__)
 _SECONDS_TO_PROVE = 10.0
@@ -30,6 +31,7 @@ _MOST_UNPROVEN = 64
 @dataclass(slots=True)
 class _Peer:
     number: int
+    address: str
     socket: socket.socket
     channel: Channel
     heard: float
@@ -68,6 +70,7 @@ class Hub:
         self._on_lost = on_lost
         self._on_broken = on_broken
         self._silence = silence
+        self._refusals = RefusalLog(_log.warning)
         self._peers: dict[int, _Peer] = {}
         self._count = 0
         self._closing = False
@@ -172,16 +175,17 @@ class Hub:
         try:
             sock, address = self._listener.accept()
         except OSError as error:
-            _log.warning("a connection could not be accepted: %s", error)
+            self._refusals.add(f"a connection could not be accepted: {error}")
             return
+        caller = f"{address[0]}:{address[1]}"
         unproven = [peer for peer in self._peers.values() if not peer.channel.open]
         if len(unproven) >= _MOST_UNPROVEN:
-            self._lose(unproven[0], f"too many connections that have proven nothing, and now {address}")
+            self._lose(unproven[0], f"too many connections that have proven nothing, and now {caller}")
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(sock, self._silence)
         self._count += 1
-        peer = _Peer(self._count, sock, Channel(self._context, leads=True), time.monotonic())
+        peer = _Peer(self._count, caller, sock, Channel(self._context, leads=True), time.monotonic())
         self._peers[peer.number] = peer
         self._selector.register(sock, selectors.EVENT_READ, peer)
         self._guarded(self._flush, peer)
@@ -250,7 +254,7 @@ class Hub:
             self._on_lost(peer.number, reason)
         else:
             lacking = "said hello" if peer.channel.open else "proved itself"
-            _log.warning("refused a connection that never %s: %s", lacking, reason)
+            self._refusals.add(f"refused a connection from {peer.address} that never {lacking}: {reason}")
 
     def _forget(self, peer: _Peer) -> None:
         if self._peers.pop(peer.number, None) is not None:
@@ -265,5 +269,6 @@ class Hub:
             except OSError as error:
                 _log.debug("a worker did not take its last orders: %s", error)
             self._forget(peer)
+        self._refusals.close()
         for resource in (self._selector, self._listener, self._wake_in, self._wake_out):
             resource.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import socket
@@ -265,3 +266,20 @@ def test_closing_sends_the_last_orders(ear: Ear) -> None:
     hub.close()
     assert line.receive() == [Stop()]
     line.close()
+
+
+def test_who_knocks_very_often_is_told_of_a_few_times(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "cerebro_spark.backend.wire.hub"):
+        hub = Hub(RUN.driver, lambda *_: None, lambda *_: None)
+        for _ in range(30):
+            with socket.create_connection(hub.address, timeout=WAIT) as stranger:
+                stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(100))
+                with contextlib.suppress(ConnectionResetError):
+                    while stranger.recv(4096):  # until it hangs up
+                        pass
+        hub.close()
+
+    refusals = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
+    assert len(refusals) == 11
+    assert "refused a connection from 127.0.0.1:" in refusals[0]
+    assert refusals[-1].endswith("not told of one by one: 20")

@@ -5,7 +5,6 @@ Each attack has a connection of its own, since one bad frame is the end of it. M
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
 import queue
 import random
@@ -62,16 +61,6 @@ class Siege(NamedTuple):
 
 def besiege(before: int, after: int, seed: int) -> Siege:
     """Attack a hub so many times before and after the handshake, and return what came of it."""
-    log = logging.getLogger("cerebro_spark.backend.wire.hub")
-    level = log.level
-    log.setLevel(logging.ERROR)  # it has a line for each attack
-    try:
-        return _besiege(before, after, seed)
-    finally:
-        log.setLevel(level)
-
-
-def _besiege(before: int, after: int, seed: int) -> Siege:
     credentials = issue_credentials()
     heard: queue.Queue[FromWorker] = queue.Queue()
     acted: list[FromWorker] = []
