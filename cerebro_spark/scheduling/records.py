@@ -89,8 +89,8 @@ class TrialRecord:
     has the metrics of the epoch's finished units. `setbacks` are those of its training units; each evaluation has its
     own. `finished` counts its units that succeeded. `works` counts the Works that have taken effect; those `waiting`
     wait for their turn in a script. `running_params` are those of its running or last unit; `rebased` says that its
-    latest checkpoint has others. `attempt` is that of its training unit that is under way. Of a `personal` trial a
-    person decides how far it goes, and the search hears nothing more.
+    latest checkpoint has others, `given_up` that a latest one was not kept. `attempt` is that of its training unit that
+    is under way. Of a `personal` trial a person decides how far it goes, and the search hears nothing more.
 
     Trials may share a bundle if `kin` is equal. A follower knows its `leader`, whose row on the board stands for all; a
     leader knows its `followers`. A trial that is to be `alone` joins no bundle before its epoch ends.
@@ -103,6 +103,7 @@ class TrialRecord:
     epoch: int = 1
     status: Status = "training"
     latest: Checkpoint | None = None
+    given_up: bool = False
     reported: Checkpoint | None = None
     best: Checkpoint | None = None
     best_value: float = float("nan")

@@ -103,7 +103,7 @@ class Steering:
             self._state.halted.discard(trial.id)
             trial.status = "paused"  # as any trial that has trained all its epochs
             return f"trial {trial.id} has trained all its {done} epochs, and is evaluated now"
-        if (done or trial.trained) and trial.latest is None:
+        if trial.given_up and trial.latest is None:
             raise Refused(
                 f"the last checkpoint of trial {trial.id} is gone, because this run was begun by an earlier version:"
                 " clone it with warm_start=False"

@@ -307,6 +307,7 @@ class TrialRules:
 
     def _release(self, trial: TrialRecord) -> None:
         state = self._state
+        trial.given_up = trial.given_up or trial.latest is not None
         state.delete(state.retention.exchange(trial.latest, None))
         state.delete(state.retention.exchange(trial.reported, None))
         trial.latest = trial.reported = None

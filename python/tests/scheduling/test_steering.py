@@ -17,6 +17,7 @@ from cerebro_spark.events import (
     RunUnit,
     SearchEnded,
     TellSearch,
+    TrialStopped,
     UnitFailed,
     UnitWithdrawn,
     WithdrawUnit,
@@ -435,3 +436,22 @@ def test_a_run_of_an_earlier_version_has_no_last_checkpoint_of_a_finished_trial(
         play.finish(play.orders[min(play.orders)])
     assert "begun by an earlier version: clone it with warm_start=False" in play.refuses("resume_trial", "t0", epochs=1)
     assert "begun by an earlier version: use warm_start=False" in play.refuses("clone", "t0")
+
+
+def test_a_trial_that_has_lost_the_checkpoint_that_it_was_to_begin_from_does_not_begin_without() -> None:
+    play = Steered(1, epochs=1, keep_last=False)
+    play.work("t1", 9, lr=0.5)
+    while play.status("t0") == "training":
+        play.finish(play.orders[min(play.orders)])
+    assert play.say("clone", "t0", epochs=1).done
+    play.feed(TrialStopped(play.now, "t0-c1"))
+    assert "begun by an earlier version: clone it with warm_start=False" in play.refuses("resume_trial", "t0-c1")
+
+
+def test_a_trial_of_an_earlier_version_that_has_not_begun_goes_on_from_the_beginning() -> None:
+    play = Steered(2, workers=1, keep_last=False)
+    waiting = next(trial for trial in ("t0", "t1") if not play.of(trial))
+    play.feed(TrialStopped(play.now, waiting))
+    assert play.say("resume_trial", waiting).done
+    play.go()
+    assert play.visits(waiting) == whole(2)
