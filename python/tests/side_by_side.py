@@ -1,9 +1,10 @@
 """How tests are dealt to processes that run side by side (`pytest -n 2`): by file, and all of Hadoop's to one of them.
 
 A file's tests share what they set up, and those of Hadoop share one cluster, which they kill parts of. With them go the
-tests that send jobs from a gateway, so that its environment is packed once. Quick tests of
-trainers, and others with PyTorch, go to one process too, because the first use of torchmetrics or of an optimizer takes
-seconds. A test that shares nothing and takes long has a group of its own: it is marked so. What takes longest comes first, so that no process is left with it at the end.
+tests that send jobs from a gateway, so that its environment is packed once. Quick tests of trainers, and others with
+PyTorch, go to one process too, because the first use of torchmetrics or of an optimizer takes seconds. A test that
+shares nothing and takes long may be marked with a group of its own. What takes longest comes first, so that no process
+is left with it at the end.
 """
 
 from __future__ import annotations
