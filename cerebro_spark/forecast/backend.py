@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 
@@ -64,6 +64,7 @@ class Future:
         starting: Seconds that a new worker takes to come.
         noisy: Whether times vary and things fail; otherwise all is as expected.
         seed: The seed of what is drawn.
+        efficiency: `efficiency(trial, workers)` returns how efficient a group is. Without it all groups are.
     """
 
     pace: Pace
@@ -74,6 +75,7 @@ class Future:
     starting: float = 0.0
     noisy: bool = False
     seed: int = 0
+    efficiency: Callable[[TrialId, int], float] = lambda trial, workers: 1.0
 
 
 class RemainingBackend(SimulatedBackend):
@@ -152,6 +154,13 @@ class RemainingBackend(SimulatedBackend):
         if order.attempt in self._ending:
             whole = 0.0
         return [(member, whole, share, width) for member, share in zip(order.members, shares, strict=True)]
+
+    def _group_seconds(self, order: RunUnit, states: Sequence[WorkerState]) -> float:
+        unit, names = order.unit, [state.spec.id for state in states]
+        parts = [replace(order, unit=unit._replace(partition=part, beside=())) for part in unit.partitions]
+        longest = max(self._share(part, name, 1) for part, name in zip(parts, names, strict=True))
+        overhead = max(self._overhead(order, name) for name in names)
+        return self._not_over(longest / self._future.efficiency(unit.trial, len(names)) + overhead)
 
     def _share(self, order: RunUnit, worker: WorkerId, width: int) -> float:
         unit, pace = order.unit, self._future.pace

@@ -165,6 +165,7 @@ class Continuation(Engine):
             seen.starting or 0.0,
             plan.noisy,
             plan.seed,
+            self.scheduler.efficiency_of,
         )
 
     # -- who is there

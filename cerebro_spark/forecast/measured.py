@@ -248,8 +248,10 @@ class Watch:
         self._known.add(worker)
         for done in results:
             kind, trial, partition = done.unit.kind, done.unit.trial, done.unit.partition
+            # What a group took is told as what it would have taken one of its workers for his partition.
+            seconds = done.seconds * self._scheduler.efficiency_of(trial, len(done.workers))
             seen.units.append(
-                UnitSample(kind, trial, seen.kin(trial), worker, partition, done.width, done.seconds, first, done.steps)
+                UnitSample(kind, trial, seen.kin(trial), worker, partition, done.width, seconds, first, done.steps)
             )
         if not progress.spoilt:
             overhead = at - progress.began - sum(done.seconds for done in results)

@@ -35,6 +35,7 @@ class Switching:
         samples: The units that were done, in the order of their ends.
         partitions: The partitions of the run.
         params: The params of the trials that were measured.
+        is_possible: Whether steps are traced at all. Defaults to None: as the samples tell.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Switching:
         samples: Sequence[UnitSample],
         partitions: Sequence[Partition],
         params: Mapping[TrialId, Mapping[str, Any]],
+        is_possible: bool | None = None,
     ) -> None:
         self._rows = {partition.id: partition.rows for partition in partitions}
         self.taken: dict[tuple[WorkerId, str], int] = {}
@@ -54,7 +56,7 @@ class Switching:
         self._structures = dict(structures)
         for kin, structure in self._structures.items():
             self.taken |= {(worker, kin): steps for worker, steps in structure.present_steps().items()}
-        self._possible = self._is_possible(samples)
+        self._possible = self._is_possible(samples) if is_possible is None else is_possible
 
     def in_present_steps(self, samples: Sequence[UnitSample]) -> list[UnitSample]:
         """Return the samples as they would be now: eager ones of structures that are traced by now are shortened.

@@ -18,9 +18,12 @@ MOST = 32
 def representatives(demand: Demand, most: int = MOST) -> list[Mapping[str, Any]]:
     """Return configurations to measure: of each structure one, those first that train longest, then second ones.
 
-    >>> demand = Demand(({"units": 8, "lr": 0.1}, {"units": 8, "lr": 0.2}, {"units": 9, "lr": 0.1}), (1, 1, 1))
-    >>> representatives(demand, most=2)
-    [{'units': 8, 'lr': 0.1}, {'units': 9, 'lr': 0.1}]
+    Of the first structure two come at once: they tell what each trial takes to begin, and what a structure does.
+
+    >>> units = (8, 8, 8, 9, 9)
+    >>> demand = Demand(tuple({"units": count, "lr": lr / 10} for lr, count in enumerate(units)), (1,) * 5)
+    >>> [(params["units"], params["lr"]) for params in representatives(demand, most=4)]
+    [(8, 0.0), (8, 0.1), (9, 0.3), (8, 0.2)]
     """
     kin: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     epochs: dict[str, int] = defaultdict(int)
@@ -29,9 +32,8 @@ def representatives(demand: Demand, most: int = MOST) -> list[Mapping[str, Any]]
         kin[name].append(params)
         epochs[name] += count
     ranked = sorted(kin, key=lambda name: -epochs[name])
-    deepest = max(map(len, kin.values()), default=0)
-    turns = (kin[name][depth] for depth in range(deepest) for name in ranked if depth < len(kin[name]))
-    return [params for params, _ in zip(turns, range(most), strict=False)]
+    turns = [(max(0, depth - (name == ranked[0])), params) for name in ranked for depth, params in enumerate(kin[name])]
+    return [params for _, params in sorted(turns, key=lambda turn: turn[0])[:most]]
 
 
 class PilotSearch(Search):
@@ -41,22 +43,28 @@ class PilotSearch(Search):
         configurations: What to train.
         epochs: The epochs of each.
         at_once: How many are trained at a time.
-        seconds: The time after which no other one is asked for; the first ones always are.
+        seconds: The time by which all are to be done: none is asked for that would end later, but for the first ones.
+        ahead: The seconds that those take that are trained at a time. Defaults to 0.0: not known.
     """
 
     def __init__(
-        self, configurations: Sequence[Mapping[str, Any]], epochs: int, at_once: int, seconds: float = float("inf")
+        self,
+        configurations: Sequence[Mapping[str, Any]],
+        epochs: int,
+        at_once: int,
+        seconds: float = float("inf"),
+        ahead: float = 0.0,
     ) -> None:
         self._waiting = list(zip(make_trial_ids(len(configurations)), configurations, strict=True))[::-1]
         self._open: set[TrialId] = set()
         self._epochs = epochs
         self._at_once = at_once
-        self._seconds = seconds
+        self._last_start = seconds - ahead
         self._now = 0.0
         self._asked = 0
 
     def ask(self) -> Work | Wait | Done:
-        if not self._waiting or (self._now > self._seconds and self._asked >= self._at_once):
+        if not self._waiting or (self._now > self._last_start and self._asked >= self._at_once):
             return Done()
         if len(self._open) >= self._at_once:
             return Wait()

@@ -6,7 +6,7 @@ trials depends on that, and the spread of several dry runs says by how much.
 
 from __future__ import annotations
 
-from collections import defaultdict
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +19,7 @@ from cerebro_spark.forecast.backend import Future, RemainingBackend, WorkerStand
 from cerebro_spark.forecast.curves import Curves, DrawnCurves
 from cerebro_spark.forecast.expected import Expected
 from cerebro_spark.forecast.pace import Pace
+from cerebro_spark.planning.builds import Builds, Meetings
 from cerebro_spark.planning.values import Demand, DryRun, Option, Workload
 from cerebro_spark.scheduling.kin import kin_of
 from cerebro_spark.scheduling.settings import with_todays_rules
@@ -27,6 +28,8 @@ from cerebro_spark.timeline import Timeline
 from cerebro_spark.turns import Turn
 from cerebro_spark.types import Objective, Partition, PartitionId, TrialId, UnitKind, Work, WorkerId
 
+# How far the start of a run may be from that of a pilot (the spread of a logarithm).
+_START_SPREAD = 0.15
 MakeSearch = Callable[[int], Search]
 """Makes the search of a run with so many workers. Each is asked once."""
 
@@ -38,23 +41,24 @@ class Times:
     Args:
         pace: Units, waits, loads.
         lead: Seconds until the first worker can begin.
-        build: By structure, the seconds that a worker takes once to build its model. Empty by default.
+        builds: What it takes workers to meet structures and trials. Defaults to None: no time.
         hop: By structure, the seconds that a checkpoint takes to another host. Empty by default.
     """
 
     pace: Pace
     lead: float = 0.0
-    build: Mapping[str, float] | None = None
+    builds: Builds | None = None
     hop: Mapping[str, float] | None = None
 
     @property
     def once(self) -> float:
         """The seconds of what a worker does once, however much there is to train: it comes, loads, and builds."""
-        return self.lead + self.pace.load + sum((self.build or {}).values())
+        return self.lead + self.pace.load + (self.builds.once if self.builds else 0.0)
 
     def steady(self) -> Times:
         """Return these times without what a worker does once."""
-        return Times(replace(self.pace, load=0.0), hop=self.hop)
+        builds = self.builds and self.builds.each_trial()
+        return Times(replace(self.pace, load=0.0), builds=builds, hop=self.hop)
 
 
 def dry_run(
@@ -86,7 +90,8 @@ def dry_run(
     Returns:
         How it went.
     """
-    workers = [WorkerStanding(f"w{n}", f"h{n // option.at_once}", joins_at=times.lead) for n in range(option.workers)]
+    lead = times.lead * (random.Random(f"{seed}/lead").lognormvariate(0.0, _START_SPREAD) if noisy else 1.0)
+    workers = [WorkerStanding(f"w{n}", f"h{n // option.at_once}", joins_at=lead) for n in range(option.workers)]
     future = Future(times.pace, DrawnCurves(Curves({}, objective), seed), objective, noisy=noisy, seed=seed)
     backend = PlannedBackend(workers, future, times)
     timeline = Timeline(keep_units=False)
@@ -173,20 +178,19 @@ class PlannedBackend(RemainingBackend):
         super().__init__(workers, future, 0.0)
         self._times = times
         self._host = {worker.id: worker.host for worker in workers}
-        self._built: dict[WorkerId, set[str]] = defaultdict(set)
+        self._meetings = Meetings(times.builds or Builds({}, {}))
         self._names: dict[TrialId, str] = {}
         self._home: dict[int, WorkerId] = {}
         """By attempt that wrote a checkpoint, the worker."""
 
     def _overhead(self, order: RunUnit, worker: WorkerId) -> float:
-        return super()._overhead(order, worker) + sum(self._extra(member, worker) for member in order.members)
+        extra = sum(self._extra(member, worker) for member in order.members)
+        return super()._overhead(order, worker) + extra * (self._level if self._future.noisy else 1.0)
 
     def _extra(self, order: RunUnit, worker: WorkerId) -> float:
         """Return the seconds to build a model that this worker has not built, and to fetch what is elsewhere."""
-        kin, seconds = self._structure(order), 0.0
-        if self._times.build and kin not in self._built[worker]:
-            self._built[worker].add(kin)
-            seconds += self._times.build.get(kin, 0.0)
+        kin = self._structure(order)
+        seconds = self._meetings.begin(worker, order.unit.kind, order.unit.trial, kin)
         if self._times.hop and order.parent is not None:
             home = self._home.get(order.parent.attempt)
             if home is not None and self._host[home] != self._host[worker]:
@@ -200,7 +204,7 @@ class PlannedBackend(RemainingBackend):
         return self._names[trial]
 
     def _join(self, state: WorkerState) -> list[Event]:
-        self._built[state.spec.id].clear()
+        self._meetings.forget(state.spec.id)
         return super()._join(state)
 
     def _finish(self, order: RunUnit, state: WorkerState) -> list[Event]:

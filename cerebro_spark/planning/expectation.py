@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cerebro_spark.planning.builds import Meetings
 from cerebro_spark.planning.planner import Planned
 from cerebro_spark.planning.profile import ScaledSeconds
-from cerebro_spark.types import TrialId, UnitKind
+from cerebro_spark.scheduling.kin import kin_of
+from cerebro_spark.types import TrialId, UnitKind, WorkerId
 
 
 class Expectation:
@@ -25,16 +27,20 @@ class Expectation:
     def __init__(self, planned: Planned) -> None:
         self._factor = planned.factor
         self._seconds = ScaledSeconds(planned.profile, planned.estimates[0].option, planned.workload)
+        self._meetings = Meetings(planned.profile.builds)
         self.expected = self.spent = 0.0
         self.whole = sum(
             epochs * self._epoch(planned, f"planned {number}", params)
             for number, (params, epochs) in enumerate(zip(planned.demand.params, planned.demand.epochs, strict=True))
-        )
+        ) + self._all_meetings(planned)
 
-    def add(self, kind: UnitKind, trial: TrialId, params: Mapping[str, Any], width: int, seconds: float) -> None:
+    def add(
+        self, worker: WorkerId, kind: UnitKind, trial: TrialId, params: Mapping[str, Any], width: int, seconds: float
+    ) -> None:
         """Take in a unit that is done.
 
         Args:
+            worker: Who did it.
             kind: Whether it trained or evaluated.
             trial: Its trial.
             params: The params of the trial.
@@ -42,6 +48,7 @@ class Expectation:
             seconds: What it took, or its share of what they took together.
         """
         self.expected += self._factor * self._seconds.seconds(kind, trial, params, width).seconds
+        self.expected += self._meetings.begin(worker, kind, trial, kin_of(params))
         self.spent += seconds
 
     @property
@@ -61,3 +68,11 @@ class Expectation:
         width = min(option.width, planned.demand.trials)
         train, check = (self._seconds.seconds(kind, trial, params, width).seconds for kind in ("train", "eval"))
         return self._factor * (option.partitions * train + (checks * check if workload.validation else 0.0))
+
+    def _all_meetings(self, planned: Planned) -> float:
+        """Return what it takes all workers to meet all trials."""
+        builds = planned.profile.builds
+        kinds: tuple[UnitKind, ...] = ("train", "eval") if planned.workload.validation else ("train",)
+        trials = [(kind, kin_of(params)) for params in planned.demand.params for kind in kinds]
+        anew = sum(builds.of(key, is_first=True) - builds.of(key, is_first=False) for key in set(trials))
+        return planned.estimates[0].option.workers * (anew + sum(builds.of(key, is_first=False) for key in trials))

@@ -35,7 +35,7 @@ class PilotRecord:
         failed: The units that failed.
         params: By trial, its params.
         memory: The most bytes of memory that a worker has had; 0 if none said it.
-        lead: Seconds from the start until workers could begin, one batch tried before included.
+        lead: Seconds from the start until the first order, one batch tried before and its partition's load included.
         seen: What else was measured: waits, loads.
     """
 
@@ -49,6 +49,17 @@ class PilotRecord:
     lead: float = 0.0
     seen: Measurements = field(default_factory=Measurements)
 
+    @property
+    def epoch_seconds(self) -> float:
+        """The seconds from the end of one epoch to that of the next, of a pilot of one trial; 0 if there was only one.
+
+        Whatever a unit takes is in it, the time to save a large state too.
+        """
+        ends: dict[int, float] = {}
+        for done in self.finished:
+            ends[done.unit.epoch] = max(done.at, ends.get(done.unit.epoch, 0.0))
+        return (max(ends.values()) - min(ends.values())) / (len(ends) - 1) if len(ends) > 1 else 0.0
+
 
 def run_pilot(
     job: Job,
@@ -59,6 +70,7 @@ def run_pilot(
     together: int | None = None,
     fuse: int = 1,
     seconds: float = float("inf"),
+    ahead: float = 0.0,
 ) -> PilotRecord:
     """Train configurations for as many epochs as `job.batches` has numbers, and return what that took.
 
@@ -69,7 +81,8 @@ def run_pilot(
         configurations: What is trained, the most important first.
         together: How many are under way at a time, if each is trained by itself. Defaults to one for each worker.
         fuse: How many may be trained in one bundle. Defaults to 1: each by itself.
-        seconds: The time after which no other configuration begins.
+        seconds: The time by which all is to be done: no configuration begins that would end later.
+        ahead: The seconds that those take that are under way at a time. Defaults to 0.0: not known.
 
     Returns:
         What was measured.
@@ -95,7 +108,7 @@ def run_pilot(
         fuse=fuse,
     )
     at_once = max(backend.num_workers * fuse, together or backend.num_workers)
-    search = PilotSearch(configurations, len(job.batches), at_once, seconds)
+    search = PilotSearch(configurations, len(job.batches), at_once, seconds, ahead)
     engine = Engine(
         search, with_todays_rules(settings), backend, DiscardingLog(), job.run, [_Recorder(record, backend)]
     )
@@ -113,7 +126,7 @@ def run_pilot(
 
 
 class _Recorder:
-    """An observer of the pilot: it notes when the first turn came, and what became of units."""
+    """An observer of the pilot: it notes when the first order was given, and what became of units."""
 
     def __init__(self, record: PilotRecord, backend: Backend) -> None:
         self._record = record
@@ -121,7 +134,7 @@ class _Recorder:
         self._begun = False
 
     def __call__(self, turn: Turn) -> None:
-        if not self._begun:
+        if not self._begun and any(outcome.orders for outcome in turn.outcomes):
             self._begun = True
             self._record.lead = self._backend.now()
         for event in turn.events:

@@ -1,27 +1,24 @@
-"""Makes a plan: measures with real workers for a while, then lets the search run dry with each option.
+"""Makes a plan: has units measured for a while, then lets the search run dry with each option.
 
-All that decides is elsewhere (`options`, `choice`, `profile`); this spends the time that there is.
+All that decides is elsewhere (`options`, `choice`, `profile`), and so is what measures (`measuring`).
 """
 
 from __future__ import annotations
 
 import math
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median, quantiles
-from typing import Any
 
-from cerebro_spark.backend.base import Backend
 from cerebro_spark.backend.job import Job
 from cerebro_spark.planning.choice import ranked
 from cerebro_spark.planning.configurations import representatives
 from cerebro_spark.planning.contention import Contention
 from cerebro_spark.planning.dry_runs import MakeSearch, Times, demand_of, dry_run
+from cerebro_spark.planning.measuring import MakeBackend, Measurer
 from cerebro_spark.planning.memory import fitting, memory_of
 from cerebro_spark.planning.options import bound_of, list_options, prune, work_of
-from cerebro_spark.planning.pilot import run_pilot
 from cerebro_spark.planning.profile import Profile
 from cerebro_spark.planning.shrunk import Shrunk, shrunk
 from cerebro_spark.planning.values import Cluster, Demand, DryRun, Estimate, Option, Setting, Wish, Workload
@@ -29,19 +26,8 @@ from cerebro_spark.types import Objective
 
 # The share of the time that measuring may take.
 _MEASURING = 0.75
-# The batches of units that say how long a batch takes, roughly; the first ones warm up.
-_PROBE = (2, 6, 2)
-# Trials for each worker of a pilot, if the search has as many: a worker then knows its next order before it is done.
-_TRIALS_A_WORKER = 2
-# Workers of a pilot up to which each trains two long units of a configuration: more train enough of them together.
-_FEW_WORKERS = 4
-# Evaluations of a pilot are as alike as its partitions are: few are enough.
-_MOST_CHECKS = 2
-# Seconds of a long unit of a pilot: what is shorter says little, what is longer tells no more.
-_LEAST, _MOST = 0.05, 0.5
 _DRY_RUNS = 16
 _FINALISTS = 3
-MakeBackend = Callable[[Setting], Backend]
 
 
 class OutOfTime(Exception):
@@ -117,14 +103,11 @@ class Planner:
         seconds: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._job = job
         self._objective = objective
         self._make_search = make_search
         self._make_untimed = make_untimed
-        self._make_backend = make_backend
         self._cluster = cluster
         self._workload = workload
-        self._pilot_hosts = pilot_hosts
         self._fuse = fuse
         self._replicas = replicas
         self._max_kills = max_kills
@@ -132,7 +115,8 @@ class Planner:
         self._seconds = seconds
         self._clock = clock
         self._began = clock()
-        self._profiles: dict[Setting, Profile] = {}
+        self._measurer = Measurer(job, objective, make_backend, pilot_hosts, fuse, left=lambda: self._left(_MEASURING))
+        self._profiles: Mapping[Setting, Profile] = {}
         self._contention = Contention({})
         self._workers = 1
         self._drawn: dict[int, Demand] = {}
@@ -141,7 +125,7 @@ class Planner:
         """Measure with these settings, as many as there is time for, and return what all options come to."""
         self._workers = settings[0].at_once
         demand = self._draw_demand(0)
-        self._measure(settings, representatives(demand), demand.trials)
+        self._profiles = self._measurer.measure(settings, representatives(demand), demand.trials)
         threads = {setting.threads for setting in self._profiles}
         options = list_options(self._cluster, threads, self._workload, demand.trials, self._fuse, self._replicas)
         self._contention = Contention(self._profiles)
@@ -171,52 +155,10 @@ class Planner:
             self._drawn[seed] = demand_of(search, self._objective, self._workers, seed)
         return self._drawn[seed]
 
-    # -- measuring
-
     def _left(self, share: float = 1.0) -> float:
         return share * self._seconds - (self._clock() - self._began)
 
-    def _measure(self, settings: Sequence[Setting], configurations: Sequence[Mapping[str, Any]], trials: int) -> None:
-        """Run a pilot with each setting: all of them get as much time, what the first needs to start included."""
-        batch = 0.0
-        for place, setting in enumerate(settings):
-            remaining = self._left(_MEASURING)
-            if place and remaining < self._profiles[settings[0]].record.lead + 1.0:
-                break
-            with self._make_backend(setting) as backend:
-                lead = 0.0
-                if not place:
-                    probe = self._pilot(setting, backend, configurations[:1], _PROBE, remaining, workers=1, together=1)
-                    batch, lead = probe.cost("train", configurations[0]).batch, probe.record.lead
-                ahead = self._left(_MEASURING) / (len(settings) - place)
-                workers = setting.at_once * self._pilot_hosts
-                together = max(workers, min(trials, _TRIALS_A_WORKER * workers))
-                lengths = _lengths(batch, ahead, setting.at_once, max(together, len(configurations)))
-                profile = self._pilot(setting, backend, configurations, lengths, ahead, workers, together)
-                self._profiles[setting] = profile
-                # The workers of a second pilot were there already, those of a run will not be.
-                profile.record.lead = max(profile.record.lead, lead)
-
-    def _pilot(
-        self,
-        setting: Setting,
-        backend: Backend,
-        configurations: Sequence[Mapping[str, Any]],
-        batches: tuple[int, ...],
-        seconds: float,
-        workers: int,
-        together: int,
-    ) -> Profile:
-        """Run a pilot with one setting, in which so many workers get something to do, from so many trials at a time."""
-        whole = self._job.dataset
-        data = replace(whole, train=whole.train[:workers], validation=whole.validation[: min(workers, _MOST_CHECKS)])
-        trainer = self._job.trainer.with_resources(threads=setting.threads)
-        run = f"{self._job.run}-{secrets.token_hex(3)}"
-        job = replace(self._job, run=run, dataset=data, trainer=trainer, batches=batches)
-        # Every worker is to be at work: the same configuration is trained more than once if there are few.
-        enough = [configurations[n % len(configurations)] for n in range(max(together, len(configurations)))]
-        record = run_pilot(job, self._objective, backend, enough, together=together, fuse=self._fuse, seconds=seconds)
-        return Profile(setting, record)
+    # -- what was measured
 
     def _profile(self, option: Option) -> Profile:
         """Return what was measured with as many threads, and about as many workers on a host."""
@@ -353,21 +295,6 @@ def _cut(seconds: float, time_budget: float | None, epochs: float) -> float:
         return seconds
     epoch = seconds / max(1.0, epochs)
     return min(seconds, math.ceil(time_budget / epoch) * epoch)
-
-
-def _lengths(batch: float, seconds: float, at_once: int, configurations: int) -> tuple[int, ...]:
-    """Return the batches of a pilot's epochs, long and short in turn, such that it takes about so many seconds.
-
-    >>> _lengths(batch=0.01, seconds=10.0, at_once=2, configurations=4)
-    (12, 50, 12, 50)
-    >>> _lengths(batch=0.01, seconds=10.0, at_once=16, configurations=16)
-    (5, 21, 5)
-    """
-    rounds = -(-max(at_once, configurations) // at_once)
-    long = min(max(seconds / (3.0 * at_once * rounds), _LEAST), _MOST)
-    most = max(8, min(round(long / max(batch, 1e-6)), 4000))
-    few = max(2, most // 4)
-    return (few, most, few, most) if at_once <= _FEW_WORKERS else (few, most, few)
 
 
 def _interval(seconds: Sequence[float]) -> tuple[float, float]:

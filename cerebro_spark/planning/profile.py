@@ -7,7 +7,6 @@ trains units of two lengths, so that both are known.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
@@ -17,7 +16,9 @@ from cerebro_spark.events import UnitFinished
 from cerebro_spark.forecast.expected import Expected, ExpectedSeconds
 from cerebro_spark.forecast.measured import UnitSample
 from cerebro_spark.forecast.pace import KINDS, Pace
-from cerebro_spark.planning.dry_runs import Times
+from cerebro_spark.forecast.switching import Switching
+from cerebro_spark.planning.builds import Excess, builds_of
+from cerebro_spark.planning.dry_runs import Times, partitions_of
 from cerebro_spark.planning.pilot import PilotRecord
 from cerebro_spark.planning.values import Cluster, Option, Setting, Workload
 from cerebro_spark.scheduling.kin import kin_of
@@ -25,7 +26,9 @@ from cerebro_spark.trainer.feed import batch_size_of
 from cerebro_spark.types import Partition, PartitionId, TrialId, UnitKind, WorkerId
 
 # How far the pace of a run may be from that of its pilot (the spread of a logarithm), however well that was measured.
-_DRIFT = 0.07
+_DRIFT = 0.15
+# Units beyond so many times what was expected count as much as that.
+_MOST = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,12 @@ class Profile:
         first, settled = self._parted(record.finished)
         self._by_length = {length: self._expected(settled, length) for length in {self._long, self._short}}
         self._costs: dict[tuple[UnitKind, str, int], Cost] = {}
+        # Rare long units are left out of medians, but not of a run.
+        self._level: dict[UnitKind, float] = dict.fromkeys(KINDS, 1.0)
+        self._level = {kind: self._find_level(kind, settled) for kind in KINDS}
+        self._costs.clear()
         self.ratios = {kind: self._ratios(kind, settled) for kind in KINDS}
-        self.build = self._build_seconds(first)
+        self.builds = builds_of(self._excesses(first))
         self.checkpoint_bytes = self._checkpoint_bytes()
 
     def cost(self, kind: UnitKind, params: Mapping[str, Any], width: int = 1) -> Cost:
@@ -90,6 +97,7 @@ class Profile:
         seen, record = self.record.seen, self.record
         overheads = {kind: self._overheads(kind) for kind in KINDS}
         share = workload.bytes / max(workload.train + workload.validation, 1) * workload.train / option.partitions
+        load = median(seen.loads) if seen.loads else 0.0
         pace = Pace(
             ScaledSeconds(self, option, workload),
             {"train": factor, "eval": factor},
@@ -97,34 +105,46 @@ class Profile:
             {kind: median(found) for kind, found in overheads.items()},
             overheads,
             _DRIFT,
-            load=(median(seen.loads) if seen.loads else 0.0) * max(1.0, share / max(record.bytes, 1)),
+            load=load * max(1.0, share / max(record.bytes, 1)),
             repair=record.lead,
             loss=cluster.failure_rate,
             stacks=any(done.width > 1 for done in record.finished),
+            switching=Switching((), partitions_of(option, workload), {}, is_possible=self._takes_eager_steps()),
         )
         hop = None
         if cluster.bandwidth is not None and option.hosts > 1:
             hop = {kin: size / cluster.bandwidth for kin, size in self.checkpoint_bytes.items()}
-        return Times(pace, record.lead, self.build, hop)
+        # Until a worker could begin it had loaded a partition.
+        return Times(pace, max(0.0, record.lead - load), self.builds, hop)
 
     def taken(self, kind: UnitKind, params: Mapping[str, Any], most: int) -> int:
         """Return how many batches a unit of the pilot had."""
         return max(1, min(most, math.ceil(self.record.rows[kind] / batch_size_of(params))))
 
+    def _takes_eager_steps(self) -> bool:
+        """Whether the steps of a longer run may be traced once: those of a pilot are too few."""
+        return any(done.unit.kind == "train" and done.steps == "eager" for done in self.record.finished)
+
     # -- what was measured
 
-    def _parted(self, units: Iterable[UnitFinished]) -> tuple[list[UnitFinished], list[UnitFinished]]:
-        """Return the units in which a worker met a structure, and all others: the first build and warm up."""
-        met: set[tuple[WorkerId, UnitKind, str]] = set()
-        first: list[UnitFinished] = []
+    def _parted(self, units: Iterable[UnitFinished]) -> tuple[list[tuple[UnitFinished, bool]], list[UnitFinished]]:
+        """Return the units in which a worker met a trial, with whether its structure was new, too, and all others."""
+        trials: set[tuple[WorkerId, UnitKind, TrialId]] = set()
+        structures: set[tuple[WorkerId, UnitKind, str]] = set()
+        first: list[tuple[UnitFinished, bool]] = []
         settled: list[UnitFinished] = []
         for done in units:
-            key = (done.worker, done.unit.kind, self._kin[done.unit.trial])
-            (settled if key in met else first).append(done)
-            met.add(key)
+            worker, kind, trial = done.worker, done.unit.kind, done.unit.trial
+            structure = (worker, kind, self._kin[trial])
+            if (worker, kind, trial) in trials:
+                settled.append(done)
+            else:
+                first.append((done, structure not in structures))
+            trials.add((worker, kind, trial))
+            structures.add(structure)
         known = {(done.unit.kind, self._kin[done.unit.trial]) for done in settled}
-        alone = [done for done in first if (done.unit.kind, self._kin[done.unit.trial]) not in known]
-        return [done for done in first if done not in alone], settled + alone
+        alone = [done for done, _ in first if (done.unit.kind, self._kin[done.unit.trial]) not in known]
+        return [(done, is_new) for done, is_new in first if done not in alone], settled + alone
 
     def _length(self, done: UnitFinished) -> int:
         return self.record.batches[(done.unit.epoch - 1) % len(self.record.batches)]
@@ -144,32 +164,36 @@ class Profile:
         long = self._by_length[self._long].seconds(kind, "", params, width)
         short = self._by_length[self._short].seconds(kind, "", params, width)
         more, fewer = self.taken(kind, params, self._long), self.taken(kind, params, self._short)
+        level = self._level[kind]
         if more == fewer or long.seconds <= short.seconds:
-            return Cost(0.0, long.seconds / more, long.spread)
+            return Cost(0.0, level * long.seconds / more, long.spread)
         batch = min((long.seconds - short.seconds) / (more - fewer), long.seconds / more)
-        return Cost(max(0.0, long.seconds - batch * more), batch, long.spread)
+        return Cost(level * max(0.0, long.seconds - batch * more), level * batch, long.spread)
 
     def _ratios(self, kind: UnitKind, units: Sequence[UnitFinished]) -> tuple[float, ...]:
         """Return how long units took by what was to be expected of them, 1 on average."""
-        found = []
-        for done in units:
-            if done.unit.kind == kind:
-                params = self.record.params[done.unit.trial]
-                taken = self.taken(kind, params, self._length(done))
-                found.append(done.seconds / max(self.cost(kind, params, done.width).of(taken), 1e-9))
+        found = [done.seconds / max(self._usual(done), 1e-9) for done in units if done.unit.kind == kind]
         level = fmean(found) if found else 1.0
         return tuple(ratio / level for ratio in found) or (1.0,)
 
-    def _build_seconds(self, first: Sequence[UnitFinished]) -> dict[str, float]:
-        """Return by structure how much longer the first unit of a worker took."""
-        found: dict[str, list[float]] = defaultdict(list)
-        for done in first:
-            params = self.record.params[done.unit.trial]
-            taken = self.taken(done.unit.kind, params, self._length(done))
-            if done.unit.kind == "train":
-                usual = self.cost("train", params, done.width).of(taken)
-                found[self._kin[done.unit.trial]].append((done.seconds - usual) * done.width)
-        return {kin: max(0.0, median(extra)) for kin, extra in found.items()}
+    def _find_level(self, kind: UnitKind, units: Sequence[UnitFinished]) -> float:
+        """Return how much longer units took, on the whole, than their medians say."""
+        own = [done for done in units if done.unit.kind == kind]
+        usual = [self._usual(done) for done in own]
+        spent = sum(min(done.seconds, _MOST * most) for done, most in zip(own, usual, strict=True))
+        return spent / sum(usual) if spent > 0 and sum(usual) > 0 else 1.0
+
+    def _excesses(self, first: Iterable[tuple[UnitFinished, bool]]) -> list[Excess]:
+        """Return by how much longer the units took in which a worker met a trial."""
+        return [
+            Excess((done.unit.kind, self._kin[done.unit.trial]), is_new, done.seconds - self._usual(done))
+            for done, is_new in first
+        ]
+
+    def _usual(self, done: UnitFinished) -> float:
+        """Return what a unit of the pilot was to take."""
+        kind, params = done.unit.kind, self.record.params[done.unit.trial]
+        return self.cost(kind, params, done.width).of(self.taken(kind, params, self._length(done)))
 
     def _overheads(self, kind: UnitKind) -> tuple[float, ...]:
         orders = self.record.seen.orders

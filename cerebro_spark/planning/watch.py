@@ -82,7 +82,7 @@ class PlanWatch:
             if isinstance(event, UnitFinished) and outcome.counted:
                 unit = event.unit
                 params = self._view.trials[unit.trial].params
-                self._units.add(unit.kind, unit.trial, params, event.width, event.seconds)
+                self._units.add(event.worker, unit.kind, unit.trial, params, event.width, event.seconds)
         self._tell()
 
     @property

@@ -19,9 +19,9 @@ PARAMS: dict[str, Any] = {"units": 8, "lr": 0.1, "batch_size": 10}
 ROWS = Workload(train=1000, validation=0, bytes=0)
 
 
-def planned(seconds: float) -> Planned:
-    """A plan of one trial that trains ten units of a second on one worker."""
-    profile = made_profile([PARAMS], lambda params, batches: 0.01 * batches, Setting(1, 1))
+def planned(seconds: float, build: float = 0.0) -> Planned:
+    """A plan of one trial that trains ten units of a second on one worker, and builds its model before."""
+    profile = made_profile([PARAMS], lambda params, batches: 0.01 * batches, Setting(1, 1), build=build)
     estimate = Estimate(Option(1, 1, 1, 1), seconds, 0.9 * seconds, 1.1 * seconds, 1.0, seconds, dry_runs=16)
     demand = Demand((PARAMS,), (10,))
     return Planned((estimate,), demand, ROWS, Cluster(1, 1), Wish(), {profile.setting: profile}, profile, 1.0, 30.0)
@@ -47,6 +47,14 @@ def test_a_run_that_goes_as_planned_has_no_causes() -> None:
     assert found.took == pytest.approx(10.5)
     assert found.causes == ()
     assert str(found) == "planned 10 s (9.0 s to 11 s), took 10 s, 5% longer"
+
+
+def test_a_first_unit_that_builds_its_model_is_not_slower_than_planned() -> None:
+    built = run(1.0, every=1.0)
+    first = built.timeline.units[0]
+    built.timeline.units[0] = first._replace(seconds=5.0, start=-4.0)
+    assert compare(planned(20.0), built).causes == ("units took 1.4 times as long as was measured",)
+    assert compare(planned(20.0, build=4.0), built).causes == ()
 
 
 def test_units_that_are_slower_are_a_cause() -> None:

@@ -70,6 +70,13 @@ def test_deaths_hops_and_builds_take_time() -> None:
     assert planned(option, seed=3, failure_rate=0.2) > lived
 
 
+def test_each_trial_that_begins_anew_takes_time() -> None:
+    option, kin = Option(1, 1, 1, 1), [PARAMS, {**PARAMS, "lr": 0.2}]
+    begun = made_profile(kin, lambda params, batches: 0.01 * batches, lead=0.0, build=2.0, again=1.0)
+    # Four trials: the first builds the structure.
+    assert planned(option, noisy=False, measured=begun) == pytest.approx(planned(option, noisy=False) + 2.0 + 3 * 1.0)
+
+
 @pytest.mark.parametrize(
     ("workers", "trials", "epochs"),
     [(32, 32, 2), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((32, 48, 2), (16, 80, 4)))],
@@ -136,11 +143,11 @@ def test_every_search_runs_dry(kind: Any, more: dict[str, Any]) -> None:
     assert all(run.seconds > 0 and 0 < run.utilisation <= 1 and not run.failed for run in runs)
 
 
-def test_of_each_structure_one_is_measured_before_a_second() -> None:
+def test_of_each_structure_one_is_measured_before_a_second_but_two_of_the_first() -> None:
     params = [{"units": units, "lr": lr} for units in (8, 16) for lr in (0.1, 0.2, 0.3)]
     demand = Demand(tuple(params), (1, 1, 1, 9, 9, 9))
-    chosen = representatives(demand, most=3)
-    assert [one["units"] for one in chosen] == [16, 8, 16]
+    chosen = representatives(demand, most=5)
+    assert [one["units"] for one in chosen] == [16, 16, 8, 16, 8]
     assert len(representatives(demand)) == 6
 
 
@@ -157,6 +164,14 @@ def test_a_pilot_asks_for_as_many_as_there_are_workers_and_ends_in_time() -> Non
     assert isinstance(third, Work)
     search.tell(Report(second.trial, 1, at=11.0, error="it broke"))
     assert isinstance(search.ask(), Done)
+
+
+@pytest.mark.parametrize(("at", "then"), [(5.0, Work), (6.5, Done)])
+def test_a_pilot_begins_nothing_that_would_end_too_late(at: float, then: type) -> None:
+    search = PilotSearch([{"n": 0}, {"n": 1}], epochs=1, at_once=1, seconds=10.0, ahead=4.0)
+    assert isinstance(search.ask(), Work)
+    search.tell(Report("t0", 1, at=at))
+    assert isinstance(search.ask(), then)
 
 
 def test_a_pilot_without_time_still_asks_for_the_first() -> None:

@@ -13,6 +13,7 @@ from made_up_pilots import made_record
 
 from cerebro_spark import hp
 from cerebro_spark.backend.machines import Cluster
+from cerebro_spark.planning import measuring
 from cerebro_spark.planning import planner as planners
 from cerebro_spark.planning.dry_runs import demand_of
 from cerebro_spark.planning.pilot import PilotRecord
@@ -52,8 +53,8 @@ class Clock:
 class Pilots:
     """Stands in for `run_pilot`: it notes what was to be measured, and lets time pass."""
 
-    def __init__(self, batch: Batch, seconds: float, clock: Clock) -> None:
-        self.batch, self.seconds, self.clock = batch, seconds, clock
+    def __init__(self, batch: Batch, seconds: float, clock: Clock, epoch: float = 0.0) -> None:
+        self.batch, self.seconds, self.clock, self.epoch = batch, seconds, clock, epoch
         self.ran: list[tuple[int, tuple[int, ...], int]] = []
         self.together: list[int] = []
 
@@ -65,7 +66,11 @@ class Pilots:
         self.clock.now += self.seconds
         seconds = self.batch[Setting(job.threads, backend.workers)]
         return made_record(
-            configurations, lambda params, batches: seconds * batches, job.batches, len(job.dataset.train)
+            configurations,
+            lambda params, batches: seconds * batches,
+            job.batches,
+            len(job.dataset.train),
+            epoch_seconds=self.epoch,
         )
 
 
@@ -80,12 +85,13 @@ def plan(
     failure_rate: float = 0.0,
     algorithm: Callable[[], Search] | None = None,
     time_budget: float | None = None,
+    epoch: float = 0.0,
 ) -> tuple[Planned, Pilots]:
     """Return a plan on hosts of four cores, and the pilots that were run for it."""
     clock = Clock(tick)
-    pilots = Pilots(batch, pilot, clock)
-    monkeypatch.setattr(planners, "run_pilot", pilots)
-    monkeypatch.setattr(planners, "replace", _replace)
+    pilots = Pilots(batch, pilot, clock, epoch)
+    monkeypatch.setattr(measuring, "run_pilot", pilots)
+    monkeypatch.setattr(measuring, "replace", _replace)
     data = SimpleNamespace(train=tuple(Partition(f"p{n}", rows=1000) for n in range(4)), validation=())
     trainer = SimpleNamespace(with_resources=lambda threads: SimpleNamespace(threads=threads))
     job = SimpleNamespace(run="plan", dataset=data, trainer=trainer, batches=())
@@ -101,7 +107,7 @@ def plan(
         LOSS,
         timed,
         search,
-        lambda setting: nullcontext(SimpleNamespace(workers=setting.at_once)),  # type: ignore[arg-type,return-value]
+        lambda setting: nullcontext(SimpleNamespace(workers=setting.at_once)),  # type: ignore[arg-type]
         Cluster(hosts, 4, failure_rate=failure_rate),
         ROWS,
         time_budget=time_budget,
@@ -180,6 +186,30 @@ def test_what_there_is_no_time_for_is_left_out(monkeypatch: pytest.MonkeyPatch) 
     measured, _ = plan(monkeypatch, EVEN)
     assert measured.unmeasured == ()
     assert "no time" not in " ".join(Plan(measured).why)
+
+
+def test_where_epochs_take_long_whatever_is_trained_pilots_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Four workers: two trials of four epochs for each take 32 times 0.8 s, but one of three takes 12 times that.
+    planned, pilots = plan(monkeypatch, EVEN, epoch=0.8)
+    assert pilots.together[:2] == [1, 4]
+    assert len(pilots.ran[1][1]) == 3
+    assert set(planned.profiles) == set(SETTINGS)
+
+
+def test_where_pilots_take_too_long_the_small_probe_stands_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, pilots = plan(monkeypatch, EVEN, pilot=30.0, epoch=20.0)
+    assert pilots.together == [1]
+    assert set(planned.profiles) == {Setting(1, 1)}
+    assert planned.estimates[0].option.workers == 4
+    assert planned.unmeasured == (Setting(1, 4), Setting(2, 2), Setting(4, 1))
+    assert "There was no time to measure 4 workers with 1 thread" in Plan(planned).why[-1]
+
+
+def test_where_only_some_pilots_take_too_long_others_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, pilots = plan(monkeypatch, EVEN, pilot=3.0, epoch=4.0)
+    # Four workers would take 48 s, two 24, one 12.
+    assert [ran[::2] for ran in pilots.ran] == [(1, 1), (2, 2), (1, 1), (4, 1)]
+    assert Setting(1, 4) not in planned.profiles
 
 
 @pytest.mark.slow

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_up_pilots import made_profile
+from made_up_pilots import made_profile, made_record
 
 from cerebro_spark.backend.machines import Cluster
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.planning.contention import Contention
+from cerebro_spark.planning.dry_runs import dry_run
 from cerebro_spark.planning.memory import fitting, memory_of
 from cerebro_spark.planning.options import bound_of
+from cerebro_spark.planning.profile import Profile
 from cerebro_spark.planning.values import Demand, Option, Setting, Workload
+from cerebro_spark.search import FixedSearch
+from cerebro_spark.types import Objective, Steps
 
 NARROW: dict[str, Any] = {"units": 8, "lr": 0.1, "batch_size": 10}
 WIDE: dict[str, Any] = {"units": 64, "lr": 0.1, "batch_size": 10}
@@ -52,7 +57,53 @@ def test_structures_have_times_of_their_own_and_others_are_guessed() -> None:
 def test_what_is_built_once_is_no_part_of_later_units() -> None:
     profile = made_profile([NARROW], lambda params, batches: 0.01 * batches, build=3.0)
     assert profile.cost("train", NARROW).of(100) == pytest.approx(1.0)
-    assert list(profile.build.values()) == [pytest.approx(3.0)]
+    assert builds(profile) == pytest.approx([3.0, 0.0])
+
+
+def builds(profile: Profile) -> list[float]:
+    """By structure, what the first trial on a worker takes to begin with training, then what each other one does."""
+    found = profile.builds
+    return [taken[key] for key in found.structure if key[0] == "train" for taken in (found.structure, found.trial)]
+
+
+def test_what_each_trial_takes_to_begin_is_told_from_what_its_structure_does() -> None:
+    kin = {**NARROW, "lr": 0.7}
+    profile = made_profile([NARROW, kin, WIDE], lambda params, batches: 0.01 * batches, build=3.0, again=1.5)
+    # Of the wide structure there was one trial only: half of it is done again, as of the other.
+    assert builds(profile) == pytest.approx([3.0, 1.5] * 2)
+    assert profile.cost("train", kin).of(100) == pytest.approx(1.0)
+
+
+def test_rare_long_units_make_all_of_them_longer_on_average() -> None:
+    record = made_record([NARROW], lambda params, batches: 0.01 * batches, batches=(10, 40) * 10)
+    slow = [
+        replace(done, seconds=3 * done.seconds) if done.unit.epoch == 12 and done.unit.kind == "train" else done
+        for done in record.finished
+    ]
+    taken = sum(done.seconds for done in slow if done.unit.kind == "train" and done.unit.epoch > 1)
+    record.finished = slow
+    profile = Profile(Setting(1, 2), record)
+    units = [done for done in slow if done.unit.kind == "train" and done.unit.epoch > 1]
+    lengths = [record.batches[done.unit.epoch - 1] for done in units]
+    assert sum(map(profile.cost("train", NARROW).of, lengths)) == pytest.approx(taken)
+    assert profile.cost("eval", NARROW).of(100) == pytest.approx(0.5)
+
+
+def test_the_load_of_a_partition_is_not_counted_twice() -> None:
+    profile = made_profile([NARROW], lambda params, batches: 0.01 * batches, lead=4.0)
+    times = profile.times(Option(2, 1, 1, 2), Workload(train=20_000, validation=0, bytes=0), ONE_HOST)
+    assert times.pace.load == 0.5
+    assert times.lead + times.pace.load == 4.0
+
+
+@pytest.mark.parametrize(("steps", "share"), [("eager", 0.8), ("", 1.0), ("graph", 1.0)])
+def test_steps_that_a_longer_run_may_trace_are_planned_to_become_faster(steps: Steps, share: float) -> None:
+    profile = made_profile([NARROW], lambda params, batches: 0.001 * batches, Setting(1, 1), steps=steps)
+    option, rows = Option(1, 1, 1, 1), Workload(train=100_000, validation=0, bytes=0)
+    times = profile.times(option, rows, ONE_HOST)
+    found = dry_run(FixedSearch([NARROW], 10), Objective("loss", "min"), option, rows, times, noisy=False)
+    # A unit takes 10,000 steps of a millisecond: from the second on they may be traced.
+    assert found.seconds == pytest.approx(times.once + 10.0 + 9 * 10.0 * share, rel=0.01)
 
 
 def test_a_unit_that_has_fewer_batches_than_asked_for_says_what_it_had() -> None:
@@ -64,7 +115,9 @@ def test_a_unit_that_has_fewer_batches_than_asked_for_says_what_it_had() -> None
 def test_hops_take_as_long_as_the_network_says() -> None:
     profile = made_profile([NARROW], lambda params, batches: 0.01 * batches, checkpoint=5_000_000)
     rows = Workload(train=1000, validation=0, bytes=0)
-    assert profile.times(Option(4, 1, 2, 4), rows, Cluster(2, 4, bandwidth=1e6)).hop == {next(iter(profile.build)): 5.0}
+    assert profile.times(Option(4, 1, 2, 4), rows, Cluster(2, 4, bandwidth=1e6)).hop == {
+        next(iter(profile.builds.structure))[1]: 5.0
+    }
     assert profile.times(Option(4, 1, 1, 4), rows, Cluster(1, 4, bandwidth=1e6)).hop is None
 
 
