@@ -7,14 +7,11 @@ import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
+from typing import BinaryIO, TypeVar, cast
 
 from cerebro_spark.store.files import FileStatus
 from cerebro_spark.store.hdfs_clients import HdfsClient
 from cerebro_spark.store.streams import RawReader
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
 
 T = TypeVar("T")
 
@@ -23,6 +20,8 @@ T = TypeVar("T")
 _FOR_NAMES = 60.0
 _TO_WRITE = 60.0
 _TO_READ = 20.0
+# The least bytes in a second that data nodes take who are well.
+_SLOWEST = 100_000
 # Bytes and files that one wait is for.
 PIECE = 4 << 20
 _LISTED = 1000
@@ -85,8 +84,8 @@ class PatientClient:
     def open(self, path: str) -> BinaryIO:
         return cast(BinaryIO, _PatientReader(_answer(lambda: self._client.open(path))))
 
-    def create(self, path: str, block_size: int) -> NewFile:
-        return NewFile(_answer(lambda: self._client.create(path, block_size)))
+    def create(self, path: str, block_size: int, patience: float) -> NewFile:
+        return NewFile(_answer(lambda: self._client.create(path, block_size)), patience)
 
     def make_folder(self, path: str) -> None:
         _answer(lambda: self._client.make_folder(path))
@@ -143,18 +142,23 @@ class NewFile:
 
     Args:
         file: The client's file.
+        patience: How many seconds to wait for a few bytes; more have more time, but never more than a minute.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, patience: float) -> None:
         self._file = file
+        self._patience = patience
+        self._limit = min(_TO_WRITE, patience)
 
-    def write(self, piece: ReadableBuffer) -> None:
+    def write(self, piece: bytes) -> None:
         """Add bytes, of which there should be few enough to be sent in a minute."""
-        within(_TO_WRITE, lambda: self._file.write(piece), "the data nodes took no bytes")
+        # A small last piece waits behind those that are still on their way.
+        self._limit = max(self._limit, min(_TO_WRITE, self._patience + len(piece) / _SLOWEST))
+        within(self._limit, lambda: self._file.write(piece), "the data nodes took no bytes")
 
     def close(self) -> None:
         """Make the file whole."""
-        within(_TO_WRITE, self._file.close, "the data nodes did not confirm the last bytes")
+        within(self._limit, self._file.close, "the data nodes did not confirm the last bytes")
 
     def abandon(self) -> None:
         """Never close the file, not even when Python frees it: that could wait for a dead data node."""

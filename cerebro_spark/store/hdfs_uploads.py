@@ -12,7 +12,9 @@ from cerebro_spark.store.files import move_new
 from cerebro_spark.store.hdfs_clients import hdfs_error_kind
 from cerebro_spark.store.hdfs_patience import PIECE, NewFile, PatientClient
 
-_ATTEMPTS = 8
+# By attempt, the seconds to wait for a few bytes. Healthy data nodes take milliseconds; one that is gone without a word
+# must not keep a driver from its log for a minute. If all are slow, later attempts have the time.
+_PATIENCE = (4.0, 4.0, 4.0, 8.0, 16.0, 30.0, 60.0, 60.0)
 _MIB, _GIB = 1 << 20, 1 << 30
 
 
@@ -48,10 +50,10 @@ def _upload(client: PatientClient, source: bytes | memoryview | Path, staged: st
     waited may still go on.
     """
     size = block_size(source.stat().st_size if isinstance(source, Path) else memoryview(source).nbytes)
-    for attempt in range(_ATTEMPTS):
+    for attempt in range(len(_PATIENCE)):
         path, file = f"{staged}-{attempt}", None
         try:
-            file = client.create(path, size)
+            file = client.create(path, size, _PATIENCE[attempt])
             _write(file, source)
             return path
         except BaseException as error:
@@ -60,7 +62,7 @@ def _upload(client: PatientClient, source: bytes | memoryview | Path, staged: st
             client.delete(path)  # this is allowed for an open file, and ends its lease
             # Without a file the error is the name node's, and final.
             repeats = file is not None and _is_of_data_nodes(error)
-            if not repeats or attempt == _ATTEMPTS - 1:
+            if not repeats or attempt == len(_PATIENCE) - 1:
                 raise
         time.sleep(random.uniform(0.05, 0.1) * 2**attempt)
     raise AssertionError("the last attempt returns or raises")
@@ -88,7 +90,11 @@ def block_size(size: int) -> int:
     return min(max(-(-size // _MIB), 1) * _MIB, _GIB)
 
 
-def _pieces(source: bytes | memoryview | Path) -> Iterator[bytes | memoryview]:
+def _pieces(source: bytes | memoryview | Path) -> Iterator[bytes]:
+    """Yield the bytes in pieces that are copies.
+
+    For a memoryview the native client needs a core eight times as long, and lets no other thread run meanwhile.
+    """
     if isinstance(source, Path):
         with open(source, "rb") as file:
             while piece := file.read(PIECE):
@@ -96,4 +102,4 @@ def _pieces(source: bytes | memoryview | Path) -> Iterator[bytes | memoryview]:
     else:
         view = memoryview(source).cast("B")
         for start in range(0, len(view), PIECE):
-            yield view[start : start + PIECE]
+            yield bytes(view[start : start + PIECE])

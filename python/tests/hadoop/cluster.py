@@ -1,4 +1,4 @@
-"""A name node and data nodes on loopback addresses of this machine. It never listens on any other interface."""
+"""A name node and data nodes, on loopback addresses of this machine or on hosts of a test, and nowhere else."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import shutil
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from hadoop.daemon import Daemon, free_ports, wait_for, write_settings
+from hadoop.daemon import Daemon, Here, Place, free_ports, wait_for, write_settings
 
 _HDFS = "org.apache.hadoop.hdfs.server"
 
 
 class HadoopCluster:
     """Real HDFS daemons, each a process with its own address: the name node on 127.0.0.1, data nodes on .2, .3, ...
+
+    With `places` they are there instead: the name node at the first, data nodes at the others.
 
     >>> with HadoopCluster(tmp_path) as cluster:      # doctest: +SKIP
     ...     cluster.url                               # "hdfs://127.0.0.1:20321"
@@ -28,20 +30,29 @@ class HadoopCluster:
     ...     cluster.revive(cluster.datanodes[0])
     """
 
-    def __init__(self, folder: Path, datanodes: int = 3, replication: int = 2, block_size: int = 16 << 20) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        datanodes: int = 3,
+        replication: int = 2,
+        block_size: int = 16 << 20,
+        places: Sequence[Place] = (),
+    ) -> None:
         self.folder = folder
+        self._master, *others = places or [Here(f"127.0.0.{number + 1}") for number in range(datanodes + 1)]
         self.conf_dir = folder / "client-conf"
         self._ports: set[int] = set()
         self.data_ports: dict[str, int] = {}
         self._datanode_http: dict[str, str] = {}
-        rpc, http = free_ports("127.0.0.1", 2, self._ports)
-        self.url = f"hdfs://127.0.0.1:{rpc}"
-        self.http = f"http://127.0.0.1:{http}"
+        master = self._master.address
+        rpc, http = self._master.call(free_ports, master, 2, self._ports)
+        self.url = f"hdfs://{master}:{rpc}"
+        self.http = f"http://{master}:{http}"
         self.settings = _client_settings(self.url, replication, block_size)
         self.namenode = Daemon(
-            "namenode", f"{_HDFS}.namenode.NameNode", folder, "127.0.0.1", self._namenode_settings(http)
+            "namenode", f"{_HDFS}.namenode.NameNode", folder, self._master, self._namenode_settings(http)
         )
-        self.datanodes = [self._datanode(number) for number in range(datanodes)]
+        self.datanodes = [self._datanode(number, place) for number, place in enumerate(others)]
 
     def start(self, timeout: float = 300) -> Self:
         """Format, start everything, and wait until all data nodes are live and the name node takes writes."""
@@ -149,15 +160,15 @@ class HadoopCluster:
         """Call the name node's REST interface as the superuser; the answer's JSON, or None where it is empty."""
         query = {"user.name": getpass.getuser(), **query}
         url = f"{self.http}/webhdfs/v1{urllib.parse.quote(path)}?{urllib.parse.urlencode(query)}"
-        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=120) as answer:
-            body = answer.read()
+        body = self._master.call(_answer, urllib.request.Request(url, method=method))
         return json.loads(body) if body else None
 
     def _namenode_bean(self, name: str) -> dict[str, Any]:
-        return _bean(self.http, f"Hadoop:service=NameNode,name={name}")
+        return self._master.call(_bean, self.http, f"Hadoop:service=NameNode,name={name}")
 
     def _is_registered(self, datanode: Daemon) -> bool:
-        information = _bean(self._datanode_http[datanode.host], "Hadoop:service=DataNode,name=DataNodeInfo")
+        server = self._datanode_http[datanode.host]
+        information = self._master.call(_bean, server, "Hadoop:service=DataNode,name=DataNodeInfo")
         actors = json.loads(information.get("BPServiceActorInfo", "[]"))
         return bool(actors) and all(actor["ActorState"] == "RUNNING" for actor in actors)
 
@@ -165,7 +176,7 @@ class HadoopCluster:
         return self.settings | {
             "dfs.namenode.name.dir": (self.folder / "name").as_uri(),
             "dfs.namenode.rpc-address": self.url.removeprefix("hdfs://"),
-            "dfs.namenode.http-address": f"127.0.0.1:{http}",
+            "dfs.namenode.http-address": f"{self._master.address}:{http}",
             "dfs.namenode.safemode.extension": "0",
             # All blocks, not 99.9 % of them, which is none at all of a few.
             "dfs.namenode.safemode.threshold-pct": "1.0",
@@ -182,9 +193,9 @@ class HadoopCluster:
             "dfs.heartbeat.interval": "1s",
         }
 
-    def _datanode(self, number: int) -> Daemon:
-        host = f"127.0.0.{number + 2}"
-        data, http, ipc = free_ports(host, 3, self._ports)
+    def _datanode(self, number: int, place: Place) -> Daemon:
+        host = place.address
+        data, http, ipc = place.call(free_ports, host, 3, self._ports)
         self.data_ports[host] = data
         self._datanode_http[host] = f"http://{host}:{http}"
         settings = self.settings | {
@@ -200,7 +211,13 @@ class HadoopCluster:
             "dfs.blockreport.initialDelay": "0",
             "dfs.block.scanner.volume.bytes.per.second": "0",
         }
-        return Daemon(f"datanode-{number}", f"{_HDFS}.datanode.DataNode", self.folder, host, settings)
+        return Daemon(f"datanode-{number}", f"{_HDFS}.datanode.DataNode", self.folder, place, settings)
+
+
+def _answer(request: urllib.request.Request) -> bytes:
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        body: bytes = answer.read()
+    return body
 
 
 def _bean(server: str, name: str) -> dict[str, Any]:

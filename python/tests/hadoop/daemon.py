@@ -11,8 +11,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Protocol, TypeVar
 from xml.sax.saxutils import escape
 
 from hadoop import jars
@@ -32,19 +33,44 @@ log4j.appender.stderr.layout.ConversionPattern=%d{HH:mm:ss,SSS} %p %c{2}: %m%n
 """
 
 
+Found = TypeVar("Found")
+
+
 class DaemonError(RuntimeError):
     """A daemon died or did not get ready; the message ends with the last lines of its log and names the file."""
 
 
+class Place(Protocol):
+    """Where a daemon runs: an address, and a way to call functions where it is."""
+
+    @property
+    def address(self) -> str:
+        """The address that it listens on."""
+
+    def call(self, function: Callable[..., Found], *arguments: Any) -> Found:
+        """Call a function there: what it connects to, and the processes that it starts, are in the same network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """A loopback address of this machine."""
+
+    address: str
+
+    def call(self, function: Callable[..., Found], *arguments: Any) -> Found:
+        return function(*arguments)
+
+
 class Daemon:
-    """A Java main class with its own configuration folder, log file and loopback address.
+    """A Java main class with its own configuration folder, log file and address.
 
     The process dies with the one that started it, even when that one is killed.
     """
 
-    def __init__(self, name: str, main: str, folder: Path, host: str, settings: dict[str, str]) -> None:
+    def __init__(self, name: str, main: str, folder: Path, place: Place, settings: dict[str, str]) -> None:
         self.name = name
-        self.host = host
+        self.host = place.address
+        self._place = place
         self.log = folder / f"{name}.log"
         self.conf_dir = folder / f"{name}-conf"
         self._main = main
@@ -63,12 +89,12 @@ class Daemon:
         if self.running:
             return
         with open(self.log, "ab") as log:
-            self._process = self._spawn([], log)
+            self._process = self._place.call(self._spawn, [], log)
 
     def run_once(self, *arguments: str, timeout: float = 300) -> None:
         """Run the main class with these arguments to its end, as for formatting a name node."""
         with open(self.log, "ab") as log:
-            process = self._spawn(list(arguments), log)
+            process = self._place.call(self._spawn, list(arguments), log)
         with _stdin(process):
             code = process.wait(timeout)
         if code != 0:

@@ -21,7 +21,7 @@ from cerebro_spark.store.hdfs import HdfsStore
 from cerebro_spark.store.retrying import RetryingStore
 from hadoop import jars
 from hadoop.cluster import HadoopCluster
-from hadoop.daemon import Daemon, DaemonError
+from hadoop.daemon import Daemon, DaemonError, Here
 from hadoop.yarn import YarnCluster
 
 TESTS = Path(__file__).parents[1]
@@ -194,7 +194,7 @@ def test_a_daemon_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
     if reason := jars.missing():
         pytest.skip(reason)
     tmp_path.mkdir(exist_ok=True)
-    daemon = Daemon("broken", "no.such.Main", tmp_path, "127.0.0.1", {})
+    daemon = Daemon("broken", "no.such.Main", tmp_path, Here("127.0.0.1"), {})
     daemon.start()
     with pytest.raises(DaemonError, match=r"broken ended by itself; the end of .*broken\.log:\n(.|\n)*no\.such\.Main"):
         daemon.await_(lambda: False, "get ready", 300)

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from hadoop.cluster import HadoopCluster
-from hadoop.daemon import Daemon, free_ports, write_settings
+from hadoop.daemon import Daemon, Here, free_ports, write_settings
 
 _YARN = "org.apache.hadoop.yarn.server"
 
@@ -49,7 +49,11 @@ class YarnCluster:
         }
         write_settings(self.conf_dir, self.settings)
         self.resourcemanager = Daemon(
-            "resourcemanager", f"{_YARN}.resourcemanager.ResourceManager", self.folder, "127.0.0.1", self._rm_settings()
+            "resourcemanager",
+            f"{_YARN}.resourcemanager.ResourceManager",
+            self.folder,
+            Here("127.0.0.1"),
+            self._rm_settings(),
         )
         self.nodemanagers = [self._nodemanager(number, memory_mb, cores) for number in range(nodemanagers)]
 
@@ -121,4 +125,4 @@ class YarnCluster:
             "yarn.nodemanager.container-monitor.interval-ms": "50" if self._limits_memory else "500",
             "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": "99.5",
         }
-        return Daemon(f"nodemanager-{number}", f"{_YARN}.nodemanager.NodeManager", self.folder, host, settings)
+        return Daemon(f"nodemanager-{number}", f"{_YARN}.nodemanager.NodeManager", self.folder, Here(host), settings)

@@ -1,7 +1,7 @@
-"""A Spark standalone master and workers on loopback addresses of this machine, each a process that can be killed.
+"""A Spark standalone master and workers, each a process that can be killed.
 
-It never listens on any other interface. Executors take the address of their worker, so that data nodes of the same
-addresses are their neighbours.
+They listen on loopback addresses, or on hosts of a test, and nowhere else. Executors take the address of their worker,
+so that data nodes of the same addresses are their neighbours.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from types import TracebackType
 from typing import IO, Any, ClassVar, Self
 
 import pyspark
-from hadoop.daemon import Daemon, free_ports, guarded
+from hadoop.daemon import Daemon, Here, Place, free_ports, guarded
 
 TESTS = Path(__file__).resolve().parents[1]
 SPARK_HOME = Path(pyspark.__file__).parent
 _DEPLOY = "org.apache.spark.deploy"
 # What tests define is found by executors too.
 _OURS = (TESTS.parents[1], TESTS, TESTS / "integration")
+_LOOPBACK = Here("127.0.0.1")
 
 
 class SparkDaemon(Daemon):
@@ -36,11 +37,11 @@ class SparkDaemon(Daemon):
         name: str,
         main: str,
         folder: Path,
-        host: str,
+        place: Place,
         arguments: Sequence[str],
         python_path: Sequence[Path] = _OURS,
     ) -> None:
-        super().__init__(name, main, folder, host, {})
+        super().__init__(name, main, folder, place, {})
         self._arguments = tuple(arguments)
         self._python_path = os.pathsep.join(map(str, python_path))
 
@@ -70,6 +71,8 @@ class SparkDaemon(Daemon):
 class StandaloneCluster:
     """A master on 127.0.0.1 and one worker with one core on each of `hosts`; `python_path` is that of executors.
 
+    With `master` the master is there instead, and `hosts` may be places, too.
+
     >>> with StandaloneCluster(folder, ["127.0.0.2", "127.0.0.3"]) as cluster:      # doctest: +SKIP
     ...     session = spark_house.session(cluster.url, **cluster.settings)
     ...     cluster.workers["127.0.0.2"].kill()
@@ -78,17 +81,23 @@ class StandaloneCluster:
 
     settings: ClassVar = {"spark__executor__memory": "512m", "spark__executor__cores": "1"}
 
-    def __init__(self, folder: Path, hosts: Sequence[str], python_path: Sequence[Path] = _OURS) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        hosts: Sequence[str | Place],
+        python_path: Sequence[Path] = _OURS,
+        master: Place = _LOOPBACK,
+    ) -> None:
         self._python_path = python_path
         self._taken: set[int] = set()
-        port, http = free_ports("127.0.0.1", 2, self._taken)
-        self.url = f"spark://127.0.0.1:{port}"
-        self._http = f"http://127.0.0.1:{http}/json/"
+        self._place, address = master, master.address
+        port, http = master.call(free_ports, address, 2, self._taken)
+        self.url = f"spark://{address}:{port}"
+        self._http = f"http://{address}:{http}/json/"
         ports = ["--port", str(port), "--webui-port", str(http)]
-        self.master = SparkDaemon(
-            "master", f"{_DEPLOY}.master.Master", folder, "127.0.0.1", ["--host", "127.0.0.1", *ports]
-        )
-        self.workers = {host: self._worker(folder, host) for host in hosts}
+        self.master = SparkDaemon("master", f"{_DEPLOY}.master.Master", folder, master, ["--host", address, *ports])
+        places = [Here(host) if isinstance(host, str) else host for host in hosts]
+        self.workers = {place.address: self._worker(folder, place) for place in places}
 
     def start(self, timeout: float = 300) -> Self:
         try:
@@ -115,14 +124,16 @@ class StandaloneCluster:
 
     def wait_alive(self, count: int, timeout: float = 300) -> None:
         """Wait until the master counts exactly `count` living workers."""
-        self.master.await_(lambda: self._status().get("aliveworkers") == count, f"count {count} workers", timeout)
+        self.master.await_(
+            lambda: self._place.call(self._status).get("aliveworkers") == count, f"count {count} workers", timeout
+        )
 
-    def _worker(self, folder: Path, host: str) -> SparkDaemon:
-        name = f"worker-{host}"
-        port, http = free_ports(host, 2, self._taken)
+    def _worker(self, folder: Path, place: Place) -> SparkDaemon:
+        host, name = place.address, f"worker-{place.address}"
+        port, http = place.call(free_ports, host, 2, self._taken)
         arguments = ["--host", host, "--port", str(port), "--webui-port", str(http), "--cores", "1", "--memory", "1g"]
-        place = ["--work-dir", str(folder / f"{name}-work"), self.url]
-        return SparkDaemon(name, f"{_DEPLOY}.worker.Worker", folder, host, [*arguments, *place], self._python_path)
+        to = ["--work-dir", str(folder / f"{name}-work"), self.url]
+        return SparkDaemon(name, f"{_DEPLOY}.worker.Worker", folder, place, [*arguments, *to], self._python_path)
 
     def _status(self) -> dict[str, Any]:
         """What the master says of itself, empty while its web server does not answer, or with its first page only."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,7 +15,7 @@ from cerebro_spark.errors import StoreFull
 from cerebro_spark.store import hdfs_patience, hdfs_uploads
 from cerebro_spark.store.files import FileStatus
 from cerebro_spark.store.hdfs_clients import hdfs_error_kind
-from cerebro_spark.store.hdfs_patience import PatientClient
+from cerebro_spark.store.hdfs_patience import PatientClient, within
 from cerebro_spark.store.hdfs_uploads import upload_new
 
 
@@ -27,6 +28,8 @@ class Names:
         self.released = threading.Event()
         self.created: list[str] = []
         self.closed: list[str] = []
+        self.kinds: set[type] = set()
+        """What bytes came as."""
 
     def create(self, path: str, block_size: int) -> BinaryIO:
         del block_size
@@ -61,6 +64,7 @@ class Written(io.RawIOBase, BinaryIO):
             raise self._names.error
         if self._silent:
             self._names.released.wait(60)
+        self._names.kinds.add(type(data))
         if self._path in self._names.files:
             self._names.files[self._path] += bytes(data)
         return len(data)
@@ -68,6 +72,22 @@ class Written(io.RawIOBase, BinaryIO):
     def close(self) -> None:
         """As the native client's: it never says that it is closed."""
         self._names.closed.append(self._path)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "memoryview", "numbers", "file"])
+def test_the_client_gets_plain_bytes(kind: str, tmp_path: Path) -> None:
+    """For anything else it takes eight times as long, and lets no other thread run meanwhile."""
+    data = bytes(range(256)) * 4 * 5000  # more than a piece
+    (tmp_path / "file").write_bytes(data)
+    views: dict[str, memoryview | Path] = {
+        "memoryview": memoryview(data),
+        "numbers": memoryview(data).cast("i"),
+        "file": tmp_path / "file",
+    }
+    names = Names()
+    upload_new(PatientClient(names), views.get(kind, data), "/s/1", "/a")
+    assert names.files == {"/a": data}
+    assert names.kinds == {bytes}
 
 
 def test_data_nodes_that_never_answer_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,9 +101,35 @@ def test_data_nodes_that_never_answer_are_left(monkeypatch: pytest.MonkeyPatch) 
         names.released.set()
 
 
+def test_a_few_bytes_are_not_waited_for_as_long_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    def noted(seconds: float, act: Callable[[], Any], nothing: str) -> Any:
+        if nothing.startswith("the data nodes"):
+            waits.append(seconds)
+        return within(seconds, act, nothing)
+
+    monkeypatch.setattr(hdfs_patience, "within", noted)
+    upload_new(PatientClient(Names()), b"a turn of a log", "/s/1", "/a")
+    assert max(waits) < 5
+    for count in (3 << 20, (4 << 20) + 1):  # the second ends with a piece of one byte, which waits behind the first
+        waits.clear()
+        upload_new(PatientClient(Names()), bytes(count), "/s/1", "/a")
+        assert min(waits) > 30
+
+
+def test_data_nodes_that_are_all_slow_get_more_time_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hdfs_uploads, "_PATIENCE", (0.01, 0.01, 60.0))
+    names = Names(silent=3)
+    threading.Timer(0.5, names.released.set).start()
+    upload_new(PatientClient(names), b"abc", "/s/1", "/a")
+    assert names.files == {"/a": b"abc"}
+    assert len(names.created) == 3
+
+
 def test_if_none_answers_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hdfs_patience, "_TO_WRITE", 0.01)
-    monkeypatch.setattr(hdfs_uploads, "_ATTEMPTS", 2)
+    monkeypatch.setattr(hdfs_uploads, "_PATIENCE", (60.0, 60.0))
     names = Names(silent=2)
     try:
         with pytest.raises(OSError, match=r"took no bytes within 0\.01 s"):
