@@ -50,7 +50,10 @@ class RunUnit(Action):
     units of other trials on the same partition, to be run together with this one if that is possible: each has its own
     attempt and ends with its own UnitFinished or UnitFailed. They have no `others` and no limit: that of this order is
     for all of them.
-    Backend: a worker that takes longer than `limit` seconds is stuck: say WorkerLost, and replace it.
+    With `partners` it is the order of a group, for all of its workers: `worker` has rank 0 and the unit's own
+    partition, each partner the next rank and the next of the partitions `beside`. Rank 0 alone reports that the unit
+    finished; any of them that it failed, or that the group gave up. Such an order has no `others`.
+    Backend: give it to all of them. Who takes longer than `limit` seconds is stuck: say WorkerLost, and replace it.
     """
 
     worker: WorkerId
@@ -64,6 +67,12 @@ class RunUnit(Action):
     rebased: bool = False
     limit: float | None = None
     others: tuple[RunUnit, ...] = ()
+    partners: tuple[WorkerId, ...] = ()
+
+    @property
+    def workers(self) -> tuple[WorkerId, ...]:
+        """The workers that run it, by rank."""
+        return (self.worker, *self.partners)
 
     @property
     def members(self) -> tuple[RunUnit, ...]:
@@ -77,6 +86,18 @@ class WithdrawUnit(Action):
 
     Of units that were ordered together the others stay. Whatever the worker says then counts: until it has said
     something, the unit is under way.
+    """
+
+    worker: WorkerId
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class AbandonUnit(Action):
+    """Worker: leave the group that runs the unit with this attempt, or do not join it; keep and report nothing of it.
+
+    The unit was given up, because another worker of the group is gone or could not go on. Whoever is not at it any more
+    does nothing.
     """
 
     worker: WorkerId

@@ -91,6 +91,27 @@ def _gain(pair: str) -> tuple[int, float]:
         ) from None
 
 
+def _group_size(said: str, workers: int) -> int:
+    if said == "auto":
+        return workers
+    if not said.isdecimal() or int(said) < 1:
+        raise ConfigurationError(f"`workers-per-trial` is {said!r}, but must be auto or a number of at least 1")
+    return int(said)
+
+
+def _efficiency(said: str) -> tuple[float, ...]:
+    try:
+        values = tuple(float(part) for part in said.split(",")) if said else ()
+    except ValueError:
+        values = (0.0,)
+    if not all(0 < value < float("inf") for value in values):
+        raise ConfigurationError(
+            f"`efficiency` is {said!r}, but must be numbers above 0 for one worker, two, and so on: 1,0.9,0.8 says that"
+            " two workers together do 1.8 times the work of one"
+        )
+    return values
+
+
 def _dashboard(options: argparse.Namespace) -> None:
     from cerebro_spark.dashboard.command_line import dashboard
 
@@ -131,10 +152,13 @@ def _simulate(options: argparse.Namespace) -> None:
         raise ConfigurationError(f"`model-mb` is {options.model_mb}, but must be a number of megabytes, 0 or more")
     known = {field.name for field in fields(Scenario)}
     scenario = Scenario(
-        **{name: value for name, value in vars(options).items() if name in known},
+        **{name: value for name, value in vars(options).items() if name in known and name != "efficiency"},
+        efficiency=_efficiency(options.efficiency),
         model_bytes=int(options.model_mb * MEGABYTE),
         bandwidth=options.bandwidth_mb * MEGABYTE,
         gain=dict(_gain(pair) for pair in options.fuse_gain),
+        group=_group_size(options.workers_per_trial, options.workers),
+        group_auto=options.workers_per_trial == "auto",
     )
     if options.gantt:
         check_writable(options.gantt)
@@ -180,6 +204,7 @@ def _as_table(scenario: Scenario, outcomes: Sequence[Outcome]) -> str:
     kind = "heterogeneous" if scenario.heterogeneous else "homogeneous"
     seeds = f", mean of {len(outcomes)} seeds" if len(outcomes) > 1 else ""
     by_itself = " if every trial trains by itself" if scenario.fuse > 1 else ""
+    by_itself = " if every unit has one worker" if scenario.group > 1 else by_itself
     lines = [
         f"{scenario.trials} trials x {scenario.workers} workers x {scenario.columns} partitions"
         f" x {scenario.epochs} epochs, {scenario.replicas} replica(s), {kind}, policy {scenario.policy}{seeds}",
@@ -214,6 +239,10 @@ _SIMULATE = {
         "action": "append",
         "default": [],
     },
+    "--workers-per-trial": value("N", "how many workers train a trial together, or auto; 1 for one at a time", "1"),
+    "--efficiency": value(
+        "E,E,...", "how efficient one worker is, two together, three and so on, such as 1,0.9,0.85", ""
+    ),
     "--model-mb": value("MB", "size of a checkpoint in MB", 100.0),
     "--bandwidth-mb": value("MB", "bandwidth for checkpoints in MB/s", float("inf")),
     "--seeds": value("N", "run with the seeds 0 to N-1", 1),

@@ -98,12 +98,26 @@ def _field_names(kind: type) -> tuple[str, ...]:
     return tuple(getattr(kind, "_fields", ()))
 
 
+@cache
+def _sparse_fields(kind: type) -> frozenset[str]:
+    """Return the fields that are left out where they are empty, as most of them are: those with `()` as a default."""
+    if dataclasses.is_dataclass(kind):
+        defaults: Mapping[str, Any] = {field.name: field.default for field in dataclasses.fields(kind)}
+    else:
+        defaults = getattr(kind, "_field_defaults", {})
+    return frozenset(name for name, default in defaults.items() if type(default) is tuple and not default)
+
+
 def _fields(value: Any) -> dict[str, Any]:
     kind: Any = type(value)
     plain = {}
+    sparse = _sparse_fields(kind)
     for name in _field_names(kind):
         item = getattr(value, name)
-        plain[name] = item if type(item) in _ATOMS else to_plain(item, name)
+        if type(item) in _ATOMS:
+            plain[name] = item
+        elif name not in sparse or len(item):
+            plain[name] = to_plain(item, name)
     return plain
 
 

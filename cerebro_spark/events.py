@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cerebro_spark.actions import (
+    AbandonUnit,
     Action,
     AnswerCommand,
     CarryOut,
@@ -42,6 +43,7 @@ from cerebro_spark.types import (
 
 __all__ = [
     "EVENTS",
+    "AbandonUnit",
     "Action",
     "AnswerCommand",
     "Blame",
@@ -56,6 +58,7 @@ __all__ = [
     "FinishRun",
     "GatheringBegan",
     "GatheringEnded",
+    "GroupGaveUp",
     "KillRule",
     "LimitOrder",
     "LoadPartition",
@@ -97,11 +100,12 @@ class EvaluatedEpoch:
 class TrialScript:
     """What a trial is to do again exactly as it did it before (see `replays.py`).
 
-    `visits` are the partitions of its training units, one after another. `turns` say, for each Work of the trial, how
-    many units are done when it takes effect, however early it is asked for. `rebased` are the numbers of the units
-    whose parent was trained with other params. Only the epochs in `reports` are evaluated. Each entry of `sources` is
-    an epoch from which one Work, of any trial, will warm-start: its checkpoint is kept until then. After its last visit
-    a trial that `stopped`, or failed with `error`, does so again.
+    `visits` are the partitions of its training units, one after another. Those that a group trained at a time stand by
+    the ranks of its members, and `groups` says how many each unit had; without it each had one. `turns` say, for each
+    Work of the trial, how many visits are done when it takes effect, however early it is asked for. `rebased` are the
+    numbers of the visits whose parent was trained with other params. Only the epochs in `reports` are evaluated. Each
+    entry of `sources` is an epoch from which one Work, of any trial, will warm-start: its checkpoint is kept until
+    then. After its last visit a trial that `stopped`, or failed with `error`, does so again.
     """
 
     trial: TrialId
@@ -112,6 +116,7 @@ class TrialScript:
     sources: tuple[int, ...] = ()
     stopped: bool = False
     error: str | None = None
+    groups: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +133,9 @@ class Settings:
     `scheduling/bundles.py`, and `scheduling/script_bundles.py` where they follow a script); once every trial trained by
     itself. With `fuse_evaluations` they are evaluated together too (see `scheduling/evaluation_orders.py`); once every
     evaluation went by itself. With `keep_last` a trial that is finished or stopped keeps its last checkpoint until the
-    run ends, so that a person can let it go on; once only its best one was kept.
+    run ends, so that a person can let it go on; once only its best one was kept. Exactly `group` workers train a unit
+    together; with `group_auto` at most as many, where that is sooner (see `scheduling/groups.py`). Once every unit had
+    one worker. `efficiency` is that of one worker, of two, and so on, if it is known before anything was measured.
     """
 
     partitions: tuple[Partition, ...]
@@ -151,6 +158,9 @@ class Settings:
     fuse: int = 1
     fuse_evaluations: bool = False
     keep_last: bool = False
+    group: int = 1
+    group_auto: bool = False
+    efficiency: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +286,8 @@ class UnitFinished(Event):
     is how long the worker computed nothing before it, since the end of its unit before: saving that one's state,
     waiting for this order and its checkpoint, loading it. The last of these is part of `seconds` too. `steps` says how
     its steps were taken. `width` is how many units were computed at once, each for another trial; then `seconds` is
-    this one's share of the time.
+    this one's share of the time. Of a group `worker` had rank 0, and the `partners` the ranks after it; `metrics` are
+    those of all its partitions.
     """
 
     worker: WorkerId
@@ -289,6 +300,12 @@ class UnitFinished(Event):
     waited: float = 0.0
     steps: Steps = ""
     width: int = 1
+    partners: tuple[WorkerId, ...] = ()
+
+    @property
+    def workers(self) -> tuple[WorkerId, ...]:
+        """The workers that ran it, by rank."""
+        return (self.worker, *self.partners)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +326,21 @@ class UnitWithdrawn(Event):
     worker: WorkerId
     unit: Unit
     attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupGaveUp(Event):
+    """A group does not train this unit: `worker`, one of its members, found why, and nobody is to blame.
+
+    If it is `lasting`, no group can ever train the trial: its loss is no mean over rows, for example. Else a member did
+    not answer, and the unit is to be run again.
+    """
+
+    worker: WorkerId
+    unit: Unit
+    attempt: int
+    reason: str
+    lasting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +381,7 @@ EVENTS: dict[str, type[Event]] = {
         UnitFinished,
         UnitFailed,
         UnitWithdrawn,
+        GroupGaveUp,
         CommandReceived,
         CommandAnswered,
     )

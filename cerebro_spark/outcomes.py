@@ -12,6 +12,7 @@ from cerebro_spark.events import (
     CommandReceived,
     Event,
     FinishRun,
+    GroupGaveUp,
     LoadPartition,
     RetireWorker,
     RunStarted,
@@ -55,7 +56,7 @@ class OutcomeRecorder:
         for action in actions:  # one pass: this is done for every event of a run
             if isinstance(action, RunUnit):
                 bundle = action.attempt if action.others else None
-                orders += [UnitOrder(one.attempt, one.worker, one.unit, bundle) for one in action.members]
+                orders += [UnitOrder(one.attempt, one.worker, one.unit, bundle, one.partners) for one in action.members]
             elif isinstance(action, TellSearch):
                 reports.append(action.report)
             elif isinstance(action, LoadPartition):
@@ -68,7 +69,7 @@ class OutcomeRecorder:
         return actions, Outcome(counted, tuple(orders), tuple(loads), tuple(reports), changed, tuple(retired), finished)
 
     def _counts(self, event: Event) -> bool:
-        if isinstance(event, (UnitFinished, UnitFailed, UnitWithdrawn)):
+        if isinstance(event, (UnitFinished, UnitFailed, UnitWithdrawn, GroupGaveUp)):
             return self._scheduler.expects(event)
         return not isinstance(event, WorkAdded) or self._scheduler.takes(event)
 
@@ -151,7 +152,7 @@ def _start(event: Event | None) -> RunStarted:
 
 
 def _trial_of(event: Event) -> list[TrialId]:
-    if isinstance(event, (UnitFinished, UnitFailed)):
+    if isinstance(event, (UnitFinished, UnitFailed, GroupGaveUp)):
         return [event.unit.trial]
     if isinstance(event, WorkAdded):
         return [event.work.trial]

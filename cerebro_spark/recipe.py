@@ -49,6 +49,8 @@ class Recipe:
     kind: str | None = None
     unit_timeout: float | None = None
     fuse: int = 1
+    group: int = 1
+    group_auto: bool = False
 
     def __setstate__(self, state: Sequence[Any]) -> None:
         """Set the fields in their order; those that an older release did not have get their defaults."""
@@ -77,6 +79,8 @@ class Recipe:
             smallest_batch=SMALLEST_BATCH,
             digest=DIGEST,
             fuse=self.fuse,
+            group=self.group,
+            group_auto=self.group_auto,
         )
         return with_todays_rules(settings, max_kills=self.max_kills, unit_timeout=self.unit_timeout)
 

@@ -73,8 +73,9 @@ class RunScript:
 
         >>> from cerebro_spark.types import Partition
         >>> settings = Settings((Partition("p0"),), workers=1)
-        >>> RunScript.from_events([RunStarted(0.0, "r1", settings), WorkAdded(0.0, Work("t0", {}, 1))]).trials
-        (TrialScript(trial='t0', visits=(), turns=(0,), rebased=(), reports=(), sources=(), stopped=True, error=None),)
+        >>> script = RunScript.from_events([RunStarted(0.0, "r1", settings), WorkAdded(0.0, Work("t0", {}, 1))])
+        >>> script.trials == (TrialScript("t0", turns=(0,), stopped=True),)
+        True
         """
         iterator = iter(events)
         first = next(iterator, None)
@@ -88,7 +89,16 @@ class RunScript:
         return builder.build()
 
     def settings_like(self, settings: Settings) -> Settings:
-        """The settings of a replay on the workers of `settings`. Raises ConfigurationError for other partitions."""
+        """The settings of a replay on the workers of `settings`.
+
+        Raises ConfigurationError for other partitions, and for fewer workers than trained a unit together.
+        """
+        largest = max((size for trial in self.trials for size in trial.groups), default=1)
+        if largest > settings.workers:
+            raise ConfigurationError(
+                f"run {self.run} had units that {largest} workers trained together, and what they learnt depends on"
+                f" that: replay it with at least {largest} workers, not {settings.workers}"
+            )
         mine, other = ([(p.id, p.split, p.rows) for p in s.partitions] for s in (self.settings, settings))
         if mine != other:
             raise ConfigurationError(
@@ -99,6 +109,8 @@ class RunScript:
             settings,
             policy="longest-first",
             script=self.trials,
+            group=1,
+            group_auto=False,
             smallest_batch=self.settings.smallest_batch,
             digest=self.settings.digest,
         )
@@ -106,10 +118,14 @@ class RunScript:
 
 @dataclass(slots=True)
 class _TrialHistory:
-    """What one trial did so far. `under` says for each visit how many Works had taken effect."""
+    """What one trial did so far.
+
+    `under` says for each visit how many Works had taken effect, `groups` how many visits each unit had.
+    """
 
     works: int = 0
     visits: list[PartitionId] = field(default_factory=list)
+    groups: list[int] = field(default_factory=list)
     under: list[int] = field(default_factory=list)
     rebased: list[int] = field(default_factory=list)
     reports: list[EvaluatedEpoch] = field(default_factory=list)
@@ -160,8 +176,9 @@ class _ScriptBuilder:
         history = self._histories[unit.trial]
         if self._scheduler.state.assignments[event.attempt].rebased:
             history.rebased.append(len(history.visits))
-        history.visits.append(unit.partition)
-        history.under.append(self._works_of[event.attempt])
+        history.visits += unit.partitions
+        history.groups.append(len(unit.partitions))
+        history.under += [self._works_of[event.attempt]] * len(unit.partitions)
         self._digests[unit] = _digest(event)
 
     def _reported(self, report: Report) -> None:
@@ -219,6 +236,7 @@ class _ScriptBuilder:
             tuple(sorted(epoch for name, epoch in sources if name == trial)),
             stopped=record.status in ("stopped", "training"),
             error=record.error if record.status == "failed" else None,
+            groups=tuple(history.groups) if max(history.groups, default=1) > 1 else (),
         )
 
 

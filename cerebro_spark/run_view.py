@@ -17,6 +17,7 @@ from cerebro_spark.events import (
     CommandReceived,
     Event,
     GatheringBegan,
+    GroupGaveUp,
     PartitionLoaded,
     PartitionLost,
     RunStarted,
@@ -101,6 +102,7 @@ class RunView:
         timeline: The units that count, and when workers were there.
         errors: The first error of each trial that had one.
         carrying: The trials with a metric that can only be updated, row after row.
+        ungrouped: The trials that no group of workers can train, with the reason.
         events: How many events it has taken in.
         now: When the last of them happened, in seconds of the run.
         wall_clock: When the last turn was logged, in seconds since 1970; None where that is not known.
@@ -128,6 +130,7 @@ class RunView:
     timeline: Timeline = field(default_factory=Timeline)
     errors: dict[TrialId, str] = field(default_factory=dict)
     carrying: set[TrialId] = field(default_factory=set)
+    ungrouped: dict[TrialId, str] = field(default_factory=dict)
     events: int = 0
     now: float = 0.0
     wall_clock: float | None = None
@@ -227,15 +230,23 @@ class RunView:
                 self._finish_unit(event)
             case UnitFailed() | UnitWithdrawn():
                 self._end_unit(event.worker, event.attempt)
+            case GroupGaveUp():
+                self._end_unit(event.worker, event.attempt)
+                if event.lasting:
+                    self.ungrouped.setdefault(event.unit.trial, event.reason)
             case WorkAdded():
                 self._add_work(event)
             case CommandReceived() | CommandAnswered():
                 self._hear(event)
             case WorkerJoined():
                 self.workers.setdefault(event.worker, WorkerView(event.worker, up=False))
-                self._set_worker(event.worker, host=event.host, up=True, queue=(), loading=())
+                for assigned in self.workers[event.worker].queue:
+                    self._end_unit(event.worker, assigned.attempt)
+                self._set_worker(event.worker, host=event.host, up=True, loading=())
             case WorkerLost() if event.worker in self.workers:
-                self._set_worker(event.worker, up=False, queue=(), loading=())
+                for assigned in self.workers[event.worker].queue:
+                    self._end_unit(event.worker, assigned.attempt)
+                self._set_worker(event.worker, up=False, loading=())
             case PartitionLoaded() | PartitionLost() if event.worker in self.workers:
                 left = tuple(name for name in self.workers[event.worker].loading if name != event.partition)
                 self._set_worker(event.worker, loading=left)
@@ -268,7 +279,7 @@ class RunView:
     def _finish_unit(self, event: UnitFinished) -> None:
         params = self._end_unit(event.worker, event.attempt)
         trial, unit = self.trials[event.unit.trial], event.unit
-        self.trials[unit.trial] = trial._replace(units=trial.units + 1)
+        self.trials[unit.trial] = trial._replace(units=trial.units + len(unit.partitions))
         if event.metrics.carries:
             self.carrying.add(unit.trial)
         if unit.kind == "train":
@@ -276,10 +287,15 @@ class RunView:
             self._trained[unit.trial, unit.epoch] = params
 
     def _end_unit(self, worker: WorkerId, attempt: int) -> Mapping[str, Any]:
-        """A unit is no longer to be done; returns with which params it ran."""
-        queue = self.workers[worker].queue
-        (gone,) = (assigned for assigned in queue if assigned.attempt == attempt)
-        self._set_worker(worker, queue=tuple(assigned for assigned in queue if assigned is not gone))
+        """A unit is no longer to be done, neither by this worker nor by others of its group.
+
+        Returns:
+            The params with which it ran.
+        """
+        (gone,) = (assigned for assigned in self.workers[worker].queue if assigned.attempt == attempt)
+        for name in gone.workers:
+            queue = self.workers[name].queue
+            self._set_worker(name, queue=tuple(assigned for assigned in queue if assigned is not gone))
         return gone.params
 
     # -- what the scheduler made of it
@@ -306,8 +322,10 @@ class RunView:
         self.trials[name] = self.trials[name]._replace(params=params, status=status, until=until, best=row)
 
     def _assign(self, order: UnitOrder) -> None:
-        assigned = AssignedUnit(order.attempt, order.unit, self.trials[order.unit.trial].params, order.bundle)
-        self._set_worker(order.worker, queue=(*self.workers[order.worker].queue, assigned))
+        params = self.trials[order.unit.trial].params
+        assigned = AssignedUnit(order.attempt, order.unit, params, order.bundle, order.workers)
+        for name in order.workers:
+            self._set_worker(name, queue=(*self.workers[name].queue, assigned))
 
     def _start_load(self, load: LoadOrder) -> None:
         loading = self.workers[load.worker].loading

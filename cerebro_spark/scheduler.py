@@ -8,11 +8,13 @@ always give the same actions, so that a run can be repeated from its log. A poli
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from cerebro_spark.dispatch import GREEDY, Changes, PolicyView, get_policy
+from cerebro_spark.dispatch import GREEDY, Changes, PolicyView, UnitChoice, get_policy
+from cerebro_spark.dispatch.grouped import choose_groups
 from cerebro_spark.errors import ConfigurationError, EventLogError, SchedulingError
 from cerebro_spark.events import (
     Action,
@@ -23,6 +25,7 @@ from cerebro_spark.events import (
     FinishRun,
     GatheringBegan,
     GatheringEnded,
+    GroupGaveUp,
     LossExplained,
     PartitionLoaded,
     PartitionLost,
@@ -45,6 +48,7 @@ from cerebro_spark.scheduling.board import Bools
 from cerebro_spark.scheduling.bundles import BundleRules
 from cerebro_spark.scheduling.evaluation_orders import EvaluationOrders
 from cerebro_spark.scheduling.forming import BundleFormation
+from cerebro_spark.scheduling.groups import GroupRules
 from cerebro_spark.scheduling.inspection import audit
 from cerebro_spark.scheduling.records import OrderRecord, TrialRecord, WorkerRecord
 from cerebro_spark.scheduling.script_bundles import ScriptBundles
@@ -54,9 +58,9 @@ from cerebro_spark.scheduling.steering import Steering
 from cerebro_spark.scheduling.time_limits import TimeLimits
 from cerebro_spark.scheduling.trials import TrialRules
 from cerebro_spark.scheduling.workers import WorkerRules
-from cerebro_spark.types import Metrics, Unit
+from cerebro_spark.types import Metrics, TrialId, Unit
 
-UnitReport = UnitFinished | UnitFailed | UnitWithdrawn
+UnitReport = UnitFinished | UnitFailed | UnitWithdrawn | GroupGaveUp
 
 
 class MopScheduler:
@@ -68,8 +72,8 @@ class MopScheduler:
     []
     >>> scheduler.handle(WorkerJoined(0.0, "w0"))
     [LoadPartition(worker='w0', partition='p0', limit=None)]
-    >>> [action.unit for action in scheduler.handle(PartitionLoaded(1.0, "w0", "p0"))]
-    [Unit(trial='t0', epoch=1, partition='p0', kind='train')]
+    >>> [str(action.unit) for action in scheduler.handle(PartitionLoaded(1.0, "w0", "p0"))]
+    ['t0/1/p0']
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -85,6 +89,9 @@ class MopScheduler:
         self._bundles = BundleRules(self.state)
         self._formation = BundleFormation(self.state, self._bundles)
         self._script_bundles = ScriptBundles(self.state)
+        self._groups = GroupRules(self.state)
+        self._was_grouped = False
+        self._team_memo: dict[str, Any] = {}
         self._trials = TrialRules(self.state, self._bundles)
         self._workers = WorkerRules(self.state, self._trials, self._bundles)
         self._blame = BlameRules(self.state, self._trials, self._workers)
@@ -110,6 +117,7 @@ class MopScheduler:
             UnitFinished: self._unit_finished,
             UnitFailed: self._unit_failed,
             UnitWithdrawn: self._unit_withdrawn,
+            GroupGaveUp: self._group_gave_up,
             CommandReceived: lambda event: self._steering.take(event.command, self.finished),
             CommandAnswered: lambda event: None,
         }
@@ -142,13 +150,17 @@ class MopScheduler:
         if not isinstance(event, UnitReport):
             return
         given = self.state.assignments.get(event.attempt)
-        other = given is not None and (given.worker, given.unit) != (event.worker, event.unit)
+        other = given is not None and (event.worker not in given.workers or given.unit != event.unit)
         if other or event.attempt > self.state.attempts:
             ordered = "never gave out" if given is None else f"gave to {given.worker} as {given.unit}"
             raise EventLogError(
                 f"the log has {event.unit} by {event.worker} as attempt {event.attempt}, which this scheduler"
                 f" {ordered}: use the version of cerebro_spark, with the settings, that wrote it"
             )
+
+    def efficiency_of(self, trial: TrialId, workers: int) -> float:
+        """Return how efficient a group of so many workers is expected to be with a trial, by what was measured."""
+        return self._groups.efficiency(self.state.trials[trial].row, workers)
 
     @property
     def units_given_up(self) -> int:
@@ -173,25 +185,30 @@ class MopScheduler:
                 self.state.actions.append(DeleteCheckpoint(event.checkpoint))
             return
         order = self.state.orders[event.attempt]
-        self._workers.end_assignment(event.attempt, worker)
+        assignment = self._workers.end_assignment(event.attempt)
         trial = self.state.trials[event.unit.trial]
         order.results.append((trial.row, event.seconds, event.width))
         if event.unit.kind == "eval":
             self._evaluation_orders.learn(order, worker, event.unit.partition)
             self._trials.finish_evaluation(trial, event)
         else:
-            self._learn(order, worker, event)
+            if assignment.partners:
+                self._groups.learn(assignment, event.seconds)
+            else:
+                self._learn(order, worker, event)
+            self._groups.note_success(trial)
             self._trials.finish_training(trial, event)
-        self._blame.clear(worker, event.unit)
-        self._workers.dismiss(worker)
+        for member in map(self.state.workers.__getitem__, assignment.workers):
+            self._blame.clear(member, event.unit)
+            self._workers.dismiss(member)
 
     def _unit_failed(self, event: UnitFailed) -> None:
         worker = self._assignee(event)
         if worker is not None:
             trial = self.state.trials[event.unit.trial]
             order = self.state.orders[event.attempt]
-            self._workers.cancel_assignment(event.attempt, worker)
-            if event.unit.kind == "train":
+            assignment = self._workers.cancel_assignment(event.attempt, worker)
+            if event.unit.kind == "train" and not assignment.partners:
                 self._learn(order, worker, event)
             if event.blame != "worker":
                 self._trials.fail_unit(trial, event)
@@ -199,7 +216,23 @@ class MopScheduler:
                 trial.isolate(event.unit)  # whose fault it is shows when the unit runs by itself
             else:
                 self._blame.judge_unit(worker, trial, event)
-            self._workers.dismiss(worker)
+            self._dismiss_all(assignment)
+
+    def _group_gave_up(self, event: GroupGaveUp) -> None:
+        worker = self._assignee(event)
+        if worker is not None:
+            trial = self.state.trials[event.unit.trial]
+            assignment = self._workers.cancel_assignment(event.attempt, worker)
+            if event.lasting:
+                self._groups.forbid(trial, event.reason)
+            else:
+                self._groups.note_loss(trial)
+            self._dismiss_all(assignment)
+
+    def _dismiss_all(self, assignment: RunUnit) -> None:
+        """Let the workers of an assignment that is over go, if they are to leave."""
+        for member in map(self.state.workers.__getitem__, assignment.workers):
+            self._workers.dismiss(member)
 
     def _learn(self, order: OrderRecord, worker: WorkerRecord, event: UnitFinished | UnitFailed) -> None:
         """Learn from the times of training units: those that were computed together count as one measurement."""
@@ -217,15 +250,18 @@ class MopScheduler:
         worker = self._assignee(event)
         if worker is not None:
             self.state.orders[event.attempt].width -= 1
-            self._workers.cancel_assignment(event.attempt, worker)
-            self._workers.dismiss(worker)
+            self._dismiss_all(self._workers.cancel_assignment(event.attempt, worker))
 
     def _assignee(self, event: UnitReport) -> WorkerRecord | None:
-        """The worker that reports, if it reports what it was last told to do; None if that is too late, or twice."""
+        """The worker that reports, if it reports what it was last told to do; None if that is too late, or twice.
+
+        Of a group its first worker says that the unit finished, and any of them that it did not.
+        """
         assignment = self.state.assignments.get(event.attempt)
-        if assignment is None or assignment.worker != event.worker or assignment.unit != event.unit:
+        if assignment is None or assignment.unit != event.unit:
             return None
-        return self.state.workers[event.worker]
+        may_say = assignment.workers[:1] if isinstance(event, UnitFinished) else assignment.workers
+        return self.state.workers[event.worker] if event.worker in may_say else None
 
     @property
     def at_rest(self) -> bool:
@@ -264,20 +300,43 @@ class MopScheduler:
             self._formation.form()
             self._start_chosen(Changes(state.fresh_workers, state.fresh_trials, state.look_at_all), state.board.idle)
         state.fresh_workers, state.fresh_trials, state.look_at_all = [], [], False
-        # Busy workers are told their next unit, so that they fetch its checkpoint while they train.
-        if self.settings.queue_ahead and np.count_nonzero(state.board.free) and not self._is_incomplete():
+        # Busy workers are told their next unit, so that they fetch its checkpoint while they train. Where there are
+        # groups some worker is idle, or waits for others.
+        if (
+            self.settings.queue_ahead
+            and not self._was_grouped
+            and np.count_nonzero(state.board.free)
+            and not self._is_incomplete()
+        ):
             room = self._with_room()
             if np.count_nonzero(room):
                 self._formation.form()
                 self._start_chosen(Changes(everything=True), room)
 
     def _start_chosen(self, changes: Changes, eligible: Bools) -> None:
-        """Start the units that the policy chooses for these workers."""
+        """Start the units that the policy chooses for these workers, or groups of them."""
         self.view.now = self.state.now
-        choices = self._policy(self.view, changes, eligible)
+        if self._groups.must_wait:
+            return
+        sizes = None
+        if self._groups.may_form:
+            self._groups.spread_out()
+            sizes = self._groups.sizes()
+        if sizes is None:
+            if self._was_grouped:  # what the policy planned before is not what was done since
+                self.view.memo.clear()
+                self._team_memo.clear()
+                changes = Changes(everything=True)
+            choices = self._policy(self.view, changes, eligible)
+        else:
+            choices = choose_groups(self.view, self._groups, sizes, eligible, self._policy, self._team_memo)
+        self._was_grouped = sizes is not None
         chosen = {choice.trial for choice in choices}
         for choice in choices:
-            self._start_training(*choice, chosen)
+            if choice.beside:
+                self._start_group(choice)
+            else:
+                self._start_training(choice.worker, choice.trial, choice.column, chosen)
 
     def _is_incomplete(self) -> bool:
         """Whether a bundle has reported some of its units: the others, and what the search makes of them, come soon."""
@@ -300,12 +359,22 @@ class MopScheduler:
         members = [*self._bundles.members(trial), *companions]
         self._workers.assign(worker, [self._training_unit(member, worker, column) for member in members], trial.kin)
 
-    def _training_unit(self, trial: TrialRecord, worker: WorkerRecord, column: int) -> RunUnit:
-        unit = Unit(trial.id, trial.epoch, self._train[column])
-        step = trial.step + 1
+    def _start_group(self, choice: UnitChoice) -> None:
+        """Give a unit to several workers. Where a script says so, their ranks are those of the first time."""
+        state, board = self.state, self.state.board
+        trial = state.trials[board.trial_ids[choice.trial]]
+        members = self._groups.ranked(trial, choice.members)
+        board.start_group(members, choice.trial, state.now, self._groups.expected_seconds(choice.trial, members))
+        first, *others = [state.workers[board.worker_ids[row]] for row, _ in members]
+        order = self._training_unit(trial, first, *[column for _, column in members])
+        self._workers.assign(first, [replace(order, partners=tuple(worker.id for worker in others))], trial.kin)
+
+    def _training_unit(self, trial: TrialRecord, worker: WorkerRecord, column: int, *beside: int) -> RunUnit:
+        unit = Unit(trial.id, trial.epoch, self._train[column], beside=tuple(self._train[other] for other in beside))
+        step = trial.step + len(unit.partitions)
         last = step == len(self._train)
         needed = trial.merging == "carried" or (trial.merging == "states" and last)
         carry = Metrics.merge(trial.trained.values()) if needed and trial.trained else None
-        final = last and (carry is not None or step == 1)
+        final = last and (carry is not None or step == len(unit.partitions))
         trial.running_params = trial.params
         return RunUnit(worker.id, unit, 0, trial.params, trial.latest, step, carry, final, trial.rebased)

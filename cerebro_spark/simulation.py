@@ -50,8 +50,11 @@ class Scenario:
         policy: The dispatch policy, by name.
         heterogeneous: Draw trial costs and worker speeds from the lists of the Cerebro paper; by default all are alike.
         cost: Seconds of a training unit on a worker of speed 1, on average.
+        costs: The same of each trial. Empty by default: `cost`, or as `heterogeneous` says.
+        speeds: The speed of each worker. Empty by default: 1, or as `heterogeneous` says.
         jitter: The share of its time by which a unit may be longer or shorter, drawn evenly.
-        known_costs: Tell the scheduler trial costs and worker speeds beforehand; by default it learns them.
+        known_costs: Tell the scheduler trial costs, worker speeds and efficiencies beforehand; by default it learns
+            them.
         failure_rate: Probability that a worker dies during a unit.
         validation: The number of validation partitions.
         model_bytes: The size of a checkpoint in bytes.
@@ -60,6 +63,10 @@ class Scenario:
         max_kills: As in a search: how many workers a unit may lose before its trial fails.
         fuse: How many trials may train, and be evaluated, together at most; 1 for never. Those of equal cost can.
         gain: By how many go together, how many times faster that is: see `World`.
+        group: How many workers train a trial together; 1 for never more than one.
+        group_auto: Whether that is only the most, and each trial gets as many as are sensible.
+        efficiency: How efficient groups of one worker, of two, and so on are; beyond the last as that one. Empty by
+            default: as efficient as single workers.
         deaths: By the number of a worker, the (dies at, returns at) pairs of its absences, in seconds.
     """
 
@@ -71,6 +78,8 @@ class Scenario:
     policy: str = "hopper"
     heterogeneous: bool = False
     cost: float = 1.0
+    costs: tuple[float, ...] = ()
+    speeds: tuple[float, ...] = ()
     jitter: float = 0.0
     known_costs: bool = False
     failure_rate: float = 0.0
@@ -81,6 +90,9 @@ class Scenario:
     max_kills: int | None = None
     fuse: int = 1
     gain: Mapping[int, float] = field(default_factory=dict)
+    group: int = 1
+    group_auto: bool = False
+    efficiency: tuple[float, ...] = ()
     deaths: Mapping[int, tuple[tuple[float, float], ...]] = field(default_factory=dict)
 
     @property
@@ -139,6 +151,7 @@ def simulate(scenario: Scenario, seed: int = 0, keep_units: bool = False) -> Out
         repair_seconds=5 * float(np.mean(costs)) / float(np.mean(speeds)),
         speeds_known=scenario.known_costs,
         gain=scenario.gain,
+        efficiency=lambda params, size: efficiency_of(scenario, size),
     )
     workers = [
         SimulatedWorker(f"w{i}", speed, deaths=tuple(scenario.deaths.get(i, ()))) for i, speed in enumerate(speeds)
@@ -168,8 +181,23 @@ def simulate(scenario: Scenario, seed: int = 0, keep_units: bool = False) -> Out
     )
 
 
+def efficiency_of(scenario: Scenario, size: int) -> float:
+    """Return how efficient a group of so many workers is.
+
+    >>> efficiency_of(Scenario(efficiency=(1.0, 0.9)), 2), efficiency_of(Scenario(efficiency=(1.0, 0.9)), 8)
+    (0.9, 0.9)
+    """
+    known = scenario.efficiency or (1.0,)
+    return known[min(size, len(known)) - 1]
+
+
 def draw_workload(scenario: Scenario, seed: int) -> tuple[list[float], list[float]]:
-    """Trial costs and worker speeds: all alike, or drawn with replacement from the paper's lists."""
+    """Trial costs and worker speeds: those given, or all alike, or drawn with replacement from the paper's lists."""
+    costs, speeds = _drawn_workload(scenario, seed)
+    return list(scenario.costs) or costs, list(scenario.speeds) or speeds
+
+
+def _drawn_workload(scenario: Scenario, seed: int) -> tuple[list[float], list[float]]:
     if not scenario.heterogeneous:
         return [scenario.cost] * scenario.trials, [1.0] * scenario.workers
     rng = np.random.default_rng([seed, 0])
@@ -211,14 +239,24 @@ def compute_lower_bound(
 def check_scenario(scenario: Scenario) -> None:
     """Raise ConfigurationError for a scenario that makes no sense."""
     least = {"trials": 1, "workers": 1, "columns": 1, "epochs": 1, "replicas": 1, "validation": 0, "model_bytes": 0}
-    least["fuse"] = 1
+    least |= {"fuse": 1, "group": 1}
     for name, minimum in least.items():
         value = getattr(scenario, name)
         if value < minimum:
             shown = "partitions" if name == "columns" else name
             raise ConfigurationError(f"`{shown}` is {value}, but must be at least {minimum}")
+    for name, values, count in (
+        ("costs", scenario.costs, scenario.trials),
+        ("speeds", scenario.speeds, scenario.workers),
+    ):
+        if values and (len(values) != count or not all(0 < value < float("inf") for value in values)):
+            raise ConfigurationError(f"`{name}` is {values!r:.80}, but must be {count} numbers above 0")
     if not 0 < scenario.cost < float("inf"):
         raise ConfigurationError(f"`cost` is {scenario.cost}, but a unit must cost more than 0 seconds, and end")
+    if not all(0 < value < float("inf") for value in scenario.efficiency):
+        raise ConfigurationError(f"`efficiency` is {scenario.efficiency}, but must be numbers above 0")
+    if not scenario.group_auto and scenario.group > scenario.workers:
+        raise ConfigurationError(f"`group` is {scenario.group}, but there are only {scenario.workers} workers")
     if scenario.replicas > scenario.workers:
         raise ConfigurationError(
             f"`replicas` is {scenario.replicas}, but there are only {scenario.workers} workers to hold them"
@@ -258,6 +296,9 @@ def _settings(scenario: Scenario, seed: int) -> Settings:
         seed=seed,
         queue_ahead=scenario.queue_ahead,
         fuse=scenario.fuse,
+        group=scenario.group,
+        group_auto=scenario.group_auto,
+        efficiency=scenario.efficiency if scenario.known_costs else (),
     )
     return with_todays_rules(settings, max_kills=scenario.max_kills)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from cerebro_spark.events import Event, UnitFinished, WorkerJoined, WorkerLost
 from cerebro_spark.turns import Turn, UnitOrder
-from cerebro_spark.types import Steps, TrialId, UnitKind, WorkerId
+from cerebro_spark.types import PartitionId, Steps, TrialId, UnitKind, WorkerId
 
 
 class UnitRow(NamedTuple):
@@ -16,7 +16,8 @@ class UnitRow(NamedTuple):
 
     `width` is how many units, each of another trial, were computed at once from `start` to `end`; `seconds` is this
     one's share of that time. `bundle` is equal for the units of one order: the attempt of the first of them. `steps`
-    says how the steps of a training unit were taken.
+    says how the steps of a training unit were taken. `group` is how many workers ran it together, each with another
+    partition: there is a row for each of them, all with the same attempt, and `loss` is that of all their rows.
     """
 
     trial: TrialId
@@ -33,6 +34,7 @@ class UnitRow(NamedTuple):
     width: int = 1
     bundle: int = 0
     steps: Steps = ""
+    group: int = 1
 
 
 class Absence(NamedTuple):
@@ -114,16 +116,22 @@ class Timeline:
 
     def _finished(self, event: UnitFinished) -> None:
         self.end = event.at
-        self.busy += event.seconds
+        self.busy += event.seconds * len(event.workers)
         self.epoch_ends[event.unit.epoch] = event.at
         if self.keep_units:
-            loss = event.metrics.values().get("loss", float("nan"))
-            host, start = self.hosts.get(event.worker, ""), event.at - event.seconds * event.width
-            times = (start, event.at, event.seconds)
             bundle = self._bundles.pop(event.attempt, event.attempt)
-            self.units.append(
-                UnitRow(*event.unit, event.worker, host, *times, loss, event.attempt, event.width, bundle, event.steps)
-            )
+            self.units += [
+                self._row(event, bundle, worker, partition)
+                for worker, partition in zip(event.workers, event.unit.partitions, strict=True)
+            ]
+
+    def _row(self, event: UnitFinished, bundle: int, worker: WorkerId, partition: PartitionId) -> UnitRow:
+        """Return what one worker did of a unit."""
+        trial, epoch, _, kind, _ = event.unit
+        host, start = self.hosts.get(worker, ""), event.at - event.seconds * event.width
+        loss = event.metrics.values().get("loss", float("nan"))
+        done = (event.attempt, event.width, bundle, event.steps, len(event.workers))
+        return UnitRow(trial, epoch, partition, kind, worker, host, start, event.at, event.seconds, loss, *done)
 
     def _leave(self, worker: WorkerId, at: float, retired: bool = False) -> None:
         if not any(absence.worker == worker and absence.end is None for absence in self.absences):

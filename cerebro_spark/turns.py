@@ -20,13 +20,20 @@ TrialStatus = Literal["training", "paused", "stopped", "failed"]
 class UnitOrder(NamedTuple):
     """A unit that was given to a worker, under the number of this attempt.
 
-    `bundle` is the attempt of the first unit of the same order, where an order has units of several trials.
+    `bundle` is the attempt of the first unit of the same order, where an order has units of several trials. The
+    `partners` run it together with the worker, as a group.
     """
 
     attempt: int
     worker: WorkerId
     unit: Unit
     bundle: int | None = None
+    partners: tuple[WorkerId, ...] = ()
+
+    @property
+    def workers(self) -> tuple[WorkerId, ...]:
+        """All workers that run it, by rank."""
+        return (self.worker, *self.partners)
 
 
 class LoadOrder(NamedTuple):
@@ -130,10 +137,7 @@ def outcome_to_plain(outcome: Outcome) -> dict[str, Any]:
     plain: dict[str, Any] = {} if outcome.counted else {"counted": False}
     # One by one: most outcomes are a single order, and a run writes as many as it has events.
     if outcome.orders:
-        plain["orders"] = [
-            [attempt, worker, *unit] if bundle is None else [attempt, worker, *unit, bundle]
-            for attempt, worker, unit, bundle in outcome.orders
-        ]
+        plain["orders"] = [_plain_order(order) for order in outcome.orders]
     if outcome.loads:
         plain["loads"] = outcome.loads
     if outcome.reports:
@@ -170,11 +174,29 @@ _USUAL = Outcome()
 _KINDS, _STATUSES = get_args(UnitKind), get_args(TrialStatus)
 
 
+def _plain_order(order: UnitOrder) -> list[Any]:
+    """Return an order as JSON has it: as few values as there are to say."""
+    attempt, worker, (trial, epoch, partition, kind, beside), bundle, partners = order
+    plain = [attempt, worker, trial, epoch, partition, kind]
+    if partners:
+        return [*plain, bundle, [*beside], [*partners]]
+    return plain if bundle is None else [*plain, bundle]
+
+
 def _unit_order(
-    attempt: Any, worker: Any, trial: Any, epoch: Any, partition: Any, kind: Any, bundle: Any = None
+    attempt: Any,
+    worker: Any,
+    trial: Any,
+    epoch: Any,
+    partition: Any,
+    kind: Any,
+    bundle: Any = None,
+    beside: Iterable[Any] = (),
+    partners: Iterable[Any] = (),
 ) -> UnitOrder:
-    unit = Unit(_text(trial), _number(epoch), _text(partition), _one_of(_KINDS, kind))
-    return UnitOrder(_number(attempt), _text(worker), unit, None if bundle is None else _number(bundle))
+    unit = Unit(_text(trial), _number(epoch), _text(partition), _one_of(_KINDS, kind), tuple(map(_text, beside)))
+    known = None if bundle is None else _number(bundle)
+    return UnitOrder(_number(attempt), _text(worker), unit, known, tuple(map(_text, partners)))
 
 
 def _trial_state(trial: Any, status: Any, until: Any, works: Any, best: Any) -> TrialState:

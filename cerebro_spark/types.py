@@ -50,22 +50,32 @@ class Partition:
 class Unit(NamedTuple):
     """One (trial, epoch, partition) of training or of evaluation; the smallest thing that runs. Never pre-empted.
 
-    Epochs count from 1.
+    Epochs count from 1. A training unit of a group of workers covers several partitions at once, one a worker: those
+    of the other workers are `beside`, in the order of their ranks.
 
     >>> str(Unit("t3", 1, "train-00000"))
     't3/1/train-00000'
     >>> str(Unit("t3", 1, "validation-00000", "eval"))
     't3/1/validation-00000 (eval)'
+    >>> unit = Unit("t3", 1, "train-00000", beside=("train-00001",))
+    >>> str(unit), unit.partitions
+    ('t3/1/train-00000+train-00001', ('train-00000', 'train-00001'))
     """
 
     trial: TrialId
     epoch: int
     partition: PartitionId
     kind: UnitKind = "train"
+    beside: tuple[PartitionId, ...] = ()
+
+    @property
+    def partitions(self) -> tuple[PartitionId, ...]:
+        """All partitions that it covers, by rank."""
+        return (self.partition, *self.beside)
 
     def __str__(self) -> str:
         suffix = "" if self.kind == "train" else f" ({self.kind})"
-        return f"{self.trial}/{self.epoch}/{self.partition}{suffix}"
+        return f"{self.trial}/{self.epoch}/{'+'.join(self.partitions)}{suffix}"
 
 
 class Checkpoint(NamedTuple):

@@ -11,13 +11,15 @@ from cerebro_spark.types import Unit, WorkerId
 class AssignedUnit(NamedTuple):
     """A unit that a worker has to do, and the params with which it trains.
 
-    `bundle` is the attempt of the first unit of the same order, where an order has units of several trials.
+    `bundle` is the attempt of the first unit of the same order, where an order has units of several trials. `workers`
+    are those that run it, more than one if they are a group.
     """
 
     attempt: int
     unit: Unit
     params: Mapping[str, Any]
     bundle: int | None = None
+    workers: tuple[WorkerId, ...] = ()
 
     @property
     def order(self) -> int:

@@ -25,6 +25,7 @@ from cerebro_spark.backend.tenancy import SECONDS_TO_NOTICE, Tenancy
 from cerebro_spark.commands import Command
 from cerebro_spark.errors import BackendError, RunStalled
 from cerebro_spark.events import (
+    AbandonUnit,
     Action,
     CommandReceived,
     DeleteCheckpoint,
@@ -154,14 +155,16 @@ class SimulatedBackend(Backend):
     def submit(self, action: Action) -> None:
         if isinstance(action, DeleteCheckpoint):
             self._writer.pop(action.checkpoint.attempt, None)
+        if isinstance(action, RunUnit):
+            for member in filter(None, map(self._states.get, action.workers)):
+                self._take_order(member, action)
+            return
         state = self._states.get(getattr(action, "worker", ""))
         if state is None or not state.up:
             return
         match action:
-            case RunUnit():
-                state.queue.append(action)
-                if len(state.queue) == 1:
-                    self._begin(state)
+            case AbandonUnit():
+                self._abandon(state, action.attempt)
             case LoadPartition(partition=partition):
                 loaded = partial(self._load, state, partition)
                 self._begin_order(state, partition, self._load_seconds(action), action.limit, loaded)
@@ -242,6 +245,8 @@ class SimulatedBackend(Backend):
     def _join(self, state: _WorkerState) -> list[Event]:
         if state.leaving:
             return []
+        if state.up:  # a restart: what it was at is void
+            state.end_life()
         state.up = True
         speed = state.spec.speed if self._world.speeds_known else None
         return [WorkerJoined(self._now, state.spec.id, state.spec.host or state.spec.id, speed)]
@@ -264,9 +269,18 @@ class SimulatedBackend(Backend):
         state.began.pop(partition, None)
         return [PartitionLoaded(self._now, state.spec.id, partition)]
 
+    def _take_order(self, state: _WorkerState, order: RunUnit) -> None:
+        if state.up:
+            state.queue.append(order)
+            if len(state.queue) == 1:
+                self._begin(state)
+
     def _begin(self, state: _WorkerState) -> None:
-        """Begin the first unit of the queue."""
+        """Begin the first unit of the queue; that of a group only if all of it are there."""
         order = state.queue[0]
+        if order.partners:
+            self._begin_group(order)
+            return
         fetching = sum(map(self._read_seconds, order.members))
         ends = [(member, fetching + at, share, width) for member, at, share, width in self._schedule(order, state)]
         seconds = ends[-1][1]
@@ -289,6 +303,46 @@ class SimulatedBackend(Backend):
             return [(member, at, own, 1) for member, at, own in zip(order.members, ends, each, strict=True)]
         whole = sum(each) / self._world.gain_at(width)
         return [(member, whole, whole / width, width) for member in order.members]
+
+    def _begin_group(self, order: RunUnit) -> None:
+        """Begin the unit of a group if all of its workers have come to it; it ends for all at once, or for none."""
+        states = [self._states[name] for name in order.workers]
+        if not all(_is_first(state, order) for state in states):
+            return
+        seconds = self._group_seconds(order, states)
+        lives = [state.life for state in states]
+        end: Happening = partial(self._end_group, order, states, lives, seconds)
+        rate = self._world.failure_rate
+        unlucky = [state for state in states if rate and self._luck.random() < rate]
+        for state in unlucky:
+            self._at(self._now + seconds * self._luck.random(), partial(self._fall, state), state)
+        self._begin_order(states[0], order.attempt, seconds, order.limit, end)
+
+    def _end_group(
+        self, order: RunUnit, states: Sequence[_WorkerState], lives: Sequence[int], seconds: float
+    ) -> list[Event]:
+        if not all(_is_first(state, order) for state in states) or [state.life for state in states] != lives:
+            return []
+        del states[0].began[order.attempt]
+        for state in states:
+            state.queue.popleft()
+        facts = [
+            replace(fact, seconds=seconds, partners=order.partners) if isinstance(fact, UnitFinished) else fact
+            for fact in self._finish(order, states[0])
+        ]
+        for state in states:
+            if state.queue:
+                self._begin(state)
+        return facts
+
+    def _abandon(self, state: _WorkerState, attempt: int) -> None:
+        """Have a worker leave a group, and go on with what it has to do next."""
+        waiting = [order for order in state.queue if order.attempt != attempt]
+        left_first = bool(state.queue) and state.queue[0].attempt == attempt
+        state.queue = deque(waiting)
+        state.began.pop(attempt, None)
+        if left_first and waiting:
+            self._begin(state)
 
     def _begin_order(
         self, state: _WorkerState, key: int | PartitionId, seconds: float, limit: float | None, end: Happening
@@ -373,31 +427,47 @@ class SimulatedBackend(Backend):
     def _load_seconds(self, action: LoadPartition) -> float:
         return self._world.load_seconds
 
+    def _group_seconds(self, order: RunUnit, states: Sequence[_WorkerState]) -> float:
+        """What a group takes for its unit: as long as the slowest of them, and longer if they are not efficient."""
+        fetching = max(self._read_seconds(order, name) for name in order.workers)
+        parts = zip(states, order.unit.partitions, strict=True)
+        longest = max(self._seconds_on(order, partition, state) for state, partition in parts)
+        return fetching + longest / self._world.efficiency(order.params, len(states))
+
     def _seconds(self, order: RunUnit, state: _WorkerState) -> float:
-        cost = self._world.cost(order.params) * self._factor(order.unit)
+        return self._seconds_on(order, order.unit.partition, state)
+
+    def _seconds_on(self, order: RunUnit, partition: PartitionId, state: _WorkerState) -> float:
+        """What a worker takes for one partition of a unit."""
+        cost = self._world.cost(order.params) * self._factor(order.unit, partition)
         if order.unit.kind == "eval":
             cost *= self._world.evaluation_cost
         return cost / state.spec.speed
 
-    def _factor(self, unit: Unit) -> float:
+    def _factor(self, unit: Unit, partition: PartitionId) -> float:
         """The unit's own deviation from the expected time, drawn by its name alone."""
         if not self._world.jitter:
             return 1.0
         key = (unit.trial, unit.epoch, unit.kind)
         if key not in self._noise:
             self._noise[key] = jitter_of(self._seed, unit, len(self._columns), self._world.jitter)
-        return float(self._noise[key][self._columns[unit.partition]])
+        return float(self._noise[key][self._columns[partition]])
 
-    def _read_seconds(self, order: RunUnit) -> float:
+    def _read_seconds(self, order: RunUnit, worker: WorkerId = "") -> float:
         """Fetching the parent checkpoint takes time unless the worker wrote it itself; it is read in either case."""
         if order.parent is None:
             return 0.0
         self.traffic.read += order.parent.bytes
-        if self._writer.get(order.parent.attempt) == order.worker:
+        if self._writer.get(order.parent.attempt) == (worker or order.worker):
             return 0.0
         self.traffic.hopped += order.parent.bytes
         self.traffic.hops += 1
         return order.parent.bytes / self._world.bandwidth
+
+
+def _is_first(state: _WorkerState, order: RunUnit) -> bool:
+    """Whether an order is what a worker is at, or will be at once."""
+    return state.up and bool(state.queue) and state.queue[0].attempt == order.attempt
 
 
 def _in_life(state: _WorkerState, happen: Happening) -> Happening:

@@ -54,6 +54,8 @@ class World:
         gain: By how many trials are trained or evaluated together, how many times faster that is than one after
             another, such as `{2: 2.1, 8: 4.3}`. Between these widths it grows with the logarithm of the width; beyond
             the greatest it stays. Empty by default: workers take the trials of an order one after another.
+        efficiency: `efficiency(params, size)` returns how efficient a group of so many workers is with a trial: 1 if it
+            takes a unit of as many partitions as long as one worker takes for one. Without it all groups are.
     """
 
     cost: Callable[[Mapping[str, Any]], float]
@@ -67,6 +69,7 @@ class World:
     late_results: bool = False
     speeds_known: bool = False
     gain: Mapping[int, float] = field(default_factory=dict)
+    efficiency: Callable[[Mapping[str, Any], int], float] = lambda params, size: 1.0
 
     def gain_at(self, width: int) -> float:
         """Return how many times faster as many trials are trained or evaluated together.

@@ -151,8 +151,9 @@ class RunIndex:
     def _finish_unit(self, event: UnitFinished, version: int) -> None:
         self.units.add(event, self._orders.pop(event.attempt, None), version)
         self._change(event.unit.trial, version - 1)
-        tally = self.tallies[event.worker]
-        self.tallies[event.worker] = tally._replace(units=tally.units + 1, busy=tally.busy + event.seconds)
+        for worker in event.workers:
+            tally = self.tallies[worker]
+            self.tallies[worker] = tally._replace(units=tally.units + 1, busy=tally.busy + event.seconds)
 
     def _report(self, number: int, at: float, report: Report) -> None:
         self._change(report.trial, number)

@@ -17,6 +17,8 @@ UNIT = np.dtype(
         ("steps", "i4"),
         ("epoch", "i4"),
         ("width", "i4"),
+        ("group", "i2"),
+        ("rank", "i2"),
         ("train", "i1"),
         ("start", "f8"),
         ("end", "f8"),
@@ -54,6 +56,8 @@ class Names:
 class UnitTable:
     """Units in the order of their ends. Rows are only added; their number is their place.
 
+    A unit that a group of workers trained has a row for each of them, with its rank and its partition.
+
     Units of one order that were not computed together may all be reported at its end: then those before the last one
     end where the next one begins.
     """
@@ -86,16 +90,23 @@ class UnitTable:
             order: The number of its order, where that has units of several trials; else None.
             version: The version of the run that has it.
         """
+        self._now = max(self._now, event.at)  # the column must be sorted, whatever a log says
+        for rank, (worker, partition) in enumerate(zip(event.workers, event.unit.partitions, strict=True)):
+            self._add_row(event, rank, worker, partition, order, version)
+
+    def _add_row(
+        self, event: UnitFinished, rank: int, of_worker: str, partition: str, order: int | None, version: int
+    ) -> None:
+        """Add what one worker did of a unit."""
         if self._count == len(self._rows):
             self._rows = np.concatenate([self._rows, np.zeros(self._count, UNIT)])
         unit, number = event.unit, self._count
-        worker, trial = self.workers.number(event.worker), self.trials.number(unit.trial)
+        worker, trial = self.workers.number(of_worker), self.trials.number(unit.trial)
         start = event.at - event.seconds * event.width
-        self._now = max(self._now, event.at)  # the column must be sorted, whatever a log says
         self._rows[number] = (
-            *(worker, trial, self.partitions.number(unit.partition), self.steps.number(event.steps)),
-            *(unit.epoch, event.width, unit.kind == "train", start, event.at, self._now, event.seconds, _loss(event)),
-            *(event.attempt, version),
+            *(worker, trial, self.partitions.number(partition), self.steps.number(event.steps)),
+            *(unit.epoch, event.width, len(event.workers), rank, unit.kind == "train"),
+            *(start, event.at, self._now, event.seconds, _loss(event), event.attempt, version),
         )
         self._count += 1
         self._of_trial.setdefault(trial, []).append(number)

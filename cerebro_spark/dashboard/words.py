@@ -11,6 +11,7 @@ from cerebro_spark.events import (
     Event,
     GatheringBegan,
     GatheringEnded,
+    GroupGaveUp,
     LossExplained,
     PartitionLost,
     RunStarted,
@@ -54,6 +55,8 @@ def describe(event: Event, counted: bool = True) -> Words | None:
         case UnitWithdrawn():
             text = f"{_unit(event.unit)} is taken back from {event.worker}: it had not begun"
             return Words(text, trial=event.unit.trial, worker=event.worker)
+        case GroupGaveUp():
+            return _gave_up(event, counted)
         case WorkAdded():
             return _asked(event, counted)
         case TrialStopped():
@@ -107,6 +110,15 @@ def _failed(event: UnitFailed, counted: bool) -> Words:
     return Words(text, "error" if counted and event.blame == "trial" else "warning", event.unit.trial, event.worker)
 
 
+def _gave_up(event: GroupGaveUp, counted: bool) -> Words:
+    about = (event.unit.trial, event.worker)
+    if event.lasting:
+        return Words(f"no group of workers trains {event.unit.trial}: {first_line(event.reason)}", "info", *about)
+    late = "" if counted else " (too late to matter)"
+    text = f"a group gave up the {_unit(event.unit)}{late}: {first_line(event.reason)}"
+    return Words(text, "warning" if counted else "info", *about)
+
+
 def _asked(event: WorkAdded, counted: bool) -> Words:
     work = event.work
     start = work.warm_start
@@ -154,4 +166,4 @@ def _because(reason: str) -> str:
 
 def _unit(unit: Unit) -> str:
     doing = "training" if unit.kind == "train" else "evaluation"
-    return f"{doing} of {unit.trial}, epoch {unit.epoch}, on {unit.partition}"
+    return f"{doing} of {unit.trial}, epoch {unit.epoch}, on {', '.join(unit.partitions)}"

@@ -12,11 +12,20 @@ from cerebro_spark.scheduling.board import Board, Bools
 
 
 class UnitChoice(NamedTuple):
-    """A unit to start: this trial on this partition (column) at this worker, by their rows and column on the board."""
+    """A unit to start: this trial on this partition (column) at this worker, by their rows and column on the board.
+
+    `beside` are the other workers of a group, each with its column.
+    """
 
     worker: int
     trial: int
     column: int
+    beside: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def members(self) -> list[tuple[int, int]]:
+        """All workers, each with its column."""
+        return [(self.worker, self.column), *self.beside]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ import numpy as np
 
 from cerebro_spark.dispatch.base import Changes, PolicyView, UnitChoice
 from cerebro_spark.dispatch.reserve import reserve
-from cerebro_spark.dispatch.rotation import choose_homes, rotation
+from cerebro_spark.dispatch.rotation import rotation
 from cerebro_spark.scheduling.board import Board, Bools
+from cerebro_spark.scheduling.homes import choose_homes
 
 # With a quarter more trials than workers a greedy choice wastes as much as a rotation does (benchmarks/scheduler.py).
 _MANY = 1.25

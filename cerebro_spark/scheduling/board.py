@@ -121,12 +121,11 @@ class Board:
         """Return whether the trial runs a training unit, or has one assigned."""
         return bool(self._active[trial]) and not self._free[trial]
 
-    def point(self, trial: int, column: int | None) -> None:
-        """Let a trial that follows a script train next on this column, or on none for now."""
+    def point(self, trial: int, columns: Sequence[int]) -> None:
+        """Let a trial that follows a script train next on these columns, all at once, or on none for now."""
         assert self._pointed is not None
         self._pointed[trial] = False
-        if column is not None:
-            self._pointed[trial, column] = True
+        self._pointed[trial, list(columns)] = True
 
     def activate(self, trial: int, later: int, done: Sequence[int] = (), turn: int | None = None) -> None:
         """Give the trial an epoch to train, and `later` epochs after it.
@@ -260,25 +259,45 @@ class Board:
     def start(self, worker: int, trial: int, column: int, now: float) -> None:
         """Assign a training unit."""
         begins = max(now, float(self._ready_at[worker]))
+        self._take(worker, trial, column)
+        self._until[trial] = self._ready_at[worker] = begins + self.costs.seconds(trial, worker, column)
+
+    def start_group(self, members: Sequence[tuple[int, int]], trial: int, now: float, seconds: float) -> None:
+        """Assign a training unit to several workers, each with its column; they begin when all are there.
+
+        Args:
+            members: The workers, and their columns.
+            trial: The trial.
+            now: The time.
+            seconds: What the unit is expected to take them.
+        """
+        begins = max(now, *(float(self._ready_at[worker]) for worker, _ in members))
+        for worker, column in members:
+            self._take(worker, trial, column)
+            self._ready_at[worker] = begins + seconds
+        self._until[trial] = begins + seconds
+
+    def _take(self, worker: int, trial: int, column: int) -> None:
+        """Give a worker an open column of a trial."""
         self._todo[trial, column] = False
         self._open[trial] -= 1
         self._free[trial] = False
         self._starts += 1
         self._idle[worker] = False
         self._weight[trial] -= self._column_weight[column]
-        self._until[trial] = self._ready_at[worker] = begins + self.costs.seconds(trial, worker, column)
 
     def finish(self, trial: int) -> None:
         """The trial's training unit ended well."""
         self._free[trial] = True
 
-    def take_back(self, trial: int, column: int) -> None:
-        """An assigned training unit did not happen: it is open again."""
-        self._todo[trial, column] = True
-        self._open[trial] += 1
+    def take_back(self, trial: int, columns: Sequence[int]) -> None:
+        """An assigned training unit, of one column or several, did not happen: it is open again."""
+        for column in columns:
+            self._todo[trial, column] = True
+            self._weight[trial] += self._column_weight[column]
+        self._open[trial] += len(columns)
         self._free[trial] = bool(self._active[trial])
         self.layout += 1
-        self._weight[trial] += self._column_weight[column]
 
     # -- what is expected
 

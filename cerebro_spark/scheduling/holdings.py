@@ -37,6 +37,7 @@ class Holdings:
         self._speeds: dict[WorkerId, float] = {}
         # How many workers hold each partition, so that a surplus is seen without a look at every worker.
         self._copies: Counter[PartitionId] = Counter()
+        self._further: dict[PartitionId, list[WorkerId]] = {}
         self.target: Holders = {}
 
     def add_worker(self, worker: WorkerRecord, holds: Iterable[PartitionId]) -> list[Action]:
@@ -87,8 +88,19 @@ class Holdings:
         for split in ("train", "validation"):
             partitions = [p for p in self._settings.partitions if p.split == split]
             self.target |= place(partitions, profiles, self._settings.replicas, self._current())
+        self._add_further({profile.worker for profile in profiles})
         surplus = [action for partition in self.target for action in self._drop_surplus(partition)]
         return self._load_missing() + surplus
+
+    def add_holder(self, worker: WorkerRecord, partition: PartitionId) -> list[Action]:
+        """A worker is to hold a partition too, beyond what placement says, for as long as it is there."""
+        self._further.setdefault(partition, []).append(worker.id)
+        return self.settle()
+
+    def _add_further(self, there: Collection[WorkerId]) -> None:
+        for partition, workers in self._further.items():
+            more = [name for name in workers if name in there and name not in self.target[partition]]
+            self.target[partition] = (*self.target[partition], *more)
 
     def follow_speeds(self) -> list[Action]:
         """Move partitions to faster workers, if there are partitions to spare and speeds are known well enough."""

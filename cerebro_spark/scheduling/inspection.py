@@ -5,15 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from cerebro_spark.errors import SchedulingError
+from cerebro_spark.events import RunUnit
 from cerebro_spark.scheduling.records import Evaluation, TrialRecord, WorkerRecord
 from cerebro_spark.scheduling.state import State
 
 
 def audit(state: State) -> None:
     """Raise SchedulingError where two parts of the state contradict each other."""
-    queued = [attempt for worker in state.workers.values() for attempt in worker.queue]
-    _demand(sorted(queued) == sorted(state.assignments), "every assignment is in exactly one worker's queue")
-    _demand(sorted(queued) == sorted(state.orders), "every assignment is part of an order")
+    queued = [(attempt, worker.id) for worker in state.workers.values() for attempt in worker.queue]
+    given = [(attempt, worker) for attempt, order in state.assignments.items() for worker in order.workers]
+    _demand(sorted(queued) == sorted(given), "every assignment is in the queues of its workers, once, and in no other")
+    _demand(sorted(state.assignments) == sorted(state.orders), "every assignment is part of an order")
+    for order in state.assignments.values():
+        _audit_group(state, order)
     for trial in state.trials.values():
         _audit_trial(state, trial)
         _demand(trial.status == "stopped" or trial.id not in state.halted, f"{trial.id} is stopped if it is halted")
@@ -39,7 +43,7 @@ def _audit_trial(state: State, trial: TrialRecord) -> None:
     else:
         _demand(board.is_training(row) == bool(training), f"{trial.id} is free or not")
         if board.active[row] and trial.status == "training":
-            counted = int(board.todo[row].sum()) + trial.step + len(training)
+            counted = int(board.todo[row].sum()) + trial.step + sum(len(a.unit.partitions) for a in training)
             _demand(counted == board.columns, f"{trial.id}: done, running and open units make up its epoch")
             _demand(trial.until - trial.epoch == board.later[row], f"{trial.id} has the right number of epochs left")
             _demand(int(board.open[row]) == int(board.todo[row].sum()), f"{trial.id}'s open units are counted right")
@@ -50,6 +54,17 @@ def _audit_trial(state: State, trial: TrialRecord) -> None:
         _audit_evaluation(state, trial, evaluation)
     if training:
         _demand(training[0].parent == trial.latest, f"{trial.id} trains from its latest checkpoint")
+
+
+def _audit_group(state: State, order: RunUnit) -> None:
+    """Each member of a group has a partition of its own, and nobody is in a group and in a bundle."""
+    unit, trial = order.unit, state.trials[order.unit.trial]
+    _demand(len(order.workers) == len(unit.partitions), f"{unit} has a worker for each partition")
+    _demand(len(set(order.workers)) == len(order.workers), f"{unit} has each worker once")
+    _demand(len(set(unit.partitions)) == len(unit.partitions), f"{unit} has each partition once")
+    _demand(not order.partners or unit.kind == "train", f"{unit} is trained if it has a group")
+    _demand(not order.partners or state.orders[order.attempt].width == 1, f"{unit} is in a group, or in a bundle")
+    _demand(not order.partners or not (trial.followers or trial.leader), f"{trial.id} is in a group, or in a bundle")
 
 
 def _audit_evaluation(state: State, trial: TrialRecord, evaluation: Evaluation) -> None:
@@ -92,7 +107,7 @@ def _audit_leader(state: State, leader: TrialRecord) -> None:
 
 def _visited(state: State, trial: TrialRecord) -> set[str]:
     """The partitions of its epoch that a trial has done or is at; none if these are all, as in its next epoch."""
-    running = () if trial.attempt is None else (state.assignments[trial.attempt].unit.partition,)
+    running = () if trial.attempt is None else state.assignments[trial.attempt].unit.partitions
     visited = {*trial.trained, *running}
     return set() if len(visited) == state.board.columns else visited
 
@@ -109,7 +124,6 @@ def _audit_worker(state: State, worker: WorkerRecord) -> None:
     _demand(
         worker.live or not (worker.queue or worker.holds or worker.loading), f"{worker.id} is dead and holds nothing"
     )
-    _demand(all(state.assignments[a].worker == worker.id for a in worker.queue), f"{worker.id} has its own units")
     _demand(not worker.doubters or (worker.live and worker.retiring), f"{worker.id} is set aside if it is in doubt")
 
 

@@ -93,7 +93,8 @@ class TrialRecord:
     is under way. Of a `personal` trial a person decides how far it goes, and the search hears nothing more.
 
     Trials may share a bundle if `kin` is equal. A follower knows its `leader`, whose row on the board stands for all; a
-    leader knows its `followers`. A trial that is to be `alone` joins no bundle before its epoch ends.
+    leader knows its `followers`. A trial that is to be `alone` joins no bundle before its epoch ends. `lost_groups`
+    counts its units that groups gave up since a unit ended well.
     """
 
     id: TrialId
@@ -123,6 +124,7 @@ class TrialRecord:
     leader: TrialId | None = None
     followers: list[TrialId] = field(default_factory=list)
     alone: bool = False
+    lost_groups: int = 0
 
     @property
     def step(self) -> int:

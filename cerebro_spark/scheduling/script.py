@@ -7,6 +7,7 @@ of events in a replay does not matter. A trial never does what its script does n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import accumulate
 from typing import Any
 
 from cerebro_spark.errors import SchedulingError
@@ -35,6 +36,8 @@ class ScriptRules:
         self._set_params = set_params
         self._scripts = {script.trial: script for script in state.settings.script}
         self._rebased = {script.trial: frozenset(script.rebased) for script in state.settings.script}
+        self._sizes = {script.trial: _sizes_by_start(script) for script in state.settings.script}
+        """By trial and by the visits done before it, how many workers a unit had, where it had several."""
         self._evaluation_orders = {(c.trial, m.epoch): m.order for c in state.settings.script for m in c.reports}
 
     def add_work(self, trial: TrialRecord, work: Work) -> None:
@@ -62,7 +65,8 @@ class ScriptRules:
             trial.status = "training"
             if not board.active[trial.row] or board.later[trial.row] != later:
                 board.activate(trial.row, later)
-        board.point(trial.row, self._state.columns[script.visits[done]] if done < limit else None)
+        size = self._sizes[trial.id].get(done, 1)
+        board.point(trial.row, [self._state.columns[part] for part in script.visits[done : min(done + size, limit)]])
         self._state.look_at_all = True
         if done == len(script.visits) and trial.works == len(script.turns):
             self._end(trial, script)
@@ -103,3 +107,13 @@ class ScriptRules:
         elif script.stopped:
             trial.status = "stopped"
             self._rest(trial)
+
+
+def _sizes_by_start(script: TrialScript) -> dict[int, int]:
+    """Return the sizes of the groups of a script, by the number of visits before them.
+
+    >>> _sizes_by_start(TrialScript("t0", ("p0", "p2", "p1"), groups=(1, 2)))
+    {1: 2}
+    """
+    ends = accumulate(script.groups)
+    return {end - size: size for size, end in zip(script.groups, ends, strict=True) if size > 1}

@@ -34,7 +34,10 @@ class ScriptBundles:
             return []
         state, board = self._state, self._state.board
         most = min(state.settings.fuse, state.widest.get(trial.kin, state.settings.fuse))
-        able = [state.trials[board.trial_ids[row]] for row in np.flatnonzero(board.free & board.may[:, column])]
+        single = board.may.sum(axis=1) == 1  # others are trained by several workers next
+        able = [
+            state.trials[board.trial_ids[row]] for row in np.flatnonzero(board.free & board.may[:, column] & single)
+        ]
         kin = [other for other in able if other.kin == trial.kin and not other.alone]
         waiting = [other for other in kin if other.row not in chosen]
         share = -(-len(waiting) // (len(kin) - len(waiting)))  # `trial` itself is among those that do not wait

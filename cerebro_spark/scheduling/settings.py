@@ -55,7 +55,7 @@ def check_settings(settings: Settings) -> None:
         raise ConfigurationError(
             f"`partitions` is {len(settings.partitions)}, but must be at least 1, one for training"
         )
-    least = {"workers": 1, "replicas": 1, "queue_ahead": 0, "max_kills": 1, "max_failures": 1, "fuse": 1}
+    least = {"workers": 1, "replicas": 1, "queue_ahead": 0, "max_kills": 1, "max_failures": 1, "fuse": 1, "group": 1}
     for name, minimum in least.items():
         value = getattr(settings, name)
         if value < minimum:

@@ -111,6 +111,8 @@ class TimeLimits:
             # Those that are to be computed together may turn out to have to run one after another.
             whole = sum(seconds for seconds in known if seconds is not None)
             return _UNKNOWN * self._longest if None in known else _USUAL * whole
+        if order.partners:
+            return self._expected_of_group(order)
         trials = [state.trials[member.unit.trial].row for member in order.members]
         worker, costs = state.workers[order.worker].row, state.board.costs
         if not all(map(costs.measured_alone, trials)) or not costs.speed_is_sure(worker, 1):
@@ -120,3 +122,13 @@ class TimeLimits:
             return _USUAL * costs.seconds(trials[0], worker, column)
         # Those that are to be computed together may turn out to have to run one after another.
         return _USUAL * sum(costs.seconds_alone(trial, worker, column) for trial in trials)
+
+    def _expected_of_group(self, order: RunUnit) -> float:
+        """The same for a group: together they may turn out to be slower than one by himself would be with all of it."""
+        state, costs = self._state, self._state.board.costs
+        trial = state.trials[order.unit.trial].row
+        if costs.is_new(trial):
+            return _UNKNOWN * self._longest
+        pairs = zip(order.workers, order.unit.partitions, strict=True)
+        each = [costs.seconds_alone(trial, state.workers[name].row, state.columns[part]) for name, part in pairs]
+        return _USUAL * sum(each)

@@ -15,7 +15,7 @@ from cerebro_spark.scheduling.kin import kin_of
 from cerebro_spark.scheduling.records import Evaluation, Kill, TrialRecord, WorkerRecord, merge_failures
 from cerebro_spark.scheduling.script import ScriptRules
 from cerebro_spark.scheduling.state import State
-from cerebro_spark.types import ENDED_BY_A_PERSON, Checkpoint, Report, TrialId, Unit, Work, WorkerId
+from cerebro_spark.types import ENDED_BY_A_PERSON, Checkpoint, Metrics, Report, TrialId, Unit, Work, WorkerId
 
 
 class TrialRules:
@@ -117,8 +117,9 @@ class TrialRules:
         self._state.board.costs.set_kin(trial.row, trial.kin)
 
     def _kin_of(self, params: Mapping[str, Any]) -> str:
-        """Return whom a trial may go together with; "" in runs where every trial goes by itself."""
-        return kin_of(params) if self._state.settings.fuse > 1 else ""
+        """Return whom a trial may go together with, and costs as much as; "" where nobody asks."""
+        settings = self._state.settings
+        return kin_of(params) if settings.fuse > 1 or settings.group > 1 else ""
 
     def _check(self, work: Work, trial: TrialRecord) -> None:
         if trial.status == "failed":
@@ -147,7 +148,8 @@ class TrialRules:
             state.board.finish(trial.row)
         self._went_well(trial, event.unit)
         trial.rebased = trial.params != trial.running_params
-        trial.trained[event.unit.partition] = event.metrics
+        # What a group measured is measured once, for all of its partitions.
+        trial.trained |= {event.unit.partition: event.metrics, **dict.fromkeys(event.unit.beside, Metrics())}
         trial.merging = infer_merging(event.metrics)
         state.delete(state.retention.exchange(trial.latest, event.checkpoint))
         trial.latest = event.checkpoint
@@ -180,7 +182,7 @@ class TrialRules:
         evaluation = self._begin_evaluation(trial, checkpoint, values)
         trial.trained = {}
         trial.epoch += 1
-        trial.alone = False
+        trial.alone, trial.lost_groups = False, 0
         state.actions += state.holdings.follow_speeds()
         if trial.status == "training" and trial.epoch <= trial.until:
             if not self._bundles.mates(trial):  # a bundle begins it when its last member has ended this one
@@ -272,7 +274,7 @@ class TrialRules:
         return sum([kill.explained for kill in other.setbacks.kills] == [False] for other in others)
 
     def _went_well(self, trial: TrialRecord, unit: Unit) -> None:
-        trial.finished += 1
+        trial.finished += len(unit.partitions)
         setbacks = trial.setbacks_of(unit)
         self._state.deaths.record_success(setbacks.kills)
         setbacks.kills, setbacks.failures = [], []

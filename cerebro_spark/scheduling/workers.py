@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cerebro_spark.events import DropPartition, RetireWorker, RunUnit, WorkerJoined, WorkerLost
+from cerebro_spark.events import AbandonUnit, DropPartition, RetireWorker, RunUnit, WorkerJoined, WorkerLost
 from cerebro_spark.scheduling.bundles import BundleRules
 from cerebro_spark.scheduling.deaths import died_with_host, has_host_failed
 from cerebro_spark.scheduling.records import OrderRecord, TrialRecord, WorkerRecord
@@ -136,7 +136,11 @@ class WorkerRules:
             trial = self._state.trials[self._state.assignments[attempt].unit.trial]
             is_suspect = self._state.orders[attempt] is suspect
             assignment = self.cancel_assignment(attempt, worker)
-            if is_suspect and suspect is not None and suspect.width > 1:
+            if assignment.partners:
+                trial.lost_groups += event.blames_unit  # if it kills its workers, that shows when it runs by itself
+                for member in map(self._state.workers.__getitem__, assignment.workers):
+                    self.dismiss(member)
+            elif is_suspect and suspect is not None and suspect.width > 1:
                 trial.isolate(assignment.unit)  # if one of them kills its workers, it will show which
             elif event.blames_unit and attempt == running:
                 self._trials.record_kill(assignment, worker, event.reason)
@@ -171,7 +175,10 @@ class WorkerRules:
     # -- assignments
 
     def assign(self, worker: WorkerRecord, units: Sequence[RunUnit], kin: str) -> None:
-        """Give units of kin to a worker in one order, each under a number of its own by which its result is known."""
+        """Give units of kin to a worker in one order, each under a number of its own by which its result is known.
+
+        A unit of a group is given to its partners, too.
+        """
         state = self._state
         first = state.attempts + 1
         state.attempts += len(units)
@@ -182,31 +189,43 @@ class WorkerRules:
             state.assignments[order.attempt] = order
             state.orders[order.attempt] = record
             state.retention.hold(order.parent)
-            worker.queue.append(order.attempt)
+            for name in order.workers:
+                state.workers[name].queue.append(order.attempt)
             if order.unit.kind == "train":
                 state.trials[order.unit.trial].attempt = order.attempt
         state.actions.append(replace(orders[0], others=tuple(orders[1:])) if orders[1:] else orders[0])
 
-    def end_assignment(self, attempt: int, worker: WorkerRecord) -> RunUnit:
+    def end_assignment(self, attempt: int) -> RunUnit:
         """An assignment is over, with success or without."""
         state = self._state
-        worker.queue.remove(attempt)
-        if worker.live and not worker.retiring and not worker.queue:
-            state.board.set_idle(worker.row, state.now)
-            state.fresh_workers.append(worker.row)
         assignment = state.assignments.pop(attempt)
+        for worker in map(state.workers.__getitem__, assignment.workers):
+            worker.queue.remove(attempt)
+            if worker.live and not worker.retiring and not worker.queue:
+                state.board.set_idle(worker.row, state.now)
+                state.fresh_workers.append(worker.row)
         state.orders.pop(attempt).open.remove(attempt)
         if assignment.unit.kind == "train":
             state.trials[assignment.unit.trial].attempt = None
         state.delete(state.retention.release(assignment.parent))
         return assignment
 
-    def cancel_assignment(self, attempt: int, worker: WorkerRecord) -> RunUnit:
-        """Cancel an assignment: its unit is open again, from the checkpoint with which it started."""
+    def cancel_assignment(self, attempt: int, told_by: WorkerRecord) -> RunUnit:
+        """Cancel an assignment: its unit is open again, from the checkpoint with which it started.
+
+        Args:
+            attempt: The number of the assignment.
+            told_by: The worker that is gone, or says that it does not go on. Others of its group are told to leave.
+
+        Returns:
+            The assignment.
+        """
         state = self._state
-        assignment = self.end_assignment(attempt, worker)
+        assignment = self.end_assignment(attempt)
         unit = assignment.unit
         state.given_up.add(attempt)
+        others = [name for name in assignment.workers if name != told_by.id and assignment.partners]
+        state.actions += [AbandonUnit(name, attempt) for name in others if state.workers[name].live]
         trial = state.trials[unit.trial]
         if unit.kind == "train":
             self._take_back(trial, unit)
@@ -221,7 +240,7 @@ class WorkerRules:
         if mates:
             self._bundles.leave(trial)
         else:
-            state.board.take_back(trial.row, state.columns[unit.partition])
+            state.board.take_back(trial.row, [state.columns[partition] for partition in unit.partitions])
         if trial.status in ("stopped", "failed"):
             self._trials.rest(trial)
         else:

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 from cerebro_spark.trainer.checkpoints.digest import DIGEST
 from cerebro_spark.trainer.checkpoints.writing import SavedCheckpoint as SavedCheckpoint
 from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
+from cerebro_spark.trainer.group import GroupRefused, GroupTrained, Seat
 from cerebro_spark.trainer.members import EvaluatedMember as EvaluatedMember
 from cerebro_spark.trainer.members import Member as Member
 from cerebro_spark.trainer.members import TrainedMember as TrainedMember
@@ -179,6 +180,35 @@ class Trainer(ABC):
         if not member.final:
             return None
         return self.finish(Metrics.merge([part for part in (member.carried, metrics) if part is not None]))
+
+    def train_in_group(self, unit: Unit, feed: Feed, seat: Seat) -> GroupTrained:
+        """Train the current trial on several partitions at once, as one of several trainers in processes of their own.
+
+        Each has made the same state of the trial current, and trains on its own partition, step by step with the
+        others. The batches are those of one trainer with the rows of all partitions, mixed evenly (`shares.py`): the
+        gradients of each are summed over all members before they are clipped and used. So all members end with the
+        same state, which is that of one trainer but for rounding, and for what is drawn at random: rank 0 draws from
+        the generators of the trial, the others from generators that follow from these.
+
+        Afterwards the trial is current at rank 0, and no trial at the others. `steps` is "eager".
+
+        This implementation refuses all trials.
+
+        Args:
+            unit: The unit, with the partitions of all members.
+            feed: The rows of this member's partition, in the order in which they are trained on, with the batch size
+                and the smallest batch of all rows.
+            seat: This member's place in the group.
+
+        Returns:
+            The metrics of all partitions, and the time that it took.
+
+        Raises:
+            GroupRefused: No group can train the trial exactly. That is said before anything is trained, and before the
+                others are waited for, except for what only training shows.
+            GroupBroken: Another member is gone or does not answer, or this one is to leave.
+        """
+        raise GroupRefused(f"{type(self).__name__} trains no trial in a group")
 
     @abstractmethod
     def evaluate(self, unit: Unit, feed: Feed | Iterable[Batch], carried: Metrics | None = None) -> Metrics:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.checks import check_at_least, check_seconds
@@ -23,6 +23,8 @@ _AUTO_FUSED = 32
 # than this part of all trials: it would learn nothing from those that it asked for too early.
 _FUSED_AT_ONCE = 8
 _PART_AT_ONCE = 4
+# "auto" sets no limit to groups: there are never more workers than that.
+_AUTO_GROUP = 1024
 _CALLS = {
     "model_fn": ("params",),
     "input_fn": ("batch", "params"),
@@ -74,6 +76,7 @@ def check_options(options: TrainingOptions) -> None:
     if options.unit_timeout is not None:
         check_seconds("unit_timeout", options.unit_timeout)
     fused_trials(options.fuse)
+    group_of(options.workers_per_trial)
     check_backend(options.backend)
     if options.resources is not None and not isinstance(options.resources, Resources):
         raise ConfigurationError(
@@ -113,6 +116,43 @@ def fused_trials(fuse: object) -> int:
             " write fuse='auto', or fuse=False for every trial by itself"
         )
     return fuse
+
+
+class Group(NamedTuple):
+    """How many workers may train a unit of a trial together; `auto` says that fewer do where that is as good."""
+
+    size: int
+    auto: bool = False
+
+
+def group_of(workers_per_trial: object) -> Group:
+    """Return how many workers train a trial together.
+
+    Raises:
+        ConfigurationError: `workers_per_trial` is none of its values.
+
+    >>> group_of("auto"), group_of(4), group_of(1)
+    (Group(size=1024, auto=True), Group(size=4, auto=False), Group(size=1, auto=False))
+    """
+    if workers_per_trial == "auto":
+        return Group(_AUTO_GROUP, auto=True)
+    if isinstance(workers_per_trial, bool) or not isinstance(workers_per_trial, int) or workers_per_trial < 1:
+        raise ConfigurationError(
+            f"`workers_per_trial` is {workers_per_trial!r}, but must be 'auto' or how many workers train a trial"
+            " together, at least 1: write workers_per_trial='auto', or 1 for one at a time"
+        )
+    return Group(workers_per_trial)
+
+
+def check_group(workers_per_trial: object, workers: int, partitions: int) -> None:
+    """Raise ConfigurationError for groups that are larger than there are workers, or partitions for their members."""
+    size, auto = group_of(workers_per_trial)
+    for name, most in (("workers", workers), ("partitions to train on", partitions)):
+        if not auto and size > most:
+            raise ConfigurationError(
+                f"`workers_per_trial` is {size}, but there are {most} {name}, and each of these workers trains on a"
+                f" partition of its own: use at most {most}, or 'auto'"
+            )
 
 
 def concurrent_trials(fuse: object, workers: int, alone: int, trials: float | None) -> int:

@@ -58,6 +58,11 @@ class TrainingOptions:
             learns does not depend on it. There are never fewer bundles than workers, so it takes more trials at a time
             than workers: grid search, random search, Hyperband and PBT run all they can, others some for each worker.
             Defaults to False: every trial goes by itself.
+        workers_per_trial: How many workers train a unit of a trial together, each on a partition of its own: a number,
+            or "auto" for more than one only while there would be idle workers otherwise, and as many as make it faster,
+            as measured in the run. What a trial learns depends on it, as on the order of its partitions: a replay
+            repeats both. Trials that cannot be trained like that are trained by single workers; the log says why.
+            Defaults to 1.
         kind: What the model puts out, where its loss does not tell: see `Result.transform`. Defaults to None: inferred
             from the loss.
         trackers: What records the run as it goes on, such as `[cs.CSVTracker("run.csv")]`. Defaults to `()`: none.
@@ -83,6 +88,7 @@ class TrainingOptions:
     max_kills: int | None = None
     unit_timeout: float | None = None
     fuse: Literal["auto"] | bool | int = False
+    workers_per_trial: Literal["auto"] | int = 1
     kind: str | None = None
     trackers: Sequence[Tracker] = ()
 

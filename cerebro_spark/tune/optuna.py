@@ -95,6 +95,7 @@ def optimize(
     max_kills: int | None = None,
     unit_timeout: float | None = None,
     fuse: Literal["auto"] | bool | int = False,
+    workers_per_trial: Literal["auto"] | int = 1,
     kind: str | None = None,
     trackers: Sequence[Tracker] = (),
 ) -> Result:
@@ -173,6 +174,7 @@ def optimize(
         max_kills=max_kills,
         unit_timeout=unit_timeout,
         fuse=fuse,
+        workers_per_trial=workers_per_trial,
         kind=kind,
         trackers=trackers,
     )

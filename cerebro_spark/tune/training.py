@@ -51,23 +51,30 @@ class Training:
         """Return the recipe of a run over `data`, which is prepared if it is not a Dataset yet."""
         options = self._options
         self.check(data, store, backend)
-        hooks = self.hooks.with_modules()
+        hooks, group = self.hooks.with_modules(), arguments.group_of(options.workers_per_trial)
+        dataset = self.dataset(data, store, backend)
+        arguments.check_group(options.workers_per_trial, backend.num_workers, len(dataset.train))
         return Recipe(
             search,
             self.objective,
-            self.dataset(data, store, backend),
+            dataset,
             TrainerSpec(hooks, options.seed, self.framework, options.resources or Resources()),
             replicas=options.replicas,
             max_kills=options.max_kills,
             kind=options.kind,
             unit_timeout=options.unit_timeout,
             fuse=arguments.fused_trials(options.fuse),
+            group=group.size,
+            group_auto=group.auto,
         )
 
     def check(self, data: Any, store: Store, backend: Backend) -> None:
         """Raise ConfigurationError for all that can be seen to be wrong before the data is read or a worker started."""
         check_functions(self.hooks)
         arguments.check_replicas(self._options.replicas, backend.num_workers)
+        partitions = self._options.partitions or backend.num_workers
+        if not isinstance(data, Dataset):
+            arguments.check_group(self._options.workers_per_trial, backend.num_workers, partitions)
         _check_shared(store, backend)
         self.check_data(data)
 

@@ -11,12 +11,14 @@ from command_auditor import CommandAuditor
 
 from cerebro_spark.commands import Command
 from cerebro_spark.events import (
+    AbandonUnit,
     Action,
     AnswerCommand,
     CommandReceived,
     DeleteCheckpoint,
     DropPartition,
     Event,
+    GroupGaveUp,
     LoadPartition,
     PartitionLoaded,
     PartitionLost,
@@ -54,6 +56,10 @@ class Auditor:
     leading: dict[int, int] = field(default_factory=dict)
     loading: Counter[tuple[str, str]] = field(default_factory=Counter)
     widths: list[int] = field(default_factory=list)
+    groups: list[int] = field(default_factory=list)
+    to_leave: list[tuple[str, int]] = field(default_factory=list)
+    never_grouped: set[str] = field(default_factory=set)
+    params: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     halted: set[str] = field(default_factory=set)
     taken_over: set[str] = field(default_factory=set)
     idle: bool = False
@@ -86,12 +92,17 @@ class Auditor:
                 self.held.get(event.worker, set()).discard(event.partition)
         elif isinstance(event, UnitFinished) and self._current(event):
             self._finish(event)
-        elif isinstance(event, (UnitFailed, UnitWithdrawn)) and self._current(event):
-            del self.outstanding[event.attempt]
+        elif isinstance(event, (UnitFailed, UnitWithdrawn, GroupGaveUp)) and self._current(event):
+            self._give_up(self.outstanding[event.attempt], event.worker)
+            if isinstance(event, GroupGaveUp) and event.lasting:
+                self.never_grouped.add(_kin(self.params[event.unit.trial]))
 
     def after(self, actions: list[Action]) -> None:
         """Judge what the scheduler ordered."""
         self.commands.after(actions)
+        told = [(action.worker, action.attempt) for action in actions if isinstance(action, AbandonUnit)]
+        assert sorted(told) == sorted(self.to_leave), f"{told} are told to leave their groups, not {self.to_leave}"
+        self.to_leave = []
         event = self.commands.event
         for action in actions:
             if isinstance(action, AnswerCommand) and action.done:
@@ -140,15 +151,24 @@ class Auditor:
                 assert all(self.finished.get(Unit(trial, epoch, p)) == 1 for p in train)
                 assert all(self.finished.get(Unit(trial, epoch, p, "eval")) == 1 for p in validation)
 
-    def _current(self, event: UnitFinished | UnitFailed | UnitWithdrawn) -> bool:
+    def _current(self, event: UnitFinished | UnitFailed | UnitWithdrawn | GroupGaveUp) -> bool:
         order = self.outstanding.get(event.attempt)
-        return order is not None and order.worker == event.worker and order.unit == event.unit
+        if order is None or order.unit != event.unit:
+            return False
+        return order.worker == event.worker if isinstance(event, UnitFinished) else event.worker in order.workers
+
+    def _give_up(self, order: RunUnit, worker: str) -> None:
+        """A unit is not to be done any more: the others of its group, as far as they are there, are told so."""
+        del self.outstanding[order.attempt]
+        others = [name for name in order.workers if name != worker and order.partners]
+        self.to_leave += [(name, order.attempt) for name in others if name in self.live]
 
     def _finish(self, event: UnitFinished) -> None:
         order = self.outstanding.pop(event.attempt)
         if event.checkpoint is not None:
             self.trained_with[event.checkpoint] = order.params
-        self.finished[event.unit] = self.finished.get(event.unit, 0) + 1
+        for unit in _parts(event.unit):
+            self.finished[unit] = self.finished.get(unit, 0) + 1
         if event.unit.kind == "train":
             self.latest[event.unit.trial] = event.checkpoint
 
@@ -156,7 +176,8 @@ class Auditor:
         self.live.discard(worker)
         self.held.pop(worker, None)
         self.loading = Counter({key: count for key, count in self.loading.items() if key[0] != worker})
-        self.outstanding = {a: order for a, order in self.outstanding.items() if order.worker != worker}
+        for order in [order for order in self.outstanding.values() if worker in order.workers]:
+            self._give_up(order, worker)
 
     def _together(self, order: RunUnit) -> None:
         """Those that go together differ in real numbers only; those that train have done the same of their epochs.
@@ -165,6 +186,7 @@ class Auditor:
         """
         members = order.members
         self.widths.append(len(members))
+        self._grouped(order)
         assert len(members) <= self.settings.fuse
         assert len({member.unit.trial for member in members}) == len(members)
         assert len({(member.worker, member.unit.partition, member.unit.kind) for member in members}) == 1
@@ -175,6 +197,20 @@ class Auditor:
         if order.unit.kind == "eval" and (self.settings.script or not self.settings.fuse_evaluations):
             assert len(members) == 1
 
+    def _grouped(self, order: RunUnit) -> None:
+        """A group trains one trial, each of its workers on a partition of its own."""
+        if not order.partners:
+            return
+        self.groups.append(len(order.workers))
+        assert len(order.workers) <= self.settings.group or self.settings.script
+        assert len(order.workers) == len(order.unit.partitions)
+        assert len(set(order.workers)) == len(order.workers)
+        assert len(set(order.unit.partitions)) == len(order.unit.partitions)
+        assert order.unit.kind == "train", f"{order.unit} is no training unit, and has a group"
+        assert not order.others, f"{order.unit} is in a group and in a bundle"
+        if not self.settings.script:
+            assert _kin(order.params) not in self.never_grouped, f"{order.unit} cannot be trained by a group"
+
     def _done(self, order: RunUnit) -> tuple[str, ...]:
         own = [unit for unit in self.finished if unit[:2] == order.unit[:2] and unit.kind == "train"]
         return tuple(sorted(unit.partition for unit in own))
@@ -182,13 +218,16 @@ class Auditor:
     def _ordered(self, order: RunUnit, leading: int) -> None:
         unit = order.unit
         assert order.attempt not in self.attempts, "attempt numbers are never used twice"
-        assert order.worker in self.live, f"{order} goes to a dead worker"
-        assert unit.partition in self.held[order.worker], f"locality: {order.worker} does not hold {unit.partition}"
-        assert unit not in self.finished, f"completeness: {unit} runs again"
-        assert all(other.unit != unit for other in self.outstanding.values()), f"{unit} runs twice at once"
-        mine = [attempt for attempt, other in self.outstanding.items() if other.worker == order.worker]
-        queued = {self.leading[attempt] for attempt in mine} - {leading}
-        assert len(queued) <= self.settings.queue_ahead, f"exclusiveness: {order.worker} has {queued}"
+        self.params[unit.trial] = order.params
+        under_way = {part for other in self.outstanding.values() for part in _parts(other.unit)}
+        for worker, part in zip(order.workers, _parts(unit), strict=True):
+            assert worker in self.live, f"{order} goes to a dead worker"
+            assert part.partition in self.held[worker], f"locality: {worker} does not hold {part.partition}"
+            assert part not in self.finished, f"completeness: {part} runs again"
+            assert part not in under_way, f"{part} runs twice at once"
+            mine = [attempt for attempt, other in self.outstanding.items() if worker in other.workers]
+            queued = {self.leading[attempt] for attempt in mine} - {leading}
+            assert len(queued) <= self.settings.queue_ahead, f"exclusiveness: {worker} has {queued}"
         assert order.parent not in self.deleted, f"{unit} starts from a deleted checkpoint"
         if unit.kind == "train":
             running = [o for o in self.outstanding.values() if o.unit.trial == unit.trial and o.unit.kind == "train"]
@@ -223,6 +262,15 @@ class Auditor:
         assert (report.trial, report.epoch) not in self.told, f"{report.trial} told epoch {report.epoch} twice"
         assert report.checkpoint not in self.deleted, "the search is told of a checkpoint that is gone"
         self.told.add((report.trial, report.epoch))
+
+
+def _parts(unit: Unit) -> list[Unit]:
+    """A unit of a group, as units of one partition."""
+    return [unit._replace(partition=partition, beside=()) for partition in unit.partitions]
+
+
+def _kin(params: Mapping[str, Any]) -> str:
+    return repr(_without_numbers(params))
 
 
 def _without_numbers(value: Any) -> Any:

@@ -41,12 +41,12 @@ class SchedulerBooks(RuleBasedStateMachine):
     def measure(self, order: RunUnit) -> Metrics:
         """Trials take turns in having plain metrics, metrics that add up, and metrics that go from unit to unit."""
         plain = Metrics({"loss": float(order.attempt % 7)}, {"loss": 1.0})
-        kind = kind_of(order.unit.trial)
+        kind, parts = kind_of(order.unit.trial), len(order.unit.partitions)
         seen = order.carry.carried.get("rows", 0) if kind == 2 and order.carry else 0
         return [
             plain,
-            Metrics(plain.sums, plain.weights, {"auc": (1.0, 2.0)}),
-            Metrics(plain.sums, plain.weights, {}, {"rows": seen + 1}),
+            Metrics(plain.sums, plain.weights, {"auc": (1.0 * parts, 2.0 * parts)}),
+            Metrics(plain.sums, plain.weights, {}, {"rows": seen + parts}),
         ][kind]
 
     def check_carry(self, order: RunUnit) -> None:

@@ -13,6 +13,7 @@ from cerebro_spark.events import (
     Blame,
     GatheringBegan,
     GatheringEnded,
+    GroupGaveUp,
     LossExplained,
     PartitionLoaded,
     PartitionLost,
@@ -228,7 +229,17 @@ class UnitRules(SchedulerStage):
     @rule(data=st.data(), blame=st.sampled_from(["trial", "worker"]))
     def fail(self, data: st.DataObject, blame: Blame) -> None:
         order = self.orders.pop(self.draw_running(data))
-        self.feed(UnitFailed(self.now, order.worker, order.unit, order.attempt, "boom", blame))
+        worker = data.draw(st.sampled_from(order.workers))
+        self.feed(UnitFailed(self.now, worker, order.unit, order.attempt, "boom", blame))
+
+    @precondition(lambda self: any(order.partners for order in self.orders.values()))
+    @rule(data=st.data(), lasting=st.sampled_from([False, False, True]))
+    def give_up_a_group(self, data: st.DataObject, lasting: bool) -> None:
+        """A member of a group says that another one does not answer, or that no group can train the trial."""
+        attempt = data.draw(st.sampled_from([a for a, order in self.orders.items() if order.partners]))
+        order = self.orders.pop(attempt)
+        worker = data.draw(st.sampled_from(order.workers))
+        self.feed(GroupGaveUp(self.now, worker, order.unit, attempt, "no answer", lasting))
 
     @precondition(lambda self: self.orders)
     @rule(data=st.data(), times=st.integers(2, 4))

@@ -52,6 +52,8 @@ class SchedulerStage(SchedulerBooks):
         queue_ahead=st.integers(0, 1),
         serial=st.booleans(),
         fuse=st.sampled_from([8, 3, 2, 8, 3, 2, 8, 1]),
+        group=st.sampled_from([1, 2, 3, 8]),
+        group_auto=st.booleans(),
         seed=st.integers(0, 3),
         rules=st.fixed_dictionaries(
             {
@@ -75,6 +77,8 @@ class SchedulerStage(SchedulerBooks):
         queue_ahead: int,
         serial: bool,
         fuse: int,
+        group: int,
+        group_auto: bool,
         seed: int,
         rules: dict[str, Any],
         opening: str,
@@ -92,6 +96,8 @@ class SchedulerStage(SchedulerBooks):
                 serial_evaluation=serial,
                 objective=Objective("loss", "min"),
                 fuse=fuse,
+                group=group,
+                group_auto=group_auto,
                 **rules,
             )
         )
@@ -240,9 +246,10 @@ class SchedulerStage(SchedulerBooks):
         """A worker runs its orders in turn: only units of its first one can end, in any order."""
         first: dict[str, int] = {}
         for attempt, order in sorted(self.orders.items()):
-            first.setdefault(order.worker, self.auditor.leading[attempt])
-        leading = set(first.values())
-        return sorted(attempt for attempt in self.orders if self.auditor.leading[attempt] in leading)
+            for worker in order.workers:
+                first.setdefault(worker, self.auditor.leading[attempt])
+        leading = self.auditor.leading
+        return sorted(a for a, o in self.orders.items() if all(first[name] == leading[a] for name in o.workers))
 
     def bundle_of(self, attempt: int) -> list[int]:
         leading = self.auditor.leading
@@ -260,13 +267,14 @@ class SchedulerStage(SchedulerBooks):
         unit = order.unit
         train = unit.kind == "train"
         checkpoint = Checkpoint(unit.trial, unit.epoch, order.step, order.attempt, 8) if train else None
-        metrics = self.measure(order)
-        event = UnitFinished(self.now, order.worker, unit, order.attempt, seconds, checkpoint, metrics, width=width)
+        metrics, partners = self.measure(order), order.partners
+        what = (unit, order.attempt, seconds, checkpoint, metrics)
+        event = UnitFinished(self.now, order.worker, *what, width=width, partners=partners)
         if order.attempt in self.auditor.outstanding:
             self.past.append(event)
         return event
 
     def forget(self, worker: str) -> None:
-        self.lost_orders += [order for order in self.orders.values() if order.worker == worker]
-        self.orders = {a: order for a, order in self.orders.items() if order.worker != worker}
+        self.lost_orders += [order for order in self.orders.values() if worker in order.workers]
+        self.orders = {a: order for a, order in self.orders.items() if worker not in order.workers}
         self.loads = [load for load in self.loads if load.worker != worker]

@@ -111,6 +111,7 @@ def best(events: list[Event]) -> dict[str, Any]:
     serial=st.booleans(),
     fuse=st.tuples(st.sampled_from([1, 2, 8]), st.sampled_from([1, 2, 8])),
     gain=st.sampled_from([1.0, 4.0]),
+    group=st.tuples(st.sampled_from([1, 1, 2, 3]), st.booleans()),
     part=st.sampled_from([1.0, 1.0, 0.3, 0.6, 0.9]),
 )
 def test_every_run_can_be_replayed(
@@ -130,6 +131,7 @@ def test_every_run_can_be_replayed(
     serial: bool,
     fuse: tuple[int, int],
     gain: float,
+    group: tuple[int, bool],
     part: float,
 ) -> None:
     parts = [Partition(f"p{i}") for i in range(train)]
@@ -145,12 +147,16 @@ def test_every_run_can_be_replayed(
         objective=Objective("loss", "min"),
         fuse=fuse[0],
         fuse_evaluations=True,
+        group=group[0],
+        group_auto=group[1],
     )
     trouble = Trouble(deaths[0], worker_faults=faults, trial_faults=faults, stops=stops, gain=gain)
     events = wild_run(seed, first, trials, most, trouble)
     events = events[: max(1, int(len(events) * part))]
     script = RunScript.from_events(events)
-    second = replace(first, workers=workers[1], queue_ahead=ahead[1], max_kills=99, max_failures=99, fuse=fuse[1])
+    largest = max((size for trial in script.trials for size in trial.groups), default=1)
+    second = replace(first, workers=max(workers[1], largest), queue_ahead=ahead[1], fuse=fuse[1])
+    second = replace(second, max_kills=99, max_failures=99)
     again, repeated = replay(script, second, seed + 1, Trouble(deaths[1], worker_faults=faults, gain=gain))
     twin = RunScript.from_events(repeated)
     assert twin.trials == script.trials, "the same visits, under the same Works"

@@ -47,11 +47,19 @@ LOSS = Objective("val_loss", "min")
 
 @pytest.mark.slow
 @examples(max_examples=drawn(25), deadline=None, suppress_health_check=list(HealthCheck))
-@given(seed=st.integers(0, 10**6), trouble=TROUBLES, stops=st.sampled_from([0.0, 0.02]), fuse=st.sampled_from([1, 4]))
-def test_wild_runs_and_their_replays_give_the_same_view(seed: int, trouble: Trouble, stops: float, fuse: int) -> None:
+@given(
+    seed=st.integers(0, 10**6),
+    trouble=TROUBLES,
+    stops=st.sampled_from([0.0, 0.02]),
+    together=st.sampled_from([(1, 1), (4, 1), (1, 2)]),
+)
+def test_wild_runs_and_their_replays_give_the_same_view(
+    seed: int, trouble: Trouble, stops: float, together: tuple[int, int]
+) -> None:
     """Warm starts, new params in the middle of an epoch, metrics of all kinds, stops; and a script that repeats it."""
+    fuse, group = together
     settings = Settings(
-        PARTITIONS, workers=2, seed=seed, objective=LOSS, max_kills=99, fuse=fuse, fuse_evaluations=True
+        PARTITIONS, workers=2, seed=seed, objective=LOSS, max_kills=99, fuse=fuse, fuse_evaluations=True, group=group
     )
     stopped: set[str] = set()
     backend = WildBackend(2, replace(trouble, stops=stops, gain=fuse), seed, stopped)

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cerebro_spark.backend.wire.messages import FromWorker, LoadStarted, ToWorker, UnitStarted
+from cerebro_spark.backend.wire.messages import FromWorker, GroupStalled, LoadStarted, ToWorker, UnitStarted
 from cerebro_spark.events import (
+    AbandonUnit,
     LimitOrder,
     LoadPartition,
     PartitionLoaded,
@@ -34,7 +35,8 @@ class PendingOrder:
     """A unit or a load that a worker is to end within `limit` seconds; `began` is None while it has not begun.
 
     `key` is the attempt of a unit, or the partition of a load. An order may have units of several trials: `open` are
-    the attempts of those that have not ended, and `key` is that of the first.
+    the attempts of those that have not ended, and `key` is that of the first. The order of a group is one for each of
+    its workers; one that `stalls` waits for others.
     """
 
     what: str
@@ -42,6 +44,7 @@ class PendingOrder:
     limit: float
     began: float | None = None
     open: set[int] = field(default_factory=set)
+    stalls: bool = False
 
 
 class Deadlines:
@@ -68,8 +71,12 @@ class Deadlines:
                 what = f"unit {order.unit}"
                 attempts = {member.attempt for member in order.members}
                 what += f" with {len(order.others)} more trials" if order.others else ""
+                what += f" in a group of {len(order.workers)} workers" if order.partners else ""
             case LoadPartition(partition=key):
                 what = f"loading partition {key}"
+            case AbandonUnit(attempt=key):
+                self.note_end(handle, key, now)
+                return
             case _:
                 return
         limit = _NEVER if order.limit is None else order.limit
@@ -85,6 +92,17 @@ class Deadlines:
         if order is not None:
             order.limit = action.limit
             self._look_at = min(self._look_at, (now if order.began is None else order.began) + order.limit)
+
+    def note_stall(self, handle: WorkerHandle, message: GroupStalled) -> None:
+        """Take notice that a worker has waited for others of its group for long, or does so no longer."""
+        order = handle.orders.get(message.attempt)
+        if order is not None:
+            order.stalls = not message.over
+
+    def note_end(self, handle: WorkerHandle, attempt: int, now: float) -> None:
+        """Take notice that the unit of a group is over for a worker, which says nothing of that itself."""
+        if handle.orders.pop(attempt, None) is not None:
+            handle.since = now
 
     def note_report(self, handle: WorkerHandle, message: FromWorker, now: float) -> None:
         """Take notice of a message that may be the beginning or the end of an order."""
@@ -111,8 +129,11 @@ class Deadlines:
         late: dict[int, tuple[WorkerHandle, PendingOrder]] = {}
         self._look_at = _NEVER
         pending = [(handle, order) for handle in handles for order in handle.orders.values()]
+        busy = {order.key for _, order in pending if not order.stalls}
         for handle, order in pending:
             due = self._due(handle, order)
+            if due <= now and order.stalls and order.key in busy:
+                continue  # the one that it waits for is stuck
             if due <= now:
                 late.setdefault(id(handle), (handle, order))
             else:

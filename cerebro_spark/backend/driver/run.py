@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from cerebro_spark.backend.driver.deadlines import Deadlines, PendingOrder
 from cerebro_spark.backend.driver.deletions import CheckpointDeleter
 from cerebro_spark.backend.driver.event_queue import EventQueue, WakeUp
 from cerebro_spark.backend.driver.launcher import Launcher
+from cerebro_spark.backend.driver.meetings import Meetings
 from cerebro_spark.backend.driver.pool import WorkerPool
 from cerebro_spark.backend.driver.rehearsal import Rehearsals
 from cerebro_spark.backend.driver.switchboard import Listener, Switchboard
@@ -20,8 +21,10 @@ from cerebro_spark.backend.tenancy import CLOSED
 from cerebro_spark.backend.wire.channel import WireError
 from cerebro_spark.backend.wire.messages import (
     FromWorker,
+    GroupStalled,
     Hello,
     LoadStarted,
+    MeetingCall,
     MemoryUsed,
     OutputLine,
     Stop,
@@ -32,11 +35,13 @@ from cerebro_spark.backend.wire.messages import (
 from cerebro_spark.backend.worker.session import WorkerSpec
 from cerebro_spark.errors import BackendError
 from cerebro_spark.events import (
+    AbandonUnit,
     Action,
     DeleteCheckpoint,
     DropPartition,
     Event,
     GatheringEnded,
+    GroupGaveUp,
     LimitOrder,
     LoadPartition,
     PartitionLoaded,
@@ -54,6 +59,7 @@ from cerebro_spark.events import (
 from cerebro_spark.types import WorkerId
 
 _log = logging.getLogger(__name__)
+WorkerAction = LoadPartition | DropPartition | RunUnit | WithdrawUnit | AbandonUnit | RetireWorker
 
 
 class RemoteRun:
@@ -92,6 +98,7 @@ class RemoteRun:
         self._events = EventQueue()
         self._deadlines = Deadlines(start_timeout)
         self._deleter = CheckpointDeleter(job)
+        self._meetings = Meetings()
         self._by_peer: dict[int, WorkerHandle] = {}
         self.memory: dict[WorkerId, int] = {}
         """By worker of a pilot, the most bytes of memory that its process has had."""
@@ -119,11 +126,13 @@ class RemoteRun:
         match action:
             case DeleteCheckpoint():
                 self._deleter.delete(action)
-            case LoadPartition() | DropPartition() | RunUnit() | WithdrawUnit() | RetireWorker() | LimitOrder():
+            case LimitOrder():
                 with self.pool.lock:
-                    handle = self.pool.handles.get(action.worker)
-                    if handle is not None and handle.peer is not None:
-                        self._order(handle, handle.peer, action)
+                    for handle in self._handles_of(self._workers_of(action)):
+                        self._deadlines.set_limit(handle, action, self._now())
+            case LoadPartition() | DropPartition() | RunUnit() | WithdrawUnit() | AbandonUnit() | RetireWorker():
+                with self.pool.lock:
+                    self._order(action)
 
     def events(self) -> list[Event]:
         """Wait for events; see Backend."""
@@ -180,22 +189,37 @@ class RemoteRun:
             handle.leaving = True
             self._events.put(WorkerRetiring(self._now(), name))
 
-    def _order(
-        self,
-        handle: WorkerHandle,
-        peer: int,
-        action: LoadPartition | DropPartition | RunUnit | WithdrawUnit | RetireWorker | LimitOrder,
-    ) -> None:
-        """Order something of a worker that is there; the lock is held."""
-        if isinstance(action, LimitOrder):
-            self._deadlines.set_limit(handle, action, self._now())
-            return
-        if isinstance(action, RetireWorker):
-            self.pool.retire(handle, action)
-        if isinstance(action, RunUnit):
+    def _order(self, action: WorkerAction) -> None:
+        """Order something of a worker, or of all workers of a group, as far as they are there; the lock is held.
+
+        If a member of a group is gone, the scheduler will hear of that, and have the others leave.
+        """
+        handles = self._handles_of(self._workers_of(action))
+        if isinstance(action, RunUnit) and handles:
             self._deleter.note_order(action)
-        self._deadlines.note_order(handle, action, self._now())
-        self._session.send(peer, action)
+            self._meetings.open(action)
+        if isinstance(action, AbandonUnit):
+            self._meetings.close(action.attempt)
+        for handle in handles:
+            if isinstance(action, RetireWorker):
+                self.pool.retire(handle, action)
+            self._deadlines.note_order(handle, action, self._now())
+            self._session.send(handle.peer or 0, action)
+
+    def _workers_of(self, action: WorkerAction | LimitOrder) -> tuple[WorkerId, ...]:
+        """Return the workers whom an action is about; the lock is held."""
+        match action:
+            case RunUnit():
+                return action.workers
+            case LimitOrder(attempt=int(attempt)):
+                return self._meetings.workers_of(attempt) or (action.worker,)
+            case _:
+                return (action.worker,)
+
+    def _handles_of(self, workers: Iterable[WorkerId]) -> list[WorkerHandle]:
+        """Return those of these workers that are there; the lock is held."""
+        handles = (self.pool.handles.get(worker) for worker in workers)
+        return [handle for handle in handles if handle is not None and handle.peer is not None]
 
     def _give_up(self, handle: WorkerHandle, late: PendingOrder) -> None:
         """Lose a worker that lives, but is stuck with something; the lock is held."""
@@ -274,7 +298,16 @@ class RemoteRun:
                 with self.pool.lock:
                     self._deadlines.note_report(handle, message, self._now())
                     handle.running = message.attempt if isinstance(message, UnitStarted) else handle.running
-            case PartitionLoaded() | PartitionLost() | UnitFinished() | UnitFailed() | UnitWithdrawn():
+            case MeetingCall():
+                with self.pool.lock:
+                    for reply in self._meetings.call(handle.name, message):
+                        member = self.pool.handles.get(reply.worker)
+                        if member is not None and member.peer is not None:
+                            self._session.send(member.peer, reply.answer)
+            case GroupStalled():
+                with self.pool.lock:
+                    self._deadlines.note_stall(handle, message)
+            case PartitionLoaded() | PartitionLost() | UnitFinished() | UnitFailed() | UnitWithdrawn() | GroupGaveUp():
                 self._note_event(handle, message)
 
     def _note_event(self, handle: WorkerHandle, event: WorkerEvent) -> None:
@@ -285,11 +318,28 @@ class RemoteRun:
         with self.pool.lock:
             self._deadlines.note_report(handle, event, self._now())
             handle.useful = handle.useful or isinstance(event, PartitionLoaded | UnitFinished)
-        if isinstance(event, UnitFinished):
-            self._launcher.note_unit(handle)
+            group = [] if isinstance(event, PartitionLoaded | PartitionLost) else self._end_group(handle, event)
+        for member in [handle, *group] if isinstance(event, UnitFinished) else ():
+            self._launcher.note_unit(member)
         if isinstance(event, UnitFailed):
             _log.debug("%s failed on %s (%s): %s", event.unit, handle.name, handle.host, event.error)
         self._events.put(replace(event, at=self._now()))
+
+    def _end_group(
+        self, handle: WorkerHandle, event: UnitFinished | UnitFailed | UnitWithdrawn | GroupGaveUp
+    ) -> list[WorkerHandle]:
+        """Take notice that a unit of a group is over for all of its workers; return the others. The lock is held."""
+        workers = self._meetings.workers_of(event.attempt)
+        if not workers:
+            return []
+        if handle.name not in workers or (isinstance(event, UnitFinished) and event.workers != workers):
+            raise WireError(f"worker {handle.name} reports for a group whose workers are {', '.join(workers)}")
+        self._meetings.close(event.attempt)
+        others = [member for member in self._handles_of(workers) if member is not handle]
+        for member in (handle, *others):
+            self._deadlines.note_end(member, event.attempt, self._now())
+            member.useful = member.useful or isinstance(event, UnitFinished)
+        return others
 
     def _lost(self, peer: int, reason: str) -> None:
         """Give up a worker whose connection is closed, whatever its process does, and have it replaced."""
@@ -297,6 +347,7 @@ class RemoteRun:
             handle = self._by_peer.pop(peer, None)
             if handle is None or self.pool.closing:
                 return
+            self._meetings.lose(handle.name)
             if not handle.dismissed:
                 _log.debug("worker %s on %s is lost: %s", handle.name, handle.host, reason)
                 reason = handle.cause or reason

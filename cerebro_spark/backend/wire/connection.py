@@ -95,6 +95,12 @@ class DriverConnection:
             frames = self._received()
         return [unpack_order(body) for body in frames]
 
+    @property
+    def own_address(self) -> str:
+        """The address of this machine by which it reaches the driver."""
+        address: str = self._socket.getsockname()[0]
+        return address
+
     def fileno(self) -> int:
         """Return the number of its socket, to wait for; what came with the proof is there before anything is read."""
         return self._socket.fileno()

@@ -13,7 +13,9 @@ from typing import Any, Literal, get_args
 from cerebro_spark.backend.wire.channel import WireError
 from cerebro_spark.codec import CodecError, from_json, to_json
 from cerebro_spark.events import (
+    AbandonUnit,
     DropPartition,
+    GroupGaveUp,
     LoadPartition,
     PartitionLoaded,
     PartitionLost,
@@ -94,6 +96,38 @@ class MemoryUsed:
 
 
 @dataclass(frozen=True, slots=True)
+class MeetingCall:
+    """Worker: what it asks of the meeting of its group, which is that of the unit with this attempt.
+
+    "set" has no answer. "get" is answered once there is a value, "add" with the sum, "has" with "1" or "0". Values are
+    in Base64, sums are numbers.
+    """
+
+    attempt: int
+    number: int
+    verb: Literal["set", "get", "add", "has"]
+    key: str
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MeetingAnswer:
+    """Driver: the answer to the call of that number in the meeting of that attempt."""
+
+    attempt: int
+    number: int
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStalled:
+    """Worker: it has waited for other members of its group for long; or, if this is `over`, it waits no longer."""
+
+    attempt: int
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RehearseTrial:
     """Driver: train and evaluate one batch with these params, then answer TrialRehearsed.
 
@@ -164,12 +198,13 @@ class WorkerEnded:
 
 
 ToParent = StartWorker | KillWorker | PrepareNext
-ToWorker = LoadPartition | DropPartition | RunUnit | WithdrawUnit | RetireWorker | RehearseTrial | ToParent | Stop
-WorkerEvent = PartitionLoaded | PartitionLost | UnitFinished | UnitFailed | UnitWithdrawn
+AboutUnit = RunUnit | WithdrawUnit | AbandonUnit
+ToWorker = LoadPartition | DropPartition | AboutUnit | RetireWorker | RehearseTrial | MeetingAnswer | ToParent | Stop
+WorkerEvent = PartitionLoaded | PartitionLost | UnitFinished | UnitFailed | UnitWithdrawn | GroupGaveUp
 FromParent = WorkerPrinted | WorkerEnded
-FromWorker = (
-    Hello | Heartbeat | OutputLine | UnitStarted | LoadStarted | MemoryUsed | TrialRehearsed | FromParent | WorkerEvent
-)
+FromMember = MeetingCall | GroupStalled
+Progress = UnitStarted | LoadStarted | MemoryUsed
+FromWorker = Hello | Heartbeat | OutputLine | Progress | FromMember | TrialRehearsed | FromParent | WorkerEvent
 _TO_WORKER: dict[str, type] = {kind.__name__: kind for kind in get_args(ToWorker)}
 _FROM_WORKER: dict[str, type] = {kind.__name__: kind for kind in get_args(FromWorker)}
 

@@ -22,7 +22,8 @@ _MOST_NAMED = 3
 _MOST_CHARACTERS = 1000
 _BYTES_AT_ONCE = 1 << 16
 _WARNING = re.compile(r"^(WARNING|ERROR|CRITICAL)\b|\w*(Warning|Error)\b: ")
-
+# What gloo says of every group, on standard output, and cannot be told not to.
+_CHATTER = re.compile(r"^\[Gloo\] Rank \d+ is connected to \d+ peer ranks\.")
 
 OnLine = Callable[[OutputLine], None]
 
@@ -129,6 +130,8 @@ class LineReader:
     def _take(self, text: str) -> None:
         if text.startswith(MARK):
             self._about = text[len(MARK) :]
+            return
+        if _CHATTER.match(text):
             return
         self._keep(text)
         if self._quota.take():

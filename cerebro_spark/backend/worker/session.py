@@ -135,7 +135,8 @@ def serve(spec: WorkerSpec, relay: OutputRelay, accept: Callable[[], None] = lam
 
 def work_for(job: Job, connection: DriverConnection, spec: WorkerSpec) -> None:
     """Work on this job until the driver says stop, or hangs up; the worker has joined already."""
-    worker = Worker(spec.name, job, connection.send, leaves_cache=spec.leaves_cache)
+    address = connection.own_address
+    worker = Worker(spec.name, job, connection.send, leaves_cache=spec.leaves_cache, address=address)
     stopped = threading.Event()
     threading.Thread(target=_beat, args=(connection, spec.beat, stopped), daemon=True).start()
     threading.Thread(target=_listen, args=(connection, worker), name=f"listen-{spec.name}", daemon=True).start()

@@ -67,7 +67,8 @@ class UnitRunner:
         self._spare = SpareBuffer()
         self._trainer: Trainer | None = None
         self._computed = 0.0  # when the last unit had been computed; 0 before the first
-        self._waited = 0.0
+        self.waited = 0.0
+        """The seconds for which nothing was computed before the unit that runs."""
 
     def trainer(self) -> Trainer:
         """Return the trainer, made on the first call."""
@@ -89,6 +90,14 @@ class UnitRunner:
         """Wait until all is saved and reported."""
         self._saving.shutdown(wait=True)
 
+    def note_begun(self) -> None:
+        """Take notice that a unit has all that it waited for."""
+        self.waited = time.perf_counter() - self._computed if self._computed else 0.0
+
+    def note_computed(self) -> None:
+        """Take notice that a unit has been computed, and is left to be saved."""
+        self._computed = time.perf_counter()
+
     def run(self, order: RunUnit, parent: Future[Parent] | None) -> None:
         """Run a unit and report it; `parent` is the checkpoint that it starts from."""
         unit, attempt = order.unit, order.attempt
@@ -96,7 +105,7 @@ class UnitRunner:
         try:
             began = time.perf_counter()
             metrics, values = self._perform(order, parent)
-            self._computed = time.perf_counter()
+            self.note_computed()
             seconds = self._computed - began
             metrics = store_large_states(metrics, self._job, unit.trial, attempt, final=order.final)
             report = UnitFinished(
@@ -107,12 +116,12 @@ class UnitRunner:
                 seconds,
                 metrics=metrics,
                 values=values,
-                waited=self._waited,
+                waited=self.waited,
                 steps=self.trainer().steps if unit.kind == "train" else "",
             )
-            self._finish(order, report)
+            self.finish(order, report)
         except Exception as error:
-            self._blame(order, error)
+            self.blame(order, error)
 
     def run_together(self, order: RunUnit, parents: Mapping[int, Future[Parent]]) -> None:
         """Run the units of an order with several trials at once, as far as possible, and report each.
@@ -129,17 +138,17 @@ class UnitRunner:
                 permutation = permutations.get(unit.attempt)
                 members[unit.attempt] = self._make_member(unit, parents.get(unit.attempt), permutation)
             except Exception as error:
-                self._blame(unit, error)
-        self._waited = time.perf_counter() - self._computed if self._computed else 0.0
+                self.blame(unit, error)
+        self.note_begun()
         outcomes = self._compute_together(order, list(members.values()))
-        self._computed = time.perf_counter()
+        self.note_computed()
         self._report_memory()
         computed = [unit for unit in order.members if unit.attempt in members]
         results = list(zip(computed, outcomes, strict=True))
         if order.unit.kind == "eval":
-            self._report_together(results, self._waited)
+            self._report_together(results, self.waited)
         else:
-            self._saving.submit(self._report_together, results, self._waited)
+            self._saving.submit(self._report_together, results, self.waited)
 
     def _compute_together(self, order: RunUnit, members: Sequence[Member]) -> Sequence[Outcome]:
         """Return what came of each member; an error of all of them is each one's."""
@@ -175,7 +184,7 @@ class UnitRunner:
         if parent is not None and order.parent is not None:
             source, digest = parent.result(), order.parent.digest
         carry = load_states(order.carry, self._job.store)
-        feed = self._feed(order, permutation)
+        feed = self.make_feed(order, permutation)
         return Member(order.unit, order.params, feed, source, digest, order.rebased, carry, order.final)
 
     def _report_together(self, results: Sequence[tuple[RunUnit, Outcome]], waited: float) -> None:
@@ -185,7 +194,7 @@ class UnitRunner:
             if self._abandoned.is_set():
                 return
             if isinstance(outcome, Exception):
-                self._blame(order, outcome)
+                self.blame(order, outcome)
                 continue
             try:
                 ready.append(self._store_member(order, outcome, 0.0 if ready else waited))
@@ -218,23 +227,22 @@ class UnitRunner:
 
     def _perform(self, order: RunUnit, parent: Future[Parent] | None) -> tuple[Metrics, dict[str, float] | None]:
         unit, trainer = order.unit, self.trainer()
-        self._make_current(trainer, order, parent)
-        feed = self._feed(order)
+        self.make_current(trainer, order, parent)
+        feed = self.make_feed(order)
         carry = load_states(order.carry, self._job.store)
-        self._waited = time.perf_counter() - self._computed if self._computed else 0.0
+        self.note_begun()
         run = trainer.train if unit.kind == "train" else trainer.evaluate
         metrics = run(unit, feed, carry)
         if not order.final:
             return metrics, None
         return metrics, trainer.finish(Metrics.merge([part for part in (carry, metrics) if part is not None]))
 
-    def _feed(self, order: RunUnit, permutation: Array | None = None) -> Feed:
+    def make_feed(self, order: RunUnit, permutation: Array | None = None) -> Feed:
         """Return the rows of a unit's partition, in the order in which the unit takes them: as drawn, or drawn now."""
         unit, dataset = order.unit, self._job.dataset
         arrays = self._cache.load(dataset, dataset.partition(unit.partition))
-        size, key = batch_size_of(order.params), unit.partition
-        if self._job.batches:
-            most = size * self._job.batches[(unit.epoch - 1) % len(self._job.batches)]
+        size, key, most = batch_size_of(order.params), unit.partition, self._most_rows(order)
+        if most is not None:
             arrays, key = {name: array[:most] for name, array in arrays.items()}, f"{key}[:{most}]"
         if unit.kind == "eval":
             return Feed(arrays, batch_size=size, key=key)
@@ -243,7 +251,17 @@ class UnitRunner:
             permutation = self._draw_row_order(unit, rows)
         return Feed(arrays, permutation, batch_size=size, key=key, smallest=self._job.smallest_batch)
 
-    def _make_current(self, trainer: Trainer, order: RunUnit, parent: Future[Parent] | None) -> None:
+    def count_rows(self, order: RunUnit, partition: PartitionId) -> int:
+        """Return how many rows of a partition the unit of an order takes."""
+        rows, most = self._job.dataset.partition(partition).rows, self._most_rows(order)
+        return rows if most is None else min(rows, most)
+
+    def _most_rows(self, order: RunUnit) -> int | None:
+        """Return how many rows of a partition a unit takes at most; None for all."""
+        batches = self._job.batches
+        return batch_size_of(order.params) * batches[(order.unit.epoch - 1) % len(batches)] if batches else None
+
+    def make_current(self, trainer: Trainer, order: RunUnit, parent: Future[Parent] | None) -> None:
         if parent is None or order.parent is None:
             trainer.build(order.unit.trial, order.params)
             return
@@ -257,7 +275,7 @@ class UnitRunner:
             # Linux counts in kilobytes.
             self._report(MemoryUsed(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
 
-    def _finish(self, order: RunUnit, report: UnitFinished) -> None:
+    def finish(self, order: RunUnit, report: UnitFinished) -> None:
         """Report an evaluation; of a training unit copy the state out of the trainer, and have it stored meanwhile."""
         if order.unit.kind == "eval":
             self._report_memory()
@@ -283,7 +301,7 @@ class UnitRunner:
             # This thread has no caller that would see it: whatever it is, the driver must hear of it.
             self._blame_saving(order, error)
 
-    def _blame(self, order: RunUnit, error: Exception) -> None:
+    def blame(self, order: RunUnit, error: Exception) -> None:
         """Report that a unit failed."""
         blame = blame_for(error)
         known = f"{type(error).__name__}: {error}"

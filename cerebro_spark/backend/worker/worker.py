@@ -14,13 +14,23 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 from cerebro_spark.backend.job import Job
-from cerebro_spark.backend.wire.messages import FromWorker, LoadStarted, RehearseTrial, Stop, ToWorker, TrialRehearsed
+from cerebro_spark.backend.wire.messages import (
+    FromWorker,
+    LoadStarted,
+    MeetingAnswer,
+    RehearseTrial,
+    Stop,
+    ToWorker,
+    TrialRehearsed,
+)
+from cerebro_spark.backend.worker.group_units import GroupRunner
 from cerebro_spark.backend.worker.output import mark_trials
 from cerebro_spark.backend.worker.rehearsal import rehearse
 from cerebro_spark.backend.worker.units import UNKNOWN_TIME, Parent, UnitRunner
 from cerebro_spark.data.loading.cache import Cache
 from cerebro_spark.errors import CerebroError
 from cerebro_spark.events import (
+    AbandonUnit,
     DropPartition,
     LoadPartition,
     PartitionLoaded,
@@ -41,10 +51,17 @@ class Worker:
         job: What it works on.
         report: Sends a message to the driver; called from several threads.
         leaves_cache: Leave its partitions in the cache when it ends, for the workers of a next run.
+        address: Its address, at which workers that train a unit with it reach it. Default: that of this machine alone.
     """
 
     def __init__(
-        self, name: WorkerId, job: Job, report: Callable[[FromWorker], None], *, leaves_cache: bool = False
+        self,
+        name: WorkerId,
+        job: Job,
+        report: Callable[[FromWorker], None],
+        *,
+        leaves_cache: bool = False,
+        address: str = "127.0.0.1",
     ) -> None:
         self._name = name
         self._job = job
@@ -59,12 +76,24 @@ class Worker:
         self._fetching = ThreadPoolExecutor(1, "fetch")
         self._abandoned = threading.Event()
         self._units = UnitRunner(name, job, self._cache, report, self._abandoned)
+        self._groups = GroupRunner(name, job, self._units, report, address)
 
     def take(self, order: ToWorker) -> None:
         """Take an order; called by the listener. Fetching the checkpoint that a unit starts from begins at once."""
-        if isinstance(order, WithdrawUnit):
-            self._withdraw(order.attempt)
-            return
+        match order:
+            case WithdrawUnit():
+                self._withdraw(order.attempt)
+            case AbandonUnit():
+                self._leave_group(order.attempt)
+            case MeetingAnswer():
+                self._groups.answer(order)
+            case _:
+                self._queue(order)
+
+    def _queue(self, order: ToWorker) -> None:
+        """Keep an order until its turn has come."""
+        if isinstance(order, Stop):
+            self._groups.leave()  # others may have stopped already, and would be waited for
         for unit in order.members if isinstance(order, RunUnit) else ():
             if unit.parent is not None:
                 self._parents[unit.attempt] = self._fetching.submit(self._units.fetch, unit.parent)
@@ -79,10 +108,16 @@ class Worker:
         if unit is not None:
             self._report(UnitWithdrawn(UNKNOWN_TIME, self._name, unit.unit, attempt))
 
+    def _leave_group(self, attempt: int) -> None:
+        """Do not begin the unit of a group, or leave it if it has begun; nobody wants to hear of it any more."""
+        with self._begin:
+            if self._waiting.pop(attempt, None) is None:
+                self._groups.leave(attempt)
+
     def abandon(self) -> None:
         """Begin no other unit, and keep nothing: the driver is gone. Called by the listener."""
         self._abandoned.set()
-        self._orders.put(Stop())
+        self._queue(Stop())
 
     def warm_up(self) -> None:
         """Load the framework while other workers are still coming; if that fails, the first unit will fail as well."""
@@ -115,6 +150,8 @@ class Worker:
     def _run(self, whole: RunUnit) -> None:
         with self._begin:
             left = [unit for unit in whole.members if self._waiting.pop(unit.attempt, None) is not None]
+            if left and whole.partners:
+                self._groups.enter(whole)
         kept = {unit.attempt for unit in left}
         for gone in whole.members:
             if gone.attempt not in kept and gone.parent is not None:
@@ -125,7 +162,9 @@ class Worker:
     def _run_all(self, order: RunUnit) -> None:
         mark_trials(*(unit.unit.trial for unit in order.members))
         parents = {unit.attempt: self._parents.pop(unit.attempt) for unit in order.members if unit.parent is not None}
-        if order.others:
+        if order.partners:
+            self._groups.run(order, parents.get(order.attempt))
+        elif order.others:
             self._units.run_together(order, parents)
         else:
             self._units.run(order, parents.get(order.attempt))

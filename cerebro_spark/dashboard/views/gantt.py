@@ -60,14 +60,18 @@ def unit_columns(index: RunIndex, found: NDArray[np.intp]) -> dict[str, Any]:
 
 
 def _unit(worker: WorkerView, place: int) -> dict[str, Any]:
-    unit = worker.queue[place].unit
+    assigned = worker.queue[place]
+    unit, workers = assigned.unit, assigned.workers or (worker.id,)
+    rank = workers.index(worker.id)
     return {
         "trial": unit.trial,
         "epoch": unit.epoch,
-        "partition": unit.partition,
+        "partition": unit.partitions[rank],
         "kind": unit.kind,
         "start": finite(worker.since),
         "width": worker.together,
+        "group": len(workers),
+        "rank": rank,
     }
 
 
@@ -125,6 +129,8 @@ def _numbers(rows: Rows) -> dict[str, Any]:
         "end": [finite(value) for value in rows["end"].tolist()],
         "train": rows["train"].tolist(),
         "width": rows["width"].tolist(),
+        "group": rows["group"].tolist(),
+        "rank": rows["rank"].tolist(),
     }
 
 

@@ -142,6 +142,6 @@ def _units(index: RunIndex, trial: str) -> dict[str, Any]:
         "kind": ["train" if train else "eval" for train in rows["train"].tolist()],
         "steps": [table.steps.names[number] for number in rows["steps"]],
     }
-    columns.update({name: rows[name].tolist() for name in ("epoch", "width", "attempt")})
+    columns.update({name: rows[name].tolist() for name in ("epoch", "width", "group", "rank", "attempt")})
     columns.update({name: [finite(x) for x in rows[name].tolist()] for name in ("start", "end", "seconds", "loss")})
     return columns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -15,6 +15,8 @@ from cerebro_spark.trainer.checkpoints.arrays import StateArray, wrap_numpy
 from cerebro_spark.trainer.checkpoints.randomness import capture_host, restore_host
 from cerebro_spark.trainer.checkpoints.tree import Tree
 from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
+from cerebro_spark.trainer.group import Group, Meeting
+from cerebro_spark.trainer.group_checks import Probe
 from cerebro_spark.trainer.keras.backend import BACKEND, Pass, make_backend
 from cerebro_spark.trainer.keras.built_model import (
     BuiltKerasModel,
@@ -29,6 +31,7 @@ from cerebro_spark.trainer.keras.metrics import finish_metrics, read_metrics, st
 from cerebro_spark.trainer.keras.ownership import note_built, refuse_shared
 from cerebro_spark.trainer.keras.signature import compute_model_signature
 from cerebro_spark.trainer.label_rules import LabelRule
+from cerebro_spark.trainer.shares import Step
 from cerebro_spark.trainer.sharing.hooks import own_params
 from cerebro_spark.trainer.sharing.inspection import Inspector
 from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
@@ -38,7 +41,7 @@ if TYPE_CHECKING or BACKEND == "torch":
     from cerebro_spark.trainer.keras.stacked.training import KerasBundling
 else:
     # On TensorFlow the trials of a bundle are trained one by one.
-    from cerebro_spark.trainer.framework_trainer import FrameworkTrainer as KerasBundling
+    from cerebro_spark.trainer.group_training import GroupTraining as KerasBundling
 
 
 class KerasTrainer(KerasBundling):
@@ -131,6 +134,25 @@ class KerasTrainer(KerasBundling):
         default_generator()
         self._backend.run(model, kind, feed)
         return read_metrics(model.steps.list_measured(kind))
+
+    # Groups
+
+    def _refuse_in_group(self, model: BuiltKerasModel) -> str | None:
+        return "it is a Keras model"
+
+    def _probe(self, model: BuiltKerasModel, batch: Batch, training: bool) -> Probe:
+        raise NotImplementedError
+
+    def _join(self, meeting: Meeting) -> Group:
+        raise NotImplementedError
+
+    def _seed_member(self, model: BuiltKerasModel, seed: int) -> None:
+        raise NotImplementedError
+
+    def _train_share(
+        self, model: BuiltKerasModel, feed: Feed | Iterable[Batch], steps: Sequence[Step], group: Group
+    ) -> Metrics:
+        raise NotImplementedError
 
     def _predict(self, model: BuiltKerasModel, batches: Iterable[Batch]) -> Iterator[dict[str, Array]]:
         for batch in batches:

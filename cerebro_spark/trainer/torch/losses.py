@@ -220,6 +220,17 @@ class BatchLoss(CheckedFunction):
         """Whether the loss says that outputs are logits: it is PyTorch's own, and takes them."""
         return self._known is not None and self._known.takes_logits
 
+    @property
+    def weighs_by_class(self) -> bool:
+        """Whether it is PyTorch's own, and its mean is weighted by the classes of the labels."""
+        known = self._known
+        return (
+            known is not None
+            and known.by_class
+            and known.setting("reduction", "mean") == "mean"
+            and known.setting("weight", None) is not None
+        )
+
     def weigh(self, output: Any, label: Any, rows: int) -> Any:
         """Return how much the loss of a batch counts; None if it is a sum over its rows."""
         return rows if self._known is None else self._known.weigh(output, label, rows)

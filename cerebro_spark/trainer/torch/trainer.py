@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -15,7 +15,10 @@ from cerebro_spark.trainer.checkpoints.arrays import StateArray, wrap_numpy
 from cerebro_spark.trainer.checkpoints.randomness import capture_host, restore_host, seed_host
 from cerebro_spark.trainer.checkpoints.tree import Tree
 from cerebro_spark.trainer.feed import Array, Batch, Feed
+from cerebro_spark.trainer.group import Group, Meeting
+from cerebro_spark.trainer.group_checks import Probe
 from cerebro_spark.trainer.label_rules import LabelRule
+from cerebro_spark.trainer.shares import Step
 from cerebro_spark.trainer.sharing.hooks import own_params
 from cerebro_spark.trainer.sharing.inspection import Inspector
 from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
@@ -24,6 +27,9 @@ from cerebro_spark.trainer.torch.batches import TensorBatches, Tensors
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
 from cerebro_spark.trainer.torch.bundled_evaluation import BundledEvaluation
 from cerebro_spark.trainer.torch.device import capture_torch, claim_torch_device, restore_torch
+from cerebro_spark.trainer.torch.group_probe import probe_model
+from cerebro_spark.trainer.torch.group_rules import refuse_in_group
+from cerebro_spark.trainer.torch.grouped_steps import GroupedSteps
 from cerebro_spark.trainer.torch.inspection import TorchInspector, take_torch_snapshot
 from cerebro_spark.trainer.torch.layout import ChannelsLast
 from cerebro_spark.trainer.torch.libraries import TORCH_LIBRARIES
@@ -185,6 +191,39 @@ class TorchTrainer(BundledEvaluation):
         generators = Generators(self._capture_draws, self._restore_draws)
         measures = self.resources.compile == "auto"
         return TracedSteps(model, self._compute_loss, self._pick_label, generators, measures)
+
+    # Groups
+
+    def _refuse_in_group(self, model: BuiltTorchModel) -> str | None:
+        return refuse_in_group(model)
+
+    def _join(self, meeting: Meeting) -> Group:
+        # Not above: some builds of PyTorch have no such part.
+        from cerebro_spark.trainer.torch.links import join_group
+
+        return join_group(meeting, self.device)
+
+    def _seed_member(self, model: BuiltTorchModel, seed: int) -> None:
+        seed_host(seed)
+        torch.manual_seed(seed)
+
+    def _probe(self, model: BuiltTorchModel, batch: Batch, training: bool) -> Probe:
+        return probe_model(model, self._batches.load_batch(batch), self._compute_loss, self._make_collector, training)
+
+    def _train_share(
+        self, model: BuiltTorchModel, feed: Feed | Iterable[Batch], steps: Sequence[Step], group: Group
+    ) -> Metrics:
+        scheduler = model.model.lr_scheduler if model.model.scheduler_step == "batch" else None
+        collector, taken = self._make_collector(model, None), GroupedSteps(model, self._compute_loss, group)
+        batches = iter(self._batches.load(feed))
+        for step in steps:
+            result = taken.take_share(next(batches) if step.rows else None, step)
+            if result is not None:
+                collector.add(*result)
+            if scheduler is not None:
+                scheduler.step()
+        model.model.optimizer.zero_grad()
+        return collector.collect()
 
     @torch.no_grad()
     def _evaluate(self, model: BuiltTorchModel, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:

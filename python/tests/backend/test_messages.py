@@ -16,10 +16,13 @@ from cerebro_spark.backend.wire.channel import WireError
 from cerebro_spark.backend.wire.hub import Hub
 from cerebro_spark.backend.wire.messages import (
     FromWorker,
+    GroupStalled,
     Heartbeat,
     Hello,
     KillWorker,
     LoadStarted,
+    MeetingAnswer,
+    MeetingCall,
     MemoryUsed,
     MessageError,
     OutputLine,
@@ -39,7 +42,9 @@ from cerebro_spark.backend.wire.messages import (
 )
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.events import (
+    AbandonUnit,
     DropPartition,
+    GroupGaveUp,
     LoadPartition,
     PartitionLoaded,
     PartitionLost,
@@ -53,6 +58,7 @@ from cerebro_spark.events import (
 from cerebro_spark.types import CarriedFile, Checkpoint, Metrics, Unit
 
 UNIT = Unit("t0", 1, "p0")
+GROUP_UNIT = Unit("t0", 1, "p0", beside=("p1", "p2"))
 PARENT = Checkpoint("t0", 1, 2, 3, 4, "digest")
 METRICS = Metrics({"loss": float("nan")}, {"loss": 2.0}, {"auc": (1.0, 2.0)}, {"f1": [1, {"a": 2}]})
 PARAMS = {"lr": 0.1, "layers": (64, 32), "act": "relu", "nested": {"x": [1, None, True]}}
@@ -61,6 +67,9 @@ ORDERS: list[ToWorker] = [
     DropPartition("w0", "p0"),
     RunUnit("w0", UNIT, 7, PARAMS, PARENT, 3, METRICS, True, True, 60.0),
     RunUnit("w0", UNIT, 7, {}),
+    RunUnit("w0", GROUP_UNIT, 7, {}, partners=("w1", "w2")),
+    AbandonUnit("w1", 7),
+    MeetingAnswer(7, 3, "aGVyZQ=="),
     WithdrawUnit("w0", 7),
     RetireWorker("w0", 5.0),
     RehearseTrial(PARAMS, 3),
@@ -87,7 +96,11 @@ REPORTS: list[FromWorker] = [
     UnitFinished(0.0, "w0", UNIT, 7, 1.5, PARENT, METRICS, {"loss": float("inf")}, 0.5),
     UnitFinished(0.0, "w0", UNIT, 7, 1.5, metrics=Metrics(stored=CarriedFile("name", 9, "digest"))),
     UnitFailed(0.0, "w0", UNIT, 7, "broken", "store"),
+    UnitFinished(0.0, "w0", GROUP_UNIT, 7, 1.5, PARENT, METRICS, partners=("w1", "w2")),
     UnitWithdrawn(0.0, "w0", UNIT, 7),
+    GroupGaveUp(0.0, "w1", GROUP_UNIT, 7, "its loss is a sum", lasting=True),
+    MeetingCall(7, 3, "set", "rank/0", "aGVyZQ=="),
+    GroupStalled(7, over=True),
 ]
 
 

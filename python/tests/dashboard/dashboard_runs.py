@@ -83,10 +83,11 @@ def commanded_turns(*commands: tuple[float, Command]) -> list[Turn]:
     return log.written
 
 
-def wild_turns(seed: int, trouble: Trouble, fuse: int = 1) -> list[Turn]:
+def wild_turns(seed: int, trouble: Trouble, fuse: int = 1, group: int = 1) -> list[Turn]:
     """A run in which all happens that can happen."""
     loss = Objective("val_loss", "min")
     settings = Settings(PARTITIONS, 2, seed=seed, objective=loss, max_kills=99, fuse=fuse, fuse_evaluations=True)
+    settings = replace(settings, group=group)
     stopped: set[str] = set()
     log = ListedLog()
     backend = WildBackend(2, replace(trouble, gain=float(fuse)), seed, stopped)

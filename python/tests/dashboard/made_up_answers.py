@@ -60,6 +60,8 @@ def running(run: MadeUpRun, by_number: bool = True) -> list[Json]:
             "kind": "train" if unit.train else "eval",
             "start": unit.start,
             "width": unit.width,
+            "group": 1,
+            "rank": 0,
         }
         for worker, units in found.items()
         for unit in units
@@ -112,6 +114,8 @@ def _columns(units: list[MadeUnit]) -> Json:
         "end": [unit.end for unit in units],
         "train": [int(unit.train) for unit in units],
         "width": [unit.width for unit in units],
+        "group": [1] * len(units),
+        "rank": [0] * len(units),
     }
 
 
@@ -225,6 +229,8 @@ def trial(run: MadeUpRun, number: int) -> Json:
             "seconds": [unit.end - unit.start for _, unit in units],
             "loss": [run.value(number, unit.epoch, "loss") for _, unit in units],
             "width": [unit.width for _, unit in units],
+            "group": [1] * len(units),
+            "rank": [0] * len(units),
             "attempt": [n for n, _ in units],
             "steps": ["eager" for _ in units],
         },

@@ -71,13 +71,13 @@ def whole_page(index: RunIndex) -> Page:
 @given(
     seed=st.integers(0, 10**6),
     trouble=TROUBLES,
-    fuse=st.sampled_from([1, 4]),
+    together=st.sampled_from([(1, 1), (4, 1), (1, 2)]),
     looks=st.lists(st.integers(0, 500), max_size=8),
 )
 def test_bit_by_bit_a_page_comes_to_the_same_as_at_once(
-    seed: int, trouble: Trouble, fuse: int, looks: list[int]
+    seed: int, trouble: Trouble, together: tuple[int, int], looks: list[int]
 ) -> None:
-    turns = wild_turns(seed, trouble, fuse)
+    turns = wild_turns(seed, trouble, *together)
     index, page = RunIndex("r1"), Page()
     for number, turn in enumerate(turns):
         index.apply(turn)
@@ -96,6 +96,8 @@ def check_against_the_view(index: RunIndex, turns: list[Turn]) -> None:
     rows, table = index.units.rows, index.units
     assert [table.trials.names[n] for n in rows["trial"]] == [unit.trial for unit in view.units]
     assert rows["attempt"].tolist() == [unit.attempt for unit in view.units]
+    assert rows["group"].tolist() == [unit.group for unit in view.units]
+    assert [table.partitions.names[n] for n in rows["partition"]] == [unit.partition for unit in view.units]
     for worker in range(len(table.workers.names)):
         mine = np.sort(rows[(rows["worker"] == worker) & (rows["width"] == 1)], order="start")
         assert (mine["start"][1:] >= mine["end"][:-1] - 1e-6).all(), "a worker does one unit after another"

@@ -36,7 +36,10 @@ MUTANTS: tuple[Mutant, ...] = (
         a_run_that_is_ended_does_not_wait_for_its_units=("return not state.assignments\n", "return True\n"),
         a_paused_run_ends=("state.search_ended and state.paused_at is None and", "state.search_ended and"),
         the_last_unit_but_one_is_final=("last = step == len(self._train)", "last = step >= len(self._train) - 1"),
-        anybody_may_report_a_unit=(" or assignment.worker != event.worker", ""),
+        anybody_may_report_a_unit=(
+            "return self.state.workers[event.worker] if event.worker in may_say else None",
+            "return self.state.workers[event.worker]",
+        ),
         a_paused_run_goes_on=("if state.ending or state.paused_at is not None:", "if state.ending:"),
         a_unit_that_was_withdrawn_is_waited_for=("self.state.orders[event.attempt].width -= 1", "pass"),
         time_goes_back=("state.now = max(state.now, event.at)", "state.now = event.at"),
@@ -85,7 +88,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     *_in(
         "scheduling/board.py",
-        a_unit_that_is_taken_back_is_not_open=("self._open[trial] += 1\n", "pass\n"),
+        a_unit_that_is_taken_back_is_not_open=("self._open[trial] += len(columns)\n", "pass\n"),
         holders_are_only_counted_up=("+= 1 if held else -1", "+= 1"),
         a_trial_that_rests_is_free=("self._free[trial] = bool(self._active[trial])", "self._free[trial] = True"),
         who_has_done_all_comes_back=("self._skip[trial] = 1 if later else NEVER", "self._skip[trial] = 1"),

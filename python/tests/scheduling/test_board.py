@@ -77,7 +77,7 @@ def test_a_unit_that_is_taken_back_is_as_if_it_had_never_been_assigned() -> None
     assert not made.idle[0]
     assert not made.todo[1, 0]
     assert made.until[1] == made.ready_at[0] == 5.0
-    made.take_back(1, 0)
+    made.take_back(1, [0])
     made.set_idle(0, 0.0)
     assert not made.is_training(1)
     for name, array in arrays(twin).items():
@@ -148,5 +148,5 @@ def test_a_unit_that_is_taken_back_frees_only_a_trial_that_goes_on() -> None:
         made.start(row, row, row, now=0.0)
     made.deactivate(1)
     for row in (0, 1):
-        made.take_back(row, row)
+        made.take_back(row, [row])
     assert made.free[:2].tolist() == [True, False]

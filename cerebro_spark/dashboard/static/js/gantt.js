@@ -287,7 +287,7 @@ export class GanttCard {
     const title = names.length > 1 ? `${names.length} trials together` : names[0];
     const lasted = bar.end === null ? `${duration(this.now - bar.start)} so far` : duration(bar.end - bar.start);
     const members = names.length > 1 ? [["trials", names.length > 8 ? `${names.slice(0, 8).join(", ")} …` : listed(names)]] : [];
-    return [title, names.length > 1 ? null : colourOf(this.store, names[0]), [...members, ["epoch", count(first.epoch)], ["partition", first.partition], ["does", bar.train ? "trains" : "evaluates"], ["from", stopwatch(bar.start)], ["took", lasted], ...place]];
+    return [title, names.length > 1 ? null : colourOf(this.store, names[0]), [...members, ["epoch", count(first.epoch)], ["partition", first.partition], ...(first.group > 1 ? [["group", `${first.group} workers`]] : []), ["does", bar.train ? "trains" : "evaluates"], ["from", stopwatch(bar.start)], ["took", lasted], ...place]];
   }
 
   // -- picture and words

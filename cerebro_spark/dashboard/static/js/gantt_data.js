@@ -21,7 +21,7 @@ export class GanttData {
   takeAnswer({ units, trial, partition }) {
     units.number.forEach((number, i) => {
       const part = partition[units.part[i]];
-      this.put({ number, lane: units.worker[i], trial: trial[units.index[i]], epoch: units.epoch[i], partition: part, start: units.start[i], end: units.end[i], train: units.train[i] === 1, width: units.width[i] });
+      this.put({ number, lane: units.worker[i], trial: trial[units.index[i]], epoch: units.epoch[i], partition: part, start: units.start[i], end: units.end[i], train: units.train[i] === 1, width: units.width[i], group: units.group[i], rank: units.rank[i] });
     });
   }
 
@@ -30,7 +30,7 @@ export class GanttData {
     if (units.worker.some((worker) => !this.laneOf.has(worker))) return false;
     units.number.forEach((number, i) => {
       const lane = this.laneOf.get(units.worker[i]);
-      this.put({ number, lane, trial: units.trial[i], epoch: units.epoch[i], partition: units.partition[i], start: units.start[i], end: units.end[i], train: Boolean(units.train[i]), width: units.width[i] });
+      this.put({ number, lane, trial: units.trial[i], epoch: units.epoch[i], partition: units.partition[i], start: units.start[i], end: units.end[i], train: Boolean(units.train[i]), width: units.width[i], group: units.group[i], rank: units.rank[i] });
     });
     return true;
   }
@@ -65,7 +65,7 @@ export class GanttData {
 
   /**
    * The hops between two times, in the order in which they ended: from the end of a unit of training to the next one of the
-   * same trial, on another worker.
+   * same trial, on another worker. What a group trained leaves its first worker, and comes to all of the next one.
    */
   hopsWithin(from, to) {
     const units = this.bars.flatMap((bar) => bar.units).concat(this.running.flatMap((bar) => bar.units));
@@ -77,9 +77,7 @@ export class GanttData {
     }
     const found = [];
     for (const [trial, own] of byTrial) {
-      own.sort((one, other) => one.start - other.start);
-      for (let i = 1; i < own.length; i += 1) {
-        const [before, after] = [own[i - 1], own[i]];
+      for (const [before, after] of withEarlier(own)) {
         if (before.lane !== after.lane && before.end && before.end >= from && after.start <= to) found.push({ trial, from: before.lane, left: before.end, to: after.lane, came: after.start });
       }
     }
@@ -127,4 +125,15 @@ function overlap(start, end, from, to) {
 
 function sum(values) {
   return values.reduce((total, value) => total + value, 0);
+}
+
+/** Units of one trial, each beside what its first worker did of the unit before. */
+export function withEarlier(units) {
+  const pairs = [];
+  let [before, now] = [null, null];
+  for (const unit of units.toSorted((one, other) => one.start - other.start || one.rank - other.rank)) {
+    if (!unit.rank) [before, now] = [now, unit];
+    if (before) pairs.push([before, unit]);
+  }
+  return pairs;
 }

@@ -2,6 +2,7 @@
 
 import { emptyState, h, reconcile, setText } from "./dom.js";
 import { count, duration, metric as metricText, plural, stopwatch } from "./format.js";
+import { withEarlier } from "./gantt_data.js";
 import { compareValues, sortHeader } from "./sorting.js";
 
 const PAGE = 25;
@@ -16,6 +17,7 @@ const COLUMNS = [
   { key: "seconds", text: "Took", number: true, down: true, show: (unit) => duration(unit.seconds) },
   { key: "loss", text: "Loss", number: true, show: (unit) => metricText(unit.loss) },
   { key: "width", text: "Together", number: true, down: true, show: (unit) => (unit.width > 1 ? `${unit.width} trials` : "–") },
+  { key: "group", text: "Group", number: true, down: true, show: (unit) => (unit.group > 1 ? `${unit.group} workers` : "–") },
 ];
 
 export class TrialUnits {
@@ -41,11 +43,9 @@ export class TrialUnits {
 
   update(units) {
     this.rows = units.attempt.map((attempt, i) => Object.fromEntries([["attempt", attempt], ...Object.keys(units).map((name) => [name, units[name][i]])]));
-    const training = this.rows.filter((unit) => unit.kind === "train").sort((one, other) => one.start - other.start);
-    training.forEach((unit, i) => {
-      unit.hop = i && training[i - 1].worker !== unit.worker ? training[i - 1].worker : "";
-    });
-    this.hops = training.filter((unit) => unit.hop).length;
+    const pairs = withEarlier(this.rows.filter((unit) => unit.kind === "train"));
+    for (const [before, unit] of pairs) unit.hop = before.worker !== unit.worker ? before.worker : "";
+    this.hops = pairs.filter(([, unit]) => unit.hop).length;
     this.show();
   }
 
@@ -55,7 +55,7 @@ export class TrialUnits {
     const pages = Math.max(1, Math.ceil(rows.length / PAGE));
     this.page = Math.min(Math.max(0, this.page), pages - 1);
     this.heads.forEach((head) => head.update());
-    reconcile(this.body, rows.slice(this.page * PAGE, (this.page + 1) * PAGE), (unit) => unit.attempt, rowOf);
+    reconcile(this.body, rows.slice(this.page * PAGE, (this.page + 1) * PAGE), (unit) => `${unit.attempt} ${unit.rank}`, rowOf);
     this.frame.hidden = !rows.length;
     this.none.replaceChildren(...(rows.length ? [] : [emptyState("No unit has ended yet", "")]));
     const seconds = rows.reduce((sum, unit) => sum + (unit.seconds ?? 0), 0);

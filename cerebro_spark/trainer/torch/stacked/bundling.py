@@ -14,7 +14,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from cerebro_spark.trainer.base import Hooks, Member, Resources, TrainedMember
 from cerebro_spark.trainer.checkpoints.digest import DIGEST
 from cerebro_spark.trainer.feed import Columns, Feed
-from cerebro_spark.trainer.framework_trainer import CurrentTrial, FrameworkTrainer
+from cerebro_spark.trainer.framework_trainer import CurrentTrial
+from cerebro_spark.trainer.group_training import GroupTraining
 from cerebro_spark.trainer.sharing.built_model import M
 from cerebro_spark.trainer.torch.batches import TensorBatches, Tensors
 from cerebro_spark.trainer.torch.stacked.structures import Structure, explain, is_out_of_memory
@@ -87,7 +88,7 @@ class MemberStack(Protocol):
 K = TypeVar("K", bound=MemberStack)
 
 
-class Bundling(FrameworkTrainer[M], Generic[M, S, K]):
+class Bundling(GroupTraining[M], Generic[M, S, K]):
     """The part of a trainer that trains bundles; subclasses define the steps that differ between frameworks.
 
     If `widths_are_tried`, the fastest width is looked for; if not, all members of a structure are stacked.

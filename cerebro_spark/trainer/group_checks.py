@@ -1,0 +1,167 @@
+"""Whether the parts of a batch train what the whole batch trains: found by trying, with a real batch. Pure arithmetic.
+
+The members of a group compute the outputs, losses and gradients of parts. Their sum is that of the whole batch if no
+row's output depends on the others, and if the loss is a mean over rows. What no batch shows (a rare label that a loss
+leaves out) must be found otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cerebro_spark.trainer.feed import Array, Batch
+from cerebro_spark.types import Metrics
+
+LEAST_ROWS = 8
+"""The rows of a batch that is tried, where there are as many: of fewer some losses have no value."""
+_ROUNDING = 1e-3
+_MIXED_ROUNDING = 5e-2
+_GRADIENTS = 10
+"""How many times as much as of an output may be rounded of a gradient, which is summed over all places."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a model makes of a batch, from a given state.
+
+    Attributes:
+        outputs: What it gives for each row.
+        loss: The loss of the batch.
+        gradient: Its gradient by all that is trained; None where that was not computed.
+        statistics: What it keeps of the batches that it has seen, by name.
+        metrics: The metrics of the batch.
+    """
+
+    outputs: Sequence[Array]
+    loss: float
+    gradient: Array | None = None
+    statistics: Mapping[str, Array] = field(default_factory=dict)
+    metrics: Metrics = field(default_factory=Metrics)
+
+
+Try = Callable[[Batch, bool], Probe]
+"""Returns what comes of a batch, while training or not; always from the same state, generators included."""
+
+
+def find_obstacle(batch: Batch, attempt: Try, mixed: bool) -> str | None:
+    """Return why parts of a batch do not train what the whole batch trains; None if they do.
+
+    Args:
+        batch: A real batch of two rows at least.
+        attempt: Tries a batch.
+        mixed: Whether the model computes in a precision below float32.
+    """
+    rounding = _MIXED_ROUNDING if mixed else _ROUNDING
+    rows = len(next(iter(batch.values())))
+    cut = max(1, rows // 3)  # parts of different sizes: the mean of two halves is right by chance
+    parts = [_take(batch, np.arange(cut)), _take(batch, np.arange(cut, rows))]
+    weights = [cut / rows, 1 - cut / rows]
+    found = _compare_parts(attempt(batch, False), [attempt(part, False) for part in parts], weights, rounding)
+    if found is not None:
+        return found
+    # The same number of rows, so that the same random numbers are drawn; but after the first ones there are others.
+    others = _take(batch, np.concatenate([np.arange(cut), np.zeros(rows - cut, np.int64)]))
+    whole = attempt(batch, True)
+    return _compare_training(whole, attempt(others, True), attempt(parts[0], True), cut, rounding)
+
+
+def find_mixing(whole: Batch, parts: Sequence[Batch]) -> str | None:
+    """Return the name of a column of which `input_fn` makes something else in parts of a batch; None if there is none.
+
+    >>> find_mixing({"x": np.arange(3.0)}, [{"x": np.array([0.0])}, {"x": np.array([1.0, 2.5])}])
+    'x'
+    """
+    for name, array in whole.items():
+        one, other = np.asarray(array), np.concatenate([np.asarray(part[name]) for part in parts])
+        if one.shape != other.shape or not _is_close(one, other, _ROUNDING):
+            return name
+    return None
+
+
+def _compare_parts(whole: Probe, parts: Sequence[Probe], weights: Sequence[float], rounding: float) -> str | None:
+    """Return in what a batch, not in training, differs from its parts."""
+    joined = zip(whole.outputs, _join(parts), strict=False)
+    if not _are_close(((one, other) for one, other in joined if other is not None), rounding):
+        return "what its model gives for a row depends on the other rows of the batch"
+    loss = sum(weight * part.loss for weight, part in zip(weights, parts, strict=True))
+    if not _is_near(whole.loss, loss, rounding, max(abs(part.loss) for part in parts)):
+        return (
+            f"its loss is no mean over rows: it is {whole.loss:.6g} for a batch, and {loss:.6g} by the means of two"
+            " parts of it (a sum, a mean weighted by class, and a loss that compares rows are none)"
+        )
+    if not _is_sum(whole.gradient, [part.gradient for part in parts], weights, _GRADIENTS * rounding):
+        return "the gradient of a batch is not that of its parts: something in its model changes gradients on their way"
+    name = _find_metric(whole.metrics, Metrics.merge(part.metrics for part in parts), rounding)
+    return None if name is None else f"its metric {name!r} does not add up over the parts of a batch"
+
+
+def _compare_training(whole: Probe, others: Probe, part: Probe, cut: int, rounding: float) -> str | None:
+    """Return what, while training, depends on which other rows are in a batch, or on how many."""
+    both = zip(whole.outputs, others.outputs, strict=False)
+    if not _are_close(((one[:cut], other[:cut]) for one, other in both if one.ndim and other.ndim), rounding):
+        return "what its model gives for a row while training depends on the other rows of the batch"
+    for name, array in whole.statistics.items():
+        if any(probe.statistics[name].tobytes() != array.tobytes() for probe in (others, part)):
+            return f"it keeps a statistic of its batches, {name!r}, which is not that of their parts"
+    return None
+
+
+def _take(batch: Batch, rows: Array) -> Batch:
+    return {name: np.asarray(array)[rows] for name, array in batch.items()}
+
+
+def _join(parts: Sequence[Probe]) -> Iterator[Array | None]:
+    """Yield the outputs of parts one below the other; None for what is not by rows."""
+    for arrays in zip(*(part.outputs for part in parts), strict=False):
+        alike = len({array.shape[1:] for array in arrays}) == 1 and all(array.ndim for array in arrays)
+        yield np.concatenate(arrays) if alike else None
+
+
+def _are_close(pairs: Iterable[tuple[Array, Array]], rounding: float) -> bool:
+    """Whether the arrays of each pair are equal but for rounding; a pair of different shapes is not by rows."""
+    return all(_is_close(one, other, rounding) for one, other in pairs if one.shape == other.shape)
+
+
+def _is_close(one: Array, other: Array, rounding: float) -> bool:
+    """Whether two arrays of one shape are equal but for rounding, which goes by their largest value."""
+    if one.dtype.kind not in "fc":
+        return np.array_equal(one, other)
+    finite = np.isfinite(one)
+    if not np.array_equal(finite, np.isfinite(other)):
+        return False
+    kind = np.complex128 if one.dtype.kind == "c" else np.float64
+    left, right = one[finite].astype(kind), other[finite].astype(kind)
+    size = float(np.abs(left).max(initial=0.0))
+    return float(np.abs(left - right).max(initial=0.0)) <= rounding * size
+
+
+def _is_near(one: float, other: float, rounding: float, size: float) -> bool:
+    if not (np.isfinite(one) and np.isfinite(other)):
+        return True  # nothing can be told by it, and the unit fails anyway
+    return abs(one - other) <= rounding * max(abs(one), abs(other), size)
+
+
+def _is_sum(whole: Array | None, parts: Sequence[Array | None], weights: Sequence[float], rounding: float) -> bool:
+    if whole is None:
+        return True
+    total: Any = sum(weight * part for weight, part in zip(weights, parts, strict=True) if part is not None)
+    size = float(np.linalg.norm(whole))
+    return not np.isfinite(size) or float(np.linalg.norm(whole - total)) <= rounding * size
+
+
+def _find_metric(whole: Metrics, merged: Metrics, rounding: float) -> str | None:
+    """Return the name of a metric that is not, for a batch, the sum of those of its parts."""
+    for name, total in whole.sums.items():
+        size = max(abs(total), abs(whole.weights[name]))
+        if not _is_near(total, merged.sums[name], rounding, size):
+            return name
+        if not _is_near(whole.weights[name], merged.weights[name], 1e-6, 0.0):
+            return name
+    for name, state in whole.states.items():
+        if not _is_close(np.array(state), np.array(merged.states[name]), rounding):
+            return name
+    return None

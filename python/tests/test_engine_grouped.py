@@ -1,0 +1,158 @@
+"""The engine with trials that several workers train: members die, groups give up, drivers die, replays come out."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from engine_runs import SETTINGS, Recording, watch, workers
+from snapshots import snapshot
+
+from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World
+from cerebro_spark.engine import Engine
+from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.eventlog import EventLog
+from cerebro_spark.events import Event, RunStarted, Settings, UnitFinished, WorkerLost
+from cerebro_spark.replays import ReplayChecker, ReplaySearch, RunScript
+from cerebro_spark.scheduler import MopScheduler
+from cerebro_spark.store.local import LocalStore
+from cerebro_spark.turns import Turn
+from cerebro_spark.types import Partition
+
+PARTITIONS = (*(Partition(f"p{i}", rows=10) for i in range(4)), Partition("v0", "validation"))
+AUTO = replace(SETTINGS, partitions=PARTITIONS, workers=4, group=4, group_auto=True, queue_ahead=1)
+FIXED = replace(AUTO, group=2, group_auto=False)
+TRIALS = [{"cost": 1.0 + n / 10, "kind": n % 2} for n in range(2)]
+WORLD = World(cost=lambda params: params["cost"], jitter=0.1, efficiency=lambda params, size: 0.9)
+UNITS = len(TRIALS) * 3 * len(PARTITIONS)
+
+
+def engine(store: LocalStore, backend: SimulatedBackend, settings: Settings = AUTO) -> Engine:
+    made = Engine(Recording(TRIALS, 3), settings, backend, EventLog(store, "log"), "log")
+    watch(made, settings)
+    return made
+
+
+def logged(store: LocalStore) -> list[Event]:
+    return list(EventLog(store, "log").read())
+
+
+def done(events: list[Event]) -> Counter[tuple[str, int, str]]:
+    """How often each partition was trained or measured."""
+    units = [event.unit for event in events if isinstance(event, UnitFinished)]
+    return Counter((unit.trial, unit.epoch, partition) for unit in units for partition in unit.partitions)
+
+
+def sizes(events: list[Event]) -> list[int]:
+    return [len(e.workers) for e in events if isinstance(e, UnitFinished) and e.unit.kind == "train"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
+    store = LocalStore(tmp_path_factory.mktemp("whole"))
+    engine(store, SimulatedBackend(workers(4), WORLD)).run()
+    return logged(store)
+
+
+def test_trials_are_trained_by_groups_once_they_are_fewer_than_workers(whole: list[Event]) -> None:
+    assert sizes(whole)[:2] == [1, 1], "what a unit takes one worker is measured first"
+    assert max(sizes(whole)) > 1
+    assert set(done(whole).values()) == {1}
+    assert len(done(whole)) == UNITS
+
+
+def test_a_fixed_size_is_the_size_of_all_units(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    engine(store, SimulatedBackend(workers(4), WORLD), FIXED).run()
+    assert set(sizes(logged(store))) == {2}
+    assert set(done(logged(store)).values()) == {1}
+
+
+@pytest.mark.parametrize("settings", [AUTO, FIXED], ids=["auto", "fixed"])
+@pytest.mark.parametrize("seed", range(6))
+def test_deaths_of_members_lose_and_double_nothing(tmp_path: Path, seed: int, settings: Settings) -> None:
+    rng = random.Random(seed)
+    world = replace(WORLD, failure_rate=0.1, repair_seconds=4.0, late_results=True, load_seconds=0.5)
+    spec = [
+        SimulatedWorker(f"w{i}", speed=rng.uniform(0.8, 1.25), joins_at=rng.uniform(0, 3), deaths=((9.0, 20.0 + i),))
+        for i in range(4)
+    ]
+    made = Engine(
+        Recording(TRIALS, 3), settings, SimulatedBackend(spec, world, seed), EventLog(LocalStore(tmp_path), "l")
+    )
+    auditor = watch(made, settings)
+    made.run()
+    auditor.complete({f"t{number}": 3 for number in range(len(TRIALS))})
+    assert made.scheduler.units_given_up > 0
+    assert max(auditor.groups) > 1
+
+
+def test_cut_at_any_event_it_resumes_and_no_finished_unit_runs_again(whole: list[Event], tmp_path: Path) -> None:
+    for cut in range(1, len(whole) + 1, 7):
+        store = LocalStore(tmp_path / f"cut{cut}")
+        EventLog(store, "log").append(Turn(whole[:cut]))
+        started = whole[0]
+        assert isinstance(started, RunStarted)
+        resumed = engine(store, SimulatedBackend(workers(3), WORLD, seed=cut), started.settings)
+        resumed.resume()
+        assert set(done(logged(store)).values()) == {1}
+        assert len(done(logged(store))) == UNITS
+
+
+def test_the_log_rebuilds_the_scheduler_exactly(whole: list[Event]) -> None:
+    one, two = MopScheduler(AUTO), MopScheduler(AUTO)
+    for event in whole:
+        one.handle(event)
+    for event in whole:
+        two.check_logged(event)
+        two.handle(event)
+    assert one.finished
+    assert snapshot(one) == snapshot(two)
+
+
+def replayed(script: RunScript, folder: Path, count: int, world: World = WORLD, seed: int = 7) -> list[Event]:
+    checker, store = ReplayChecker(script), LocalStore(folder)
+    settings = script.settings_like(replace(AUTO, workers=count, max_failures=99))
+    backend = SimulatedBackend(workers(count), world, seed)
+    again = Engine(ReplaySearch(script), settings, backend, EventLog(store, "log"), "log", [checker])
+    watch(again, settings)
+    again.run()
+    checker.finish()
+    events = logged(store)
+    assert RunScript.from_events(events).digests == script.digests
+    return events
+
+
+@pytest.mark.parametrize("count", [4, 5])
+def test_a_replay_forms_the_same_groups_in_the_same_order_of_ranks(
+    whole: list[Event], tmp_path: Path, count: int
+) -> None:
+    again = replayed(RunScript.from_events(whole), tmp_path, count)
+    assert sorted(sizes(again)) == sorted(sizes(whole))
+
+
+def test_a_replay_has_partitions_loaded_where_one_worker_holds_what_several_trained_on(tmp_path: Path) -> None:
+    """With fewer workers than there were, partitions of one group may be at one worker."""
+    store = LocalStore(tmp_path / "first")
+    engine(store, SimulatedBackend(workers(4), WORLD), FIXED).run()
+    script = RunScript.from_events(logged(store))
+    assert set(sizes(replayed(script, tmp_path / "again", 2))) == {2}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_deaths_lose_nothing_of_a_replay_with_groups(whole: list[Event], tmp_path: Path, seed: int) -> None:
+    world = replace(WORLD, failure_rate=0.1, repair_seconds=4.0, late_results=True, load_seconds=0.5)
+    events = replayed(RunScript.from_events(whole), tmp_path, 4, world, seed)
+    assert any(isinstance(event, WorkerLost) for event in events)
+
+
+def test_a_replay_with_fewer_workers_than_a_group_had_is_refused(whole: list[Event]) -> None:
+    script = RunScript.from_events(whole)
+    largest = max(sizes(whole))
+    with pytest.raises(
+        ConfigurationError, match=rf"{largest} workers trained together.*at least {largest} workers, not 1"
+    ):
+        script.settings_like(replace(AUTO, workers=1))
