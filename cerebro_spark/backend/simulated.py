@@ -30,6 +30,7 @@ from cerebro_spark.events import (
     CommandReceived,
     DeleteCheckpoint,
     Event,
+    GroupGaveUp,
     LimitOrder,
     LoadPartition,
     PartitionLoaded,
@@ -309,6 +310,10 @@ class SimulatedBackend(Backend):
         states = [self._states[name] for name in order.workers]
         if not all(_is_first(state, order) for state in states):
             return
+        reason = self._refuse_group(order)
+        if reason is not None:
+            self._at(self._now, partial(self._give_up, order, states[0], reason), states[0])
+            return
         seconds = self._group_seconds(order, states)
         lives = [state.life for state in states]
         end: Happening = partial(self._end_group, order, states, lives, seconds)
@@ -317,6 +322,15 @@ class SimulatedBackend(Backend):
         for state in unlucky:
             self._at(self._now + seconds * self._luck.random(), partial(self._fall, state), state)
         self._begin_order(states[0], order.attempt, seconds, order.limit, end)
+
+    def _refuse_group(self, order: RunUnit) -> str | None:
+        """Return why no group can train the trial of an order; None if one can."""
+        return None
+
+    def _give_up(self, order: RunUnit, state: _WorkerState, reason: str) -> list[Event]:
+        """Have a member say that no group can train the trial; the others are told to leave."""
+        self._abandon(state, order.attempt)
+        return [GroupGaveUp(self._now, state.spec.id, order.unit, order.attempt, reason, lasting=True)]
 
     def _end_group(
         self, order: RunUnit, states: Sequence[_WorkerState], lives: Sequence[int], seconds: float

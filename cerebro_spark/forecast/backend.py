@@ -160,7 +160,11 @@ class RemainingBackend(SimulatedBackend):
         parts = [replace(order, unit=unit._replace(partition=part, beside=())) for part in unit.partitions]
         longest = max(self._share(part, name, 1) for part, name in zip(parts, names, strict=True))
         overhead = max(self._overhead(order, name) for name in names)
-        return self._not_over(longest / self._future.efficiency(unit.trial, len(names)) + overhead)
+        return self._not_over(longest / self._efficiency(order) + overhead)
+
+    def _efficiency(self, order: RunUnit) -> float:
+        """Return how efficient the group of an order is."""
+        return self._future.efficiency(order.unit.trial, len(order.workers))
 
     def _share(self, order: RunUnit, worker: WorkerId, width: int) -> float:
         unit, pace = order.unit, self._future.pace

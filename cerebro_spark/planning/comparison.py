@@ -83,7 +83,8 @@ def compare(planned: Planned, view: RunView) -> Comparison:
         return found
     units = Expectation(planned)
     for unit in view.timeline.units:
-        units.add(unit.worker, unit.kind, unit.trial, view.trials[unit.trial].params, unit.width, unit.seconds)
+        params = view.trials[unit.trial].params
+        units.add(unit.worker, unit.kind, unit.trial, params, unit.width, unit.seconds, unit.group)
     causes = causes_of(best, units.slowness, view.timeline)
     asked, trained = sum(planned.demand.epochs), len(view.epochs)
     if abs(trained / max(asked, 1) - 1) > _CAUSE:

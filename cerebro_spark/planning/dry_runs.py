@@ -20,6 +20,7 @@ from cerebro_spark.forecast.curves import Curves, DrawnCurves
 from cerebro_spark.forecast.expected import Expected
 from cerebro_spark.forecast.pace import Pace
 from cerebro_spark.planning.builds import Builds, Meetings
+from cerebro_spark.planning.teamwork import GroupTimes
 from cerebro_spark.planning.values import Demand, DryRun, Option, Workload
 from cerebro_spark.scheduling.kin import kin_of
 from cerebro_spark.scheduling.settings import with_todays_rules
@@ -43,12 +44,14 @@ class Times:
         lead: Seconds until the first worker can begin.
         builds: What it takes workers to meet structures and trials. Defaults to None: no time.
         hop: By structure, the seconds that a checkpoint takes to another host. Empty by default.
+        groups: What groups take. Defaults to None: they are as efficient as single workers.
     """
 
     pace: Pace
     lead: float = 0.0
     builds: Builds | None = None
     hop: Mapping[str, float] | None = None
+    groups: GroupTimes | None = None
 
     @property
     def once(self) -> float:
@@ -58,7 +61,7 @@ class Times:
     def steady(self) -> Times:
         """Return these times without what a worker does once."""
         builds = self.builds and self.builds.each_trial()
-        return Times(replace(self.pace, load=0.0), builds=builds, hop=self.hop)
+        return Times(replace(self.pace, load=0.0), builds=builds, hop=self.hop, groups=self.groups)
 
 
 def dry_run(
@@ -161,6 +164,8 @@ def _settings(objective: Objective, option: Option, partitions: tuple[Partition,
         queue_ahead=1,
         objective=objective,
         fuse=option.width,
+        group=option.group,
+        group_auto=option.group_auto,
     )
     return with_todays_rules(settings)
 
@@ -196,6 +201,14 @@ class PlannedBackend(RemainingBackend):
             if home is not None and self._host[home] != self._host[worker]:
                 seconds += self._times.hop.get(kin, 0.0)
         return seconds
+
+    def _efficiency(self, order: RunUnit) -> float:
+        groups = self._times.groups
+        return 1.0 if groups is None else groups.efficiency(self._structure(order), len(order.workers))
+
+    def _refuse_group(self, order: RunUnit) -> str | None:
+        groups = self._times.groups
+        return None if groups is None else groups.refused.get(self._structure(order))
 
     def _structure(self, order: RunUnit) -> str:
         trial = order.unit.trial

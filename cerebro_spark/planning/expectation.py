@@ -28,6 +28,7 @@ class Expectation:
         self._factor = planned.factor
         self._seconds = ScaledSeconds(planned.profile, planned.estimates[0].option, planned.workload)
         self._meetings = Meetings(planned.profile.builds)
+        self._groups = planned.profile.group_times(planned.estimates[0].option, planned.workload)
         self.expected = self.spent = 0.0
         self.whole = sum(
             epochs * self._epoch(planned, f"planned {number}", params)
@@ -35,9 +36,16 @@ class Expectation:
         ) + self._all_meetings(planned)
 
     def add(
-        self, worker: WorkerId, kind: UnitKind, trial: TrialId, params: Mapping[str, Any], width: int, seconds: float
+        self,
+        worker: WorkerId,
+        kind: UnitKind,
+        trial: TrialId,
+        params: Mapping[str, Any],
+        width: int,
+        seconds: float,
+        group: int = 1,
     ) -> None:
-        """Take in a unit that is done.
+        """Take in a unit that is done, or what one worker of a group did of it.
 
         Args:
             worker: Who did it.
@@ -46,10 +54,12 @@ class Expectation:
             params: The params of the trial.
             width: How many units were computed at once.
             seconds: What it took, or its share of what they took together.
+            group: How many workers ran it together. What they lose by that was to be expected. Defaults to 1.
         """
+        kin = kin_of(params)
         self.expected += self._factor * self._seconds.seconds(kind, trial, params, width).seconds
-        self.expected += self._meetings.begin(worker, kind, trial, kin_of(params))
-        self.spent += seconds
+        self.expected += self._meetings.begin(worker, kind, trial, kin)
+        self.spent += seconds * self._groups.efficiency(kin, group)
 
     @property
     def slowness(self) -> float:

@@ -16,12 +16,19 @@ Bound = Callable[[Option], float]
 
 
 def list_options(
-    cluster: Cluster, threads: Iterable[int], workload: Workload, trials: int, width: int = 1, replicas: int = 1
+    cluster: Cluster,
+    threads: Iterable[int],
+    workload: Workload,
+    trials: int,
+    width: int = 1,
+    replicas: int = 1,
+    group: int = 1,
+    group_auto: bool = False,
 ) -> list[Option]:
     """Return the options that make sense.
 
-    By threads, as many workers as have cores, and halves of that. There are never more workers than trials, since a
-    trial is on one worker at a time, nor than partitions, since each needs one of its own.
+    By threads, as many workers as have cores, and halves of that. There are never more workers than trials have at a
+    time, nor than partitions, since each needs one of its own.
 
     Args:
         cluster: What it can run on.
@@ -30,6 +37,8 @@ def list_options(
         trials: How many trials are trained at a time, at most.
         width: How many trials may train together. Defaults to 1.
         replicas: How many workers hold each partition, if there are as many. Defaults to 1.
+        group: How many workers train a trial together. Defaults to 1.
+        group_auto: Whether that is only the most. Defaults to False: there are never fewer workers.
 
     >>> cluster = Cluster(hosts=2, cores=4)
     >>> options = list_options(cluster, [1, 4], Workload(train=1000, validation=0, bytes=0), trials=6)
@@ -38,11 +47,24 @@ def list_options(
     """
     options = []
     for own in sorted(set(threads)):
-        most = min(cluster.hosts * max(1, cluster.cores // own), trials, workload.partitions or workload.train)
+        most = min(cluster.hosts * max(1, cluster.cores // own), trials * group, workload.partitions or workload.train)
         for workers in _halves(most):
+            if workers < group and not group_auto:
+                continue
             partitions = workload.partitions or workers
             hosts, held = min(cluster.hosts, workers), min(replicas, workers)
-            options.append(Option(workers, own, hosts, partitions, replicas=held, width=width))
+            options.append(
+                Option(
+                    workers,
+                    own,
+                    hosts,
+                    partitions,
+                    replicas=held,
+                    group=min(group, workers),
+                    group_auto=group_auto and group > 1,
+                    width=width,
+                )
+            )
     return options
 
 
@@ -77,7 +99,10 @@ def bound_of(option: Option, profile: Profile, workload: Workload, demand: Deman
         factor: By how much units are slower than those that were measured. Defaults to 1.0.
     """
     total, longest = work_of(option, profile, workload, demand)
-    return profile.record.lead + factor * max(total / option.workers, longest)
+    seconds = factor * max(total / option.workers, longest / option.group)
+    # Groups of large batches may do more than their workers do one by one.
+    gain = profile.group_times(option, workload).best if option.group > 1 else 1.0
+    return profile.record.lead + seconds / gain
 
 
 def work_of(option: Option, profile: Profile, workload: Workload, demand: Demand) -> tuple[float, float]:

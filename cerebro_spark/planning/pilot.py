@@ -13,14 +13,14 @@ from cerebro_spark.backend.job import Job
 from cerebro_spark.engine import Engine
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.eventlog import DiscardingLog
-from cerebro_spark.events import Settings, UnitFailed, UnitFinished
+from cerebro_spark.events import GroupGaveUp, Settings, UnitFailed, UnitFinished
 from cerebro_spark.forecast.measured import Measurements, Watch
 from cerebro_spark.planning.configurations import PilotSearch
 from cerebro_spark.scheduling.settings import with_todays_rules
 from cerebro_spark.store import paths
 from cerebro_spark.trainer.feed import SMALLEST_BATCH
 from cerebro_spark.turns import Turn
-from cerebro_spark.types import Objective, TrialId
+from cerebro_spark.types import Objective, TrialId, Unit
 
 
 @dataclass(slots=True)
@@ -33,6 +33,7 @@ class PilotRecord:
         bytes: The bytes of the largest training partition in memory.
         finished: The units that were done, in the order of their ends.
         failed: The units that failed.
+        refused: By trial that no group can train, the reason.
         params: By trial, its params.
         memory: The most bytes of memory that a worker has had; 0 if none said it.
         lead: Seconds from the start until the first order, one batch tried before and its partition's load included.
@@ -44,10 +45,15 @@ class PilotRecord:
     bytes: int
     finished: list[UnitFinished] = field(default_factory=list)
     failed: list[UnitFailed] = field(default_factory=list)
+    refused: dict[TrialId, str] = field(default_factory=dict)
     params: Mapping[TrialId, Mapping[str, Any]] = field(default_factory=dict)
     memory: int = 0
     lead: float = 0.0
     seen: Measurements = field(default_factory=Measurements)
+
+    def length_of(self, unit: Unit) -> int:
+        """Return how many batches a unit took at most, of each of its partitions."""
+        return self.batches[(unit.epoch - 1) % len(self.batches)]
 
     @property
     def epoch_seconds(self) -> float:
@@ -69,6 +75,7 @@ def run_pilot(
     *,
     together: int | None = None,
     fuse: int = 1,
+    group: int = 1,
     seconds: float = float("inf"),
     ahead: float = 0.0,
 ) -> PilotRecord:
@@ -81,6 +88,7 @@ def run_pilot(
         configurations: What is trained, the most important first.
         together: How many are under way at a time, if each is trained by itself. Defaults to one for each worker.
         fuse: How many may be trained in one bundle. Defaults to 1: each by itself.
+        group: How many workers train each of them together. Defaults to 1.
         seconds: The time by which all is to be done: no configuration begins that would end later.
         ahead: The seconds that those take that are under way at a time. Defaults to 0.0: not known.
 
@@ -106,8 +114,10 @@ def run_pilot(
         smallest_batch=SMALLEST_BATCH,
         digest=job.digest,
         fuse=fuse,
+        group=group,
     )
-    at_once = max(backend.num_workers * fuse, together or backend.num_workers)
+    workers = max(1, backend.num_workers // group)
+    at_once = max(workers * fuse, together or workers)
     search = PilotSearch(configurations, len(job.batches), at_once, seconds, ahead)
     engine = Engine(
         search, with_todays_rules(settings), backend, DiscardingLog(), job.run, [_Recorder(record, backend)]
@@ -143,6 +153,8 @@ class _Recorder:
                 self._record.finished.append(event)
             elif isinstance(event, UnitFailed):
                 self._record.failed.append(event)
+            elif isinstance(event, GroupGaveUp) and event.lasting:
+                self._record.refused.setdefault(event.unit.trial, event.reason)
 
 
 def _most_rows(partitions: Sequence[Any]) -> int:

@@ -41,7 +41,10 @@ class Plan:
 
     @property
     def best(self) -> Option:
-        """The best option: `workers`, `threads`, `memory` (bytes a worker), `partitions`, `replicas`, `width`."""
+        """The best option.
+
+        It has `workers`, `threads`, `memory` (bytes a worker), `partitions`, `replicas`, `group` and `width`.
+        """
         return self.estimate.option
 
     @property
@@ -149,6 +152,7 @@ def _row(estimate: Estimate) -> dict[str, Any]:
         "hosts": option.hosts,
         "partitions": option.partitions,
         "replicas": option.replicas,
+        "group": option.group,
         "width": option.width,
         "memory": option.memory,
         "seconds": estimate.seconds,

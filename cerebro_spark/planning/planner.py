@@ -82,6 +82,8 @@ class Planner:
         replicas: How many workers hold each partition. Defaults to 1.
         max_kills: How many workers may die of a trial before it fails. Defaults to None: as many as in any run.
         time_budget: The seconds after which the search asks for nothing more. Defaults to None: no limit.
+        group: How many workers train a trial together. Defaults to 1.
+        group_auto: Whether that is only the most. Defaults to False.
         seconds: The time that planning may take. Defaults to 60.
         clock: A clock that never goes back.
     """
@@ -100,6 +102,8 @@ class Planner:
         replicas: int = 1,
         max_kills: int | None = None,
         time_budget: float | None = None,
+        group: int = 1,
+        group_auto: bool = False,
         seconds: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -115,7 +119,10 @@ class Planner:
         self._seconds = seconds
         self._clock = clock
         self._began = clock()
-        self._measurer = Measurer(job, objective, make_backend, pilot_hosts, fuse, left=lambda: self._left(_MEASURING))
+        self._group, self._group_auto = group, group_auto
+        self._measurer = Measurer(
+            job, objective, make_backend, pilot_hosts, fuse, group, left=lambda: self._left(_MEASURING)
+        )
         self._profiles: Mapping[Setting, Profile] = {}
         self._contention = Contention({})
         self._workers = 1
@@ -127,7 +134,16 @@ class Planner:
         demand = self._draw_demand(0)
         self._profiles = self._measurer.measure(settings, representatives(demand), demand.trials)
         threads = {setting.threads for setting in self._profiles}
-        options = list_options(self._cluster, threads, self._workload, demand.trials, self._fuse, self._replicas)
+        options = list_options(
+            self._cluster,
+            threads,
+            self._workload,
+            demand.trials,
+            self._fuse,
+            self._replicas,
+            self._group,
+            self._group_auto,
+        )
         self._contention = Contention(self._profiles)
         options = fitting([self._with_memory(option) for option in options], self._cluster)
         bounds = {option: self._bound(option, demand) for option in options}
@@ -273,6 +289,7 @@ class Planner:
             any(run.guessed for run in runs),
             median(run.failed for run in runs),
             max(run.scale for run in runs),
+            self._profile(option).group_times(option, self._workload).mean(option.group),
         )
 
     def _bounded(self, option: Option, bound: float, wish: Wish) -> Estimate:

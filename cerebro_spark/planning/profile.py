@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
@@ -18,8 +17,10 @@ from cerebro_spark.forecast.measured import UnitSample
 from cerebro_spark.forecast.pace import KINDS, Pace
 from cerebro_spark.forecast.switching import Switching
 from cerebro_spark.planning.builds import Excess, builds_of
+from cerebro_spark.planning.cost import Cost
 from cerebro_spark.planning.dry_runs import Times, partitions_of
 from cerebro_spark.planning.pilot import PilotRecord
+from cerebro_spark.planning.teamwork import GroupTimes, Teamwork
 from cerebro_spark.planning.values import Cluster, Option, Setting, Workload
 from cerebro_spark.scheduling.kin import kin_of
 from cerebro_spark.trainer.feed import batch_size_of
@@ -31,29 +32,21 @@ _DRIFT = 0.15
 _MOST = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What units of one kind and structure take: so much each, and so much for each batch, in seconds."""
-
-    unit: float
-    batch: float
-    spread: float = 0.0
-
-    def of(self, batches: int) -> float:
-        return self.unit + self.batch * batches
-
-
 class Profile:
     """What a pilot has measured with one setting.
 
     Args:
         setting: The threads of a worker, and how many workers were at work.
         record: What was measured.
+
+    Attributes:
+        teamwork: What pilots of groups have measured with this setting; nothing at first.
     """
 
     def __init__(self, setting: Setting, record: PilotRecord) -> None:
         self.setting = setting
         self.record = record
+        self.teamwork = Teamwork({})
         self._kin = {trial: kin_of(params) for trial, params in record.params.items()}
         self._long, self._short = max(record.batches), min(record.batches)
         first, settled = self._parted(record.finished)
@@ -115,7 +108,21 @@ class Profile:
         if cluster.bandwidth is not None and option.hosts > 1:
             hop = {kin: size / cluster.bandwidth for kin, size in self.checkpoint_bytes.items()}
         # Until a worker could begin it had loaded a partition.
-        return Times(pace, max(0.0, record.lead - load), self.builds, hop)
+        return Times(pace, max(0.0, record.lead - load), self.builds, hop, self.group_times(option, workload))
+
+    def group_times(self, option: Option, workload: Workload) -> GroupTimes:
+        """Return what groups take with an option.
+
+        Args:
+            option: How the search is run.
+            workload: What it trains on.
+        """
+        rows = workload.train / option.partitions
+
+        def alone(params: Mapping[str, Any]) -> float:
+            return self.cost("train", params).of(math.ceil(rows / batch_size_of(params)))
+
+        return self.teamwork.times(alone, rows)
 
     def taken(self, kind: UnitKind, params: Mapping[str, Any], most: int) -> int:
         """Return how many batches a unit of the pilot had."""
@@ -147,7 +154,7 @@ class Profile:
         return [(done, is_new) for done, is_new in first if done not in alone], settled + alone
 
     def _length(self, done: UnitFinished) -> int:
-        return self.record.batches[(done.unit.epoch - 1) % len(self.record.batches)]
+        return self.record.length_of(done.unit)
 
     def _expected(self, units: Sequence[UnitFinished], length: int) -> ExpectedSeconds:
         samples = [self._sample(done) for done in units if self._length(done) == length]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cerebro_spark.planning.sizes import duration, size
-from cerebro_spark.planning.values import Demand, Estimate, Setting, Wish, Workload
+from cerebro_spark.planning.values import Demand, Estimate, Option, Setting, Wish, Workload
 
 # Who takes this much longer, as a share, gains nothing.
 _NOTHING = 0.03
@@ -24,7 +24,13 @@ def reasons(
         unmeasured: The settings that there was no time to measure. Defaults to `()`: none.
     """
     best = estimates[0]
-    said = [_headline(best), *_wishes(estimates, wish), *_workers(estimates, demand, workload), *_threads(estimates)]
+    said = [
+        _headline(best),
+        *_wishes(estimates, wish),
+        *_workers(estimates, demand, workload),
+        *_threads(estimates),
+        *_groups(best),
+    ]
     option = best.option
     if workload.partitions is not None:
         said.append(f"The data set has {workload.partitions} training partitions already: a run never changes that.")
@@ -95,20 +101,38 @@ def _workers(estimates: Sequence[Estimate], demand: Demand, workload: Workload) 
             f"{_many(near.option.workers, 'worker').capitalize()} would take {times:.1f} times as long,"
             f" {duration(near.seconds)}."
         )
-    if not more and best.option.workers >= demand.trials:
+    if not more and best.option.workers >= demand.trials * best.option.group:
         said.append(
-            f"There are {_many(demand.trials, 'trial')}, and a trial is on one worker at a time: more workers than"
-            " trials gain nothing."
+            f"There are {_many(demand.trials, 'trial')}, and a trial is on {_at_once(best.option)} at a time: more"
+            f" workers than {'trials' if best.option.group == 1 else 'that'} gain nothing."
         )
     return said
 
 
 def _limit(best: Estimate, demand: Demand, workload: Workload) -> str:
-    if best.option.workers >= demand.trials:
-        return ": a trial is on one worker at a time"
+    if best.option.workers >= demand.trials * best.option.group:
+        return f": a trial is on {_at_once(best.option)} at a time"
     if workload.partitions is not None and best.option.workers >= workload.partitions:
         return ": a partition is on one worker at a time"
     return ""
+
+
+def _at_once(option: Option) -> str:
+    return "one worker" if option.group == 1 else f"at most {_many(option.group, 'worker')}"
+
+
+def _groups(best: Estimate) -> list[str]:
+    """Return what there is to say of workers that train a trial together."""
+    option, found = best.option, best.efficiency
+    if option.group == 1:
+        return []
+    said = f"At most {option.group}" if option.group_auto else f"{option.group}"
+    if found is None:
+        return [f"{said} workers train a trial together; how well was not measured."]
+    together = f"{option.group} workers together do {option.group * found:.1f} times the work of one, as was measured"
+    if option.group_auto:
+        together += ": they do so where workers would idle otherwise, and only where it pays"
+    return [f"{said} workers train a trial together. {together.capitalize()}."]
 
 
 def _threads(estimates: Sequence[Estimate]) -> list[str]:

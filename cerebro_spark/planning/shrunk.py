@@ -82,6 +82,7 @@ def _fewer_workers(option: Option, workload: Workload, demand: Demand, by: float
         workers=_part(option.workers, share),
         hosts=_part(option.hosts, share),
         partitions=_part(option.partitions, share),
+        group=min(option.group, _part(option.workers, share)),
     )
     rows = replace(
         workload,

@@ -27,7 +27,8 @@ class Option:
         partitions: How many training partitions there are.
         memory: The bytes of memory that each worker needs; None where that was not measured.
         replicas: How many workers hold each partition. Defaults to 1.
-        group: How many workers a trial has at a time. Defaults to 1.
+        group: How many workers train a trial together. Defaults to 1.
+        group_auto: Whether that is only the most, and each trial gets as many as are sensible. Defaults to False.
         width: How many trials may train together on one worker. Defaults to 1.
     """
 
@@ -38,6 +39,7 @@ class Option:
     memory: int | None = None
     replicas: int = 1
     group: int = 1
+    group_auto: bool = False
     width: int = 1
 
     @property
@@ -100,6 +102,7 @@ class Estimate:
         guessed: Whether times of structures that were never measured are in it.
         failed: How many trials fail, since workers die too often.
         scale: How many times as large as what was run dry the search is. Defaults to 1.0: it was run as it is.
+        efficiency: How efficient groups of its size are, on average over structures. Defaults to None: not measured.
     """
 
     option: Option
@@ -113,6 +116,7 @@ class Estimate:
     guessed: bool = False
     failed: float = 0.0
     scale: float = 1.0
+    efficiency: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

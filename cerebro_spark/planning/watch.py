@@ -82,7 +82,9 @@ class PlanWatch:
             if isinstance(event, UnitFinished) and outcome.counted:
                 unit = event.unit
                 params = self._view.trials[unit.trial].params
-                self._units.add(event.worker, unit.kind, unit.trial, params, event.width, event.seconds)
+                for worker in event.workers:
+                    done = (event.width, event.seconds, len(event.workers))
+                    self._units.add(worker, unit.kind, unit.trial, params, *done)
         self._tell()
 
     @property

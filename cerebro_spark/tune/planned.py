@@ -119,6 +119,9 @@ def plan_search(search: ModelSearch, data: Any, backend: Backend, asked: PlanArg
     """
     there = backend.machines
     wish, cluster = asked.wish(), asked.cluster(there)
+    group = arguments.group_of(search.workers_per_trial)
+    if not group.auto:
+        arguments.check_group(group.size, cluster.hosts * cluster.cores, cluster.hosts * cluster.cores)
     training, store = search._training(), open_store(search.store)
     training.check(data, store, backend)
     with backend.turn(), _sample(search, training, data, store, there, asked) as (sample, workload):
@@ -143,11 +146,13 @@ def plan_search(search: ModelSearch, data: Any, backend: Backend, asked: PlanArg
             search.replicas,
             search.max_kills,
             search.time_budget,
+            group.size,
+            group.auto,
             asked.seconds,
         )
         demand = demand_of(search._stopping_algorithm(1, timed=False), training.objective, 1)
         _check_sample(sample, workload, demand)
-        settings = _settings(backend, there, cluster, resources, min(len(sample.train), demand.trials))
+        settings = _settings(backend, there, cluster, resources, min(len(sample.train), demand.trials * group.size))
         return Plan(planner.plan(settings, wish))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cerebro_spark.events import UnitFinished
@@ -67,3 +68,19 @@ def made_profile(
 ) -> Profile:
     """Return the profile of such a pilot."""
     return Profile(setting, made_record(configurations, train, **rest))
+
+
+def group_record(size: int, unit: float, step: float, params: Mapping[str, Any], first: float = 0.0) -> PilotRecord:
+    """A pilot of groups: a unit takes `unit` seconds and `step` for each of its steps, the first one `first` more."""
+    record = made_record([params], lambda own, batches: 0.0, workers=1)
+    grouped = [
+        replace(
+            done,
+            partners=tuple(f"w{rank}" for rank in range(1, size)),
+            seconds=unit + step * size * record.length_of(done.unit) + (first if done.unit.epoch == 1 else 0.0),
+        )
+        for done in record.finished
+        if done.unit.kind == "train"
+    ]
+    record.finished = [done for done in record.finished if done.unit.kind == "eval"] + grouped
+    return record

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from made_up_pilots import made_profile
+from made_up_pilots import group_record, made_profile, made_record
 
 import cerebro_spark as cs
 from cerebro_spark.backend.machines import Cluster
@@ -14,6 +15,7 @@ from cerebro_spark.planning.dry_runs import demand_of, dry_run
 from cerebro_spark.planning.options import bound_of, list_options, prune, work_of
 from cerebro_spark.planning.profile import Profile
 from cerebro_spark.planning.shrunk import shrunk
+from cerebro_spark.planning.teamwork import Teamwork
 from cerebro_spark.planning.values import Demand, Option, Workload
 from cerebro_spark.search import Done, FixedSearch, Search, Wait
 from cerebro_spark.tune import hp
@@ -50,6 +52,34 @@ def test_it_is_never_shorter_than_its_bound() -> None:
     for option in list_options(Cluster(2, 4), [1, 2], ROWS, trials=4):
         took = planned(option, noisy=False)
         assert took >= bound_of(option, profile(), ROWS, demand) * 0.999
+
+
+def test_workers_that_would_idle_shorten_what_they_help_with() -> None:
+    four = Option(4, 1, 1, 4)
+    alone = planned(four, trials=1, epochs=4, noisy=False)
+    good, poor = profile(), profile()
+    good.teamwork = Teamwork({4: group_record(4, unit=0.0, step=0.01 / 4, params=PARAMS)})
+    poor.teamwork = Teamwork({4: group_record(4, unit=0.0, step=0.02, params=PARAMS)})
+    auto, exact = replace(four, group=4, group_auto=True), replace(four, group=4)
+    demand = Demand((PARAMS,), (4,))
+    for option in (auto, exact):
+        together = planned(option, trials=1, epochs=4, noisy=False, measured=good)
+        assert together < 0.45 * alone
+        assert together >= bound_of(option, good, ROWS, demand) * 0.999
+    tried = planned(auto, trials=1, epochs=16, noisy=False, measured=poor)
+    assert tried == pytest.approx(4 * alone, rel=0.15), "a group is tried, and not kept"
+    assert planned(exact, trials=1, epochs=4, noisy=False, measured=poor) > 1.8 * alone
+
+
+@pytest.mark.parametrize("auto", [True, False])
+def test_trials_that_no_group_can_train_are_planned_as_single_ones(auto: bool) -> None:
+    four = Option(4, 1, 1, 4)
+    refused, record = profile(), made_record([PARAMS], lambda params, batches: 0.1)
+    record.refused["t0"] = "its BatchNorm1d takes the statistics of a batch"
+    refused.teamwork = Teamwork({4: record})
+    alone = planned(four, trials=1, noisy=False)
+    found = planned(replace(four, group=4, group_auto=auto), trials=1, noisy=False, measured=refused)
+    assert found == pytest.approx(alone, rel=0.02)
 
 
 def test_seeds_make_an_interval_and_repeat_themselves() -> None:

@@ -211,3 +211,16 @@ def test_trials_that_train_together_are_planned(tmp_path: Path) -> None:
     plan = search(tmp_path, space=space, fuse=4, num_trials=8).plan(rows(), seconds=20.0)
     assert plan.best.width == 4
     assert plan.estimate.seconds > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_workers_that_train_a_trial_together_are_planned_and_do_so(tmp_path: Path) -> None:
+    made = search(tmp_path, num_trials=1, workers_per_trial=2)
+    plan = made.plan(rows(), seconds=20.0)
+    assert (plan.best.workers, plan.best.group) == (2, 2)
+    assert any("2 workers together do" in sentence for sentence in plan.why)
+    result = made.fit(rows(), plan=plan)
+    assert set(result.units[result.units.kind == "train"].group) == {2}
+    with pytest.raises(ConfigurationError, match="`workers_per_trial` is 5, but there are 2 workers"):
+        search(tmp_path, workers_per_trial=5).plan(rows())

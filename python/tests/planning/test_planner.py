@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from made_up_pilots import made_record
+from made_up_pilots import group_record, made_record
 
 from cerebro_spark import hp
 from cerebro_spark.backend.machines import Cluster
@@ -57,14 +57,18 @@ class Pilots:
         self.batch, self.seconds, self.clock, self.epoch = batch, seconds, clock, epoch
         self.ran: list[tuple[int, tuple[int, ...], int]] = []
         self.together: list[int] = []
+        self.groups: list[int] = []
 
     def __call__(
         self, job: Any, objective: Any, backend: Any, configurations: Sequence[Mapping[str, Any]], **rest: Any
     ) -> PilotRecord:
         self.ran.append((job.threads, job.batches, len(job.dataset.train)))
         self.together.append(rest["together"])
+        self.groups.append(rest["group"])
         self.clock.now += self.seconds
         seconds = self.batch[Setting(job.threads, backend.workers)]
+        if rest["group"] > 1:
+            return group_record(rest["group"], 0.0, seconds / rest["group"] / 0.8, PARAMS)
         return made_record(
             configurations,
             lambda params, batches: seconds * batches,
@@ -86,6 +90,7 @@ def plan(
     algorithm: Callable[[], Search] | None = None,
     time_budget: float | None = None,
     epoch: float = 0.0,
+    group: int = 1,
 ) -> tuple[Planned, Pilots]:
     """Return a plan on hosts of four cores, and the pilots that were run for it."""
     clock = Clock(tick)
@@ -111,6 +116,8 @@ def plan(
         Cluster(hosts, 4, failure_rate=failure_rate),
         ROWS,
         time_budget=time_budget,
+        group=group,
+        group_auto=group > 1,
         seconds=seconds,
         clock=clock,
     )
@@ -145,6 +152,24 @@ def test_workers_of_a_pilot_know_their_next_order_as_those_of_the_search_do(monk
     assert pilots.together == [1, 8, 4, 2, 2]
     _, pilots = plan(monkeypatch, EVEN, trials=2)
     assert pilots.together == [1, 4, 2, 2, 2]
+
+
+def test_groups_are_measured_with_every_setting_that_has_workers_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, pilots = plan(monkeypatch, EVEN, trials=1, group=1024)
+    assert pilots.groups == [1, 1, 4, 2, 1, 2, 1, 1]
+    best = planned.estimates[0]
+    assert (best.option.workers, best.option.group) == (4, 4)
+    assert best.efficiency == pytest.approx(0.8)
+    alone, _ = plan(monkeypatch, EVEN, trials=1)
+    assert best.seconds < 0.5 * alone.estimates[0].seconds
+    assert any("4 workers together do 3.2 times the work of one" in why for why in Plan(planned).why)
+    assert plan(monkeypatch, EVEN, trials=1)[1].groups == [1] * 5
+
+
+def test_groups_for_which_there_is_no_time_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, pilots = plan(monkeypatch, EVEN, trials=1, group=1024, pilot=15.0)
+    assert pilots.groups == [1, 1, 4]
+    assert planned.estimates[0].option.group > 1
 
 
 def test_threads_that_gain_nothing_lose_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
