@@ -34,6 +34,7 @@ NAMES = (
     "claims",
     "reference",
     "fused",
+    "group_trial",
     "peers",
 )
 WITH_PICTURES = ("remote_bytes", "scaling", "claims", "peers")
