@@ -18,6 +18,7 @@ from pathlib import Path
 # The peers come last: they take longest, and make environments first.
 NAMES = (
     "scheduler",
+    "groups",
     "result",
     "dashboard",
     "data",

@@ -93,21 +93,32 @@ def _gain(pair: str) -> tuple[int, float]:
 
 def _group_size(said: str, workers: int) -> int:
     if said == "auto":
-        return workers
+        return max(workers, 1)
     if not said.isdecimal() or int(said) < 1:
-        raise ConfigurationError(f"`workers-per-trial` is {said!r}, but must be auto or a number of at least 1")
+        raise ConfigurationError(
+            f"`workers-per-trial` is {said!r}, but must be auto or a number of at least 1: 4 says that four workers"
+            " train each trial together"
+        )
+    if int(said) > max(workers, 1):
+        raise ConfigurationError(
+            f"`workers-per-trial` is {said}, but there are only {workers} workers: use {workers} at most, or auto"
+        )
     return int(said)
 
 
-def _efficiency(said: str) -> tuple[float, ...]:
+def _efficiency(said: str, group: int) -> tuple[float, ...]:
     try:
         values = tuple(float(part) for part in said.split(",")) if said else ()
     except ValueError:
         values = (0.0,)
+    meaning = "1,0.9,0.8 says that two workers together do 1.8 times the work of one, and three 2.4 times"
     if not all(0 < value < float("inf") for value in values):
+        raise ConfigurationError(f"`efficiency` is {said!r}, but must be numbers above 0, with commas: {meaning}")
+    if values and values[0] != 1:
+        raise ConfigurationError(f"`efficiency` is {said!r}, but must begin with 1, that of a single worker: {meaning}")
+    if values and group == 1:
         raise ConfigurationError(
-            f"`efficiency` is {said!r}, but must be numbers above 0 for one worker, two, and so on: 1,0.9,0.8 says that"
-            " two workers together do 1.8 times the work of one"
+            f"`efficiency` is {said!r}, but every unit has one worker: add --workers-per-trial auto, or a number"
         )
     return values
 
@@ -151,13 +162,14 @@ def _simulate(options: argparse.Namespace) -> None:
     if not 0 <= options.model_mb < float("inf"):
         raise ConfigurationError(f"`model-mb` is {options.model_mb}, but must be a number of megabytes, 0 or more")
     known = {field.name for field in fields(Scenario)}
+    group = _group_size(options.workers_per_trial, options.workers)
     scenario = Scenario(
         **{name: value for name, value in vars(options).items() if name in known and name != "efficiency"},
-        efficiency=_efficiency(options.efficiency),
+        efficiency=_efficiency(options.efficiency, group),
         model_bytes=int(options.model_mb * MEGABYTE),
         bandwidth=options.bandwidth_mb * MEGABYTE,
         gain=dict(_gain(pair) for pair in options.fuse_gain),
-        group=_group_size(options.workers_per_trial, options.workers),
+        group=group,
         group_auto=options.workers_per_trial == "auto",
     )
     if options.gantt:
@@ -205,9 +217,10 @@ def _as_table(scenario: Scenario, outcomes: Sequence[Outcome]) -> str:
     seeds = f", mean of {len(outcomes)} seeds" if len(outcomes) > 1 else ""
     by_itself = " if every trial trains by itself" if scenario.fuse > 1 else ""
     by_itself = " if every unit has one worker" if scenario.group > 1 else by_itself
+    groups = f", groups of {'up to ' * scenario.group_auto}{scenario.group} workers" if scenario.group > 1 else ""
     lines = [
         f"{scenario.trials} trials x {scenario.workers} workers x {scenario.columns} partitions"
-        f" x {scenario.epochs} epochs, {scenario.replicas} replica(s), {kind}, policy {scenario.policy}{seeds}",
+        f" x {scenario.epochs} epochs, {scenario.replicas} replica(s), {kind}, policy {scenario.policy}{groups}{seeds}",
         f"  makespan      {values['makespan']:.2f} s",
         f"  lower bound   {values['lower_bound']:.2f} s{by_itself}",
         f"  ratio         {values['ratio']:.4f}",

@@ -160,7 +160,10 @@ class Driver:
 
     def _scripted(self) -> Settings:
         """Return the settings; a replay follows a script, and one that is resumed has it in its log already."""
-        if self._script is None or self._earlier:
+        if self._script is None:
+            return self._settings
+        if self._earlier:
+            self._script.check_workers(self._backend.num_workers)
             return self._settings
         return self._script.settings_like(self._settings)
 

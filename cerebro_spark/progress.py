@@ -15,6 +15,7 @@ from typing import Any, Protocol, TextIO, runtime_checkable
 from cerebro_spark.events import (
     CommandAnswered,
     Event,
+    GroupGaveUp,
     PartitionLost,
     RunStarted,
     UnitFailed,
@@ -79,6 +80,8 @@ def _say(event: Event, reports: Sequence[Report], view: RunView, before: Sequenc
         _log.log(level, "worker %s is lost%s: %s", who, doing, event.reason)
     elif isinstance(event, UnitFailed):
         _log.warning("trial %s: %s failed on worker %s: %s", event.unit.trial, event.unit, who, event.error)
+    elif isinstance(event, GroupGaveUp):
+        _say_given_up(event, view, who)
     elif isinstance(event, PartitionLost):
         _log.warning("partition %s could not be loaded by worker %s: %s", event.partition, who, event.reason)
     elif isinstance(event, CommandAnswered) and event.command in view.commands:
@@ -93,6 +96,18 @@ def _say(event: Event, reports: Sequence[Report], view: RunView, before: Sequenc
             _log.warning("trial %s failed with %s: %s", report.trial, params, report.error)
         else:
             _log.info("trial %s, epoch %d: %s", report.trial, report.epoch, dict(report.metrics))
+
+
+def _say_given_up(event: GroupGaveUp, view: RunView, who: str) -> None:
+    """Say why a group did not train a unit. If no group ever will, that is said for the first trial that has it so."""
+    if not event.lasting:
+        # That a member is gone is known before by its loss, and then this is too late to count.
+        _log.warning("the group of worker %s gave up %s, which is trained again: %s", who, event.unit, event.reason)
+    elif event.reason in view.refusals():
+        _log.warning(
+            "%s. One worker at a time trains this trial, and those that differ from it in real numbers only",
+            event.reason.rstrip("."),
+        )
 
 
 def _called(event: Event, view: RunView) -> str:
@@ -141,7 +156,8 @@ class Progress:
         worker = self.view.workers.get(getattr(event, "worker", ""))
         before = worker.orders if worker is not None else []
         self.view.apply(step)
-        _say(event, step.reports, self.view, before)
+        if step.outcomes[0].counted or not isinstance(event, GroupGaveUp):  # each member of a group may say the same
+            _say(event, step.reports, self.view, before)
 
     def __enter__(self) -> Progress:
         return self

@@ -31,6 +31,7 @@ from cerebro_spark.events import (
 )
 from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.scheduling.evaluations import infer_merging
+from cerebro_spark.scheduling.script import largest_group
 from cerebro_spark.search import Done, Search, Wait
 from cerebro_spark.turns import Turn
 from cerebro_spark.types import Checkpoint, Metrics, PartitionId, Report, TrialId, Unit, Work
@@ -93,12 +94,7 @@ class RunScript:
 
         Raises ConfigurationError for other partitions, and for fewer workers than trained a unit together.
         """
-        largest = max((size for trial in self.trials for size in trial.groups), default=1)
-        if largest > settings.workers:
-            raise ConfigurationError(
-                f"run {self.run} had units that {largest} workers trained together, and what they learnt depends on"
-                f" that: replay it with at least {largest} workers, not {settings.workers}"
-            )
+        self.check_workers(settings.workers)
         mine, other = ([(p.id, p.split, p.rows) for p in s.partitions] for s in (self.settings, settings))
         if mine != other:
             raise ConfigurationError(
@@ -114,6 +110,15 @@ class RunScript:
             smallest_batch=self.settings.smallest_batch,
             digest=self.settings.digest,
         )
+
+    def check_workers(self, workers: int) -> None:
+        """Raise ConfigurationError if there are fewer workers than trained a unit together."""
+        largest = largest_group(self.trials)
+        if largest > workers:
+            raise ConfigurationError(
+                f"run {self.run} had units that {largest} workers trained together, and what they learnt depends on"
+                f" that: replay it with at least {largest} workers, not {workers}"
+            )
 
 
 @dataclass(slots=True)

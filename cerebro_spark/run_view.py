@@ -7,6 +7,7 @@ counted and how trials stand is decided by the scheduler and said by the outcome
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -35,6 +36,8 @@ from cerebro_spark.timeline import Timeline, UnitRow
 from cerebro_spark.turns import LoadOrder, Outcome, TrialState, TrialStatus, Turn, UnitOrder
 from cerebro_spark.types import Checkpoint, Objective, Report, TrialId, WorkerId
 from cerebro_spark.worker_view import AssignedUnit, WorkerView, activity_key
+
+_NUMBER = re.compile(r"-?\d[\d.]*(e[-+]?\d+)?")
 
 __all__ = ["AssignedUnit", "CommandView", "Counts", "EpochRow", "RunView", "TrialView", "WorkerView"]
 
@@ -187,6 +190,16 @@ class RunView:
     def best_epoch(self, trial: TrialId) -> EpochRow | None:
         """The trial's best epoch, or None if it has none yet."""
         return self.trials[trial].best
+
+    def refusals(self) -> list[str]:
+        """Why groups of workers cannot train trials of this run, each reason once, with the first trial that had it.
+
+        Reasons that differ in numbers only count as one: what was measured differs from trial to trial.
+        """
+        found: dict[str, str] = {}
+        for trial, reason in self.ungrouped.items():
+            found.setdefault(_NUMBER.sub("", reason.replace(trial, "", 1)), reason)
+        return list(found.values())
 
     def ranked(self) -> list[TrialId]:
         """The trials, best first: by their best epoch, then those without one, and last of all those that failed."""

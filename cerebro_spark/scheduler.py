@@ -194,9 +194,9 @@ class MopScheduler:
         else:
             if assignment.partners:
                 self._groups.learn(assignment, event.seconds)
+                self._groups.note_success(trial)
             else:
                 self._learn(order, worker, event)
-            self._groups.note_success(trial)
             self._trials.finish_training(trial, event)
         for member in map(self.state.workers.__getitem__, assignment.workers):
             self._blame.clear(member, event.unit)

@@ -298,7 +298,7 @@ def _settings(scenario: Scenario, seed: int) -> Settings:
         fuse=scenario.fuse,
         group=scenario.group,
         group_auto=scenario.group_auto,
-        efficiency=scenario.efficiency if scenario.known_costs else (),
+        efficiency=(scenario.efficiency or (1.0,)) if scenario.known_costs and scenario.group > 1 else (),
     )
     return with_todays_rules(settings, max_kills=scenario.max_kills)
 

@@ -111,9 +111,16 @@ def _failed(event: UnitFailed, counted: bool) -> Words:
 
 
 def _gave_up(event: GroupGaveUp, counted: bool) -> Words:
+    """Say why a group did not train a unit.
+
+    >>> refused = GroupGaveUp(1.0, "w0", Unit("t3", 1, "p0"), 7, "no group can train trial t3 exactly: a sum", True)
+    >>> describe(refused).text
+    'no group of workers trains t3: a sum'
+    """
     about = (event.unit.trial, event.worker)
     if event.lasting:
-        return Words(f"no group of workers trains {event.unit.trial}: {first_line(event.reason)}", "info", *about)
+        reason = first_line(event.reason).removeprefix(f"no group can train trial {event.unit.trial} exactly: ")
+        return Words(f"no group of workers trains {event.unit.trial}: {reason}", "info", *about)
     late = "" if counted else " (too late to matter)"
     text = f"a group gave up the {_unit(event.unit)}{late}: {first_line(event.reason)}"
     return Words(text, "warning" if counted else "info", *about)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from cerebro_spark.dispatch.base import Changes, Policy, PolicyView, UnitChoice
-from cerebro_spark.scheduling.board import Bools, Ints
+from cerebro_spark.scheduling.board import Board, Bools, Ints
 from cerebro_spark.scheduling.matching import Matching
 from cerebro_spark.scheduling.teams import TeamBoard, Teams
 
@@ -63,7 +63,8 @@ def choose_groups(
         sizing: What is known of groups.
         sizes: By row, how many workers a trial's next unit is to have.
         eligible: By row, the workers that may start a unit now.
-        policy: Chooses among teams, where all trials have one size.
+        policy: Chooses among teams, where all trials have one size; if that size was given, only while all teams have
+            exactly that.
         memo: What it wants to remember of teams.
 
     Returns:
@@ -71,13 +72,24 @@ def choose_groups(
     """
     board = view.board
     size = int(sizes[board.active].max(initial=1))
-    alike = not sizing.exact and bool((sizes[board.active] == size).all())
+    alike = bool((sizes[board.active] == size).all()) and (not sizing.exact or _are_whole(board, sizing, size))
     if memo.get("teams") != (size if alike else None):
         memo.clear()  # what was planned before is not what was done since
         memo["teams"] = size if alike else None
     if alike:
         return _choose_teams(view, sizing, size, policy, memo)
     return _Selection(view, sizing, sizes, eligible).choose()
+
+
+def _are_whole(board: Board, sizing: Sizing, size: int) -> bool:
+    """Whether every unit of teams has exactly so many workers, with all trials as they are now."""
+    if board.may is not board.todo:  # a script has groups of its own
+        return False
+    teams = sizing.teams(size)
+    if any(len(members) != size for members in teams.classes):
+        return False
+    lacking = board.todo[board.active].astype(np.int64) @ teams.membership(board.columns)
+    return bool(((lacking == 0) | (lacking == size)).all())
 
 
 def _choose_teams(

@@ -57,6 +57,7 @@ def _headline(view: RunView) -> list[str]:
     states = pd.Series([view.status(trial) for trial in view.trials], dtype=object).value_counts()
     counts = ", ".join(f"{count} {status}" for status, count in states.items())
     lines = [f"Run {view.run}: {len(view.trials)} trials ({counts or 'none yet'}), {len(view.units)} units"]
+    lines += [f"Not in groups: {reason.splitlines()[0]}" for reason in view.refusals() if reason]
     try:
         best = best_trial(view)
     except CerebroError as error:

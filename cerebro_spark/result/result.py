@@ -115,7 +115,9 @@ class Result:
         """A row for each unit that counts, in the order in which they ended.
 
         The columns are trial, epoch, partition, kind, worker, host, start, end, seconds (start and end in seconds
-        from the start of the run) and loss.
+        from the start of the run), loss, attempt, width (how many trials were computed at once), bundle, steps, and
+        group: how many workers trained the unit together. Then each of them has a row, with its own partition and the
+        loss of all.
         """
         return tables.units_table(self._view)
 

@@ -110,7 +110,8 @@ def units_table(view: RunView) -> pd.DataFrame:
 
     `width` is how many trials were trained, or evaluated, at once then, and `seconds` the unit's share of the time.
     `steps` is how the steps of a training unit were taken: "eager", "graph" (a CUDA graph), "stacked" (one model of
-    several trials), or "" where that is not known or no choice.
+    several trials), or "" where that is not known or no choice. `group` is how many workers trained it together: each
+    of them has a row, with its own partition and the loss of all.
     """
     return _table(view.units, list(UnitRow._fields))
 

@@ -13,7 +13,7 @@ import numpy as np
 from cerebro_spark.actions import RunUnit
 from cerebro_spark.scheduling.board import Ints
 from cerebro_spark.scheduling.efficiencies import Efficiencies
-from cerebro_spark.scheduling.group_sizes import Prospects, candidate_sizes, choose_sizes
+from cerebro_spark.scheduling.group_sizes import Prospects, candidate_sizes, choose_sizes, share_idle
 from cerebro_spark.scheduling.homes import choose_homes
 from cerebro_spark.scheduling.matching import Matching
 from cerebro_spark.scheduling.records import TrialRecord
@@ -22,6 +22,8 @@ from cerebro_spark.scheduling.teams import Teams, form_teams
 
 # After so many units in a row that a trial's groups gave up, it is trained by single workers until its epoch ends.
 _MOST_LOST = 2
+# After so many groups that gave up, and none that trained a unit, workers are taken to be unable to reach each other.
+_HOPELESS = 4
 # Speeds are measured with some noise. Other teams must make an epoch shorter by this factor to be worth a change.
 _NOTICEABLE = 0.9
 # With so many trials sizes are found anew for every unit that begins; with as many times more, for every so many units.
@@ -47,16 +49,21 @@ class GroupRules:
         """The size that all trials had when it was last chosen; 0 if they had different ones."""
         self._sized: Ints | None = None
         self._layout = self._age = 0
+        self._instant = -1.0
+        self._last_trials = self._most_trials = 0
+        """How many trials were active when sizes were last asked for; the most of this instant and just before it."""
         self._homes: Ints = np.zeros(0, dtype=np.int64)
         self._teams: dict[int, Teams] = {}
         self._current: dict[int, Teams] = {}
         self._seen = (-1, -1)
+        self._works, self._given_up = False, 0
+        """Whether a group has ever trained a unit, and how many gave theirs up."""
         self.never: dict[str, str] = {}
 
     @property
     def may_form(self) -> bool:
         """Whether any trial may ever be trained by several workers."""
-        return self._scripted or self._on
+        return self._scripted or (self._on and (self._works or self._given_up < _HOPELESS))
 
     @property
     def exact(self) -> bool:
@@ -158,12 +165,14 @@ class GroupRules:
         self._efficiencies.observe(trial.kin, len(members), alone / max(seconds, 1e-9), apart)
 
     def note_success(self, trial: TrialRecord) -> None:
-        """A unit of the trial ended well."""
+        """A unit that a group trained ended well."""
         trial.lost_groups = 0
+        self._works = True
 
     def note_loss(self, trial: TrialRecord) -> None:
         """A group gave up a unit of the trial, or lost a member."""
         trial.lost_groups += 1
+        self._given_up += 1
 
     def forbid(self, trial: TrialRecord, reason: str) -> None:
         """No group can train trials of this kin."""
@@ -194,28 +203,45 @@ class GroupRules:
     def _best_sizes(self) -> Ints | None:
         """Return sizes that are the best, or were so a few units ago: large boards are looked at now and then."""
         board = self._state.board
+        self._count_trials(int(np.count_nonzero(board.active)))
         self._age += 1
         known = self._sized
         if known is None or self._layout != board.layout or self._age > np.count_nonzero(board.active) // _STEADY:
             self._sized, self._layout, self._age = self._find_sizes(), board.layout, 0
         return self._sized
 
+    def _count_trials(self, active: int) -> None:
+        """Count those of this instant: a search that is told of a trial's end mostly asks for another one at once."""
+        if self._state.now > self._instant:
+            self._instant, self._most_trials = self._state.now, self._last_trials
+        self._most_trials = max(self._most_trials, active)
+        self._last_trials = active
+
     def _find_sizes(self) -> Ints | None:
         state, board = self._state, self._state.board
         workers = len(state.holdings.available())
         (rows,) = board.active.nonzero()
-        if workers < 2 or not rows.size or not (self._size != 1 or self._would_idle(rows, workers)):
+        if workers < 2 or not rows.size or not self._may_gain(rows, workers):
             return None
         options = candidate_sizes(board.columns, min(state.settings.group, workers))
         before = options.index(self._size) if self._size in options else None
-        chosen = choose_sizes(self._prospects(rows, [self.teams(size) for size in options]), workers, before)
+        prospects = self._prospects(rows, [self.teams(size) for size in options])
+        if state.search_ended:
+            chosen = choose_sizes(prospects, workers, before)
+        else:  # there will be more than there is now, nobody knows what
+            chosen = share_idle(prospects, workers, self._most_trials)
         sizes = np.ones(board.active.size, dtype=np.int64)
         sizes[rows] = np.asarray(options)[chosen]
         self._size = options[chosen[0]] if (chosen == chosen[0]).all() else 0
         return sizes
 
-    def _would_idle(self, rows: Ints, workers: int) -> bool:
-        """Whether some trial lasts longer than all workers need for everything: a quick look, as most runs are full."""
+    def _may_gain(self, rows: Ints, workers: int) -> bool:
+        """Whether groups may be of use: a quick look, as most runs have enough trials for all workers."""
+        if not self._state.search_ended:
+            return self._most_trials < workers
+        if self._size != 1:
+            return True
+        # Some trial lasts longer than all workers need for everything.
         remaining = self._state.board.remaining(self._state.now)[rows]
         return float(remaining.max()) > 1.05 * float(remaining.sum()) / workers
 
@@ -246,7 +272,15 @@ class GroupRules:
             elif not able.all():
                 ends[-1][~able] = in_teams[-1] = np.inf
         sizes = np.array([teams.size for teams in options])
-        return Prospects(sizes, np.array(ends).T, np.array(spent).T, np.array(waits).T, np.array(in_teams), busiest)
+        return Prospects(
+            sizes,
+            np.array(ends).T,
+            np.array(spent).T,
+            np.array(waits).T,
+            np.array(in_teams),
+            busiest,
+            float(running.max(initial=0.0)),
+        )
 
     def _may_be_trained_by_several(self, trial: TrialRecord) -> bool:
         """Whether a group may train the trial now. What it takes one worker must be known, unless sizes are fixed."""

@@ -6,7 +6,7 @@ of events in a replay does not matter. A trial never does what its script does n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -117,3 +117,12 @@ def _sizes_by_start(script: TrialScript) -> dict[int, int]:
     """
     ends = accumulate(script.groups)
     return {end - size: size for size, end in zip(script.groups, ends, strict=True) if size > 1}
+
+
+def largest_group(scripts: Iterable[TrialScript]) -> int:
+    """Return how many workers the largest unit of some scripts had: with fewer they cannot be followed.
+
+    >>> largest_group([TrialScript("t0", groups=(2, 3, 1)), TrialScript("t1")]), largest_group([])
+    (3, 1)
+    """
+    return max((size for script in scripts for size in script.groups), default=1)

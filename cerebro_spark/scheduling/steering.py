@@ -15,6 +15,7 @@ from typing import Any
 from cerebro_spark.commands import Command, Verb
 from cerebro_spark.events import AnswerCommand, CarryOut, WithdrawUnit
 from cerebro_spark.scheduling.records import TrialRecord
+from cerebro_spark.scheduling.script import largest_group
 from cerebro_spark.scheduling.state import State
 from cerebro_spark.scheduling.trials import TrialRules
 from cerebro_spark.types import Checkpoint, TrialId, Work
@@ -63,6 +64,8 @@ class Steering:
                 done = self._verbs[command.verb](command)
                 words, work = (done, None) if isinstance(done, str) else done
                 actions.append(AnswerCommand(command.id, True, words, work))
+            if command.verb == "remove_worker":
+                self._check_enough(command)
             if command.verb in ("add_workers", "remove_worker", "kill"):
                 actions.append(CarryOut(command))
         except Refused as why:
@@ -76,6 +79,16 @@ class Steering:
         if self._state.settings.script and command.verb in ("stop_trial", "resume_trial", "clone", "end"):
             raise Refused(
                 f"this run repeats another one, as it was, so {command.verb} is not for it: pause it, or kill it"
+            )
+
+    def _check_enough(self, command: Command) -> None:
+        """Refuse to let a worker go that a group of a replay needs: its unit would wait for ever."""
+        least = largest_group(self._state.settings.script)
+        left = [worker for worker in self._state.holdings.available() if worker.id != command.worker]
+        if least > 1 and len(left) < least:
+            raise Refused(
+                f"this run repeats one in which {least} workers trained a unit together, and without"
+                f" {command.worker} there are {len(left)}: add a worker before"
             )
 
     # -- one trial

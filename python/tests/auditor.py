@@ -126,7 +126,7 @@ class Auditor:
             elif isinstance(action, TellSearch):
                 self._told(action)
             elif isinstance(action, WithdrawUnit):
-                assert self.outstanding[action.attempt].worker == action.worker, f"{action} is nobody's"
+                assert action.worker in self.outstanding[action.attempt].workers, f"{action} is nobody's"
 
     def _obeyed(self, command: Command) -> None:
         """From now on what a person said holds."""

@@ -151,6 +151,8 @@ class CommandAuditor:
             return False
         if verb in ("pause", "unpause"):
             return books.idle == (verb == "unpause")
+        if verb == "remove_worker" and any(script.groups for script in books.settings.script):
+            return None  # a replay may need as many as there are
         if verb not in OF_TRIALS:
             return True
         if trial not in self.params:
@@ -171,8 +173,13 @@ class CommandAuditor:
             return set()
         books, first = self.books, dict[str, int]()
         for attempt, order in sorted(books.outstanding.items()):
-            first.setdefault(order.worker, books.leading[attempt])
-        behind = {a: o for a, o in books.outstanding.items() if books.leading[a] != first[o.worker]}
+            for worker in order.workers:
+                first.setdefault(worker, books.leading[attempt])
+        behind = {
+            attempt: order
+            for attempt, order in books.outstanding.items()
+            if any(first[worker] != books.leading[attempt] for worker in order.workers)
+        }
         return {a for a, o in behind.items() if command.verb != "stop_trial" or o.unit.trial == command.trial}
 
     def _work(self, command: Command) -> Work | None:

@@ -64,6 +64,34 @@ def test_simulate_shows_what_training_together_gains(capsys: pytest.CaptureFixtu
     assert "if every trial trains by itself" in run(capsys, *options, "--fuse", "8")[1]
 
 
+def test_simulate_shows_what_workers_of_one_trial_gain(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("simulate", "--trials", "2", "--workers", "8", "--epochs", "2", "--known-costs")
+    groups = ("--workers-per-trial", "auto", "--efficiency", "1,0.9,0.8,0.8")
+    alone = json.loads(run(capsys, *options, "--json")[1])
+    together = json.loads(run(capsys, *options, *groups, "--json")[1])
+    assert alone["makespan"] == [16.0]
+    assert together["makespan"] == [pytest.approx(16 / (4 * 0.8))], "four workers for each of the two"
+    code, out, _ = run(capsys, *options, *groups)
+    assert code == 0
+    assert "groups of up to 8 workers" in out
+    assert "lower bound   16.00 s if every unit has one worker" in out
+    assert "groups" not in run(capsys, *options)[1]
+
+
+def test_simulate_takes_groups_of_one_size(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("simulate", "--trials", "2", "--workers", "8", "--epochs", "2", "--workers-per-trial", "2")
+    body = json.loads(run(capsys, *options, "--efficiency", "1,0.5", "--json")[1])
+    assert body["makespan"] == [16.0], "half as efficient: pairs take as long as single workers"
+    assert "groups of 2 workers" in run(capsys, *options)[1]
+
+
+def test_a_chart_of_groups_is_a_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    target = tmp_path / "groups.png"
+    options = ("simulate", "--trials", "2", "--workers", "4", "--epochs", "1", "--workers-per-trial", "auto")
+    assert run(capsys, *options, "--gantt", str(target))[0] == 0
+    assert target.read_bytes().startswith(b"\x89PNG")
+
+
 def test_gantt_is_a_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     target = tmp_path / "chart.png"
     code, _, _ = run(capsys, "simulate", "--trials", "4", "--failure-rate", "0.1", "--gantt", str(target))
@@ -90,6 +118,28 @@ def test_gantt_is_a_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
         (["--fuse", "0"], "`fuse` is 0, but must be at least 1"),
         (["--fuse-gain", "much"], "`fuse-gain` is 'much', but must be WIDTH=X"),
         (["--fuse-gain", "8=-1"], "`gain` has 8: -1.0"),
+        (
+            ["--workers-per-trial", "0"],
+            "`workers-per-trial` is '0', but must be auto or a number of at least 1: 4 says",
+        ),
+        (["--workers-per-trial", "all"], "`workers-per-trial` is 'all', but must be auto or a number"),
+        (["--workers-per-trial", "-2"], "`workers-per-trial` is '-2', but must be auto or a number"),
+        (
+            ["--workers-per-trial", "9"],
+            "`workers-per-trial` is 9, but there are only 8 workers: use 8 at most, or auto",
+        ),
+        (["--workers-per-trial", "auto", "--workers", "0"], "`workers` is 0, but must be at least 1"),
+        (
+            ["--workers-per-trial", "auto", "--efficiency", "much"],
+            "`efficiency` is 'much', but must be numbers above 0",
+        ),
+        (
+            ["--workers-per-trial", "auto", "--efficiency", "1,0"],
+            "1,0.9,0.8 says that two workers together do 1.8 times",
+        ),
+        (["--workers-per-trial", "auto", "--efficiency", "1,nan"], "`efficiency` is '1,nan'"),
+        (["--workers-per-trial", "2", "--efficiency", "0.9,0.8"], "but must begin with 1, that of a single worker"),
+        (["--efficiency", "1,0.9"], "every unit has one worker: add --workers-per-trial auto, or a number"),
         (["--seeds", "0"], "`seeds` is 0"),
         (["--model-mb", "nan"], "`model-mb` is nan"),
         (["--model-mb", "-1"], "`model-mb` is -1.0"),

@@ -12,10 +12,12 @@ from engine_runs import SETTINGS, Recording, watch, workers
 from snapshots import snapshot
 
 from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World
+from cerebro_spark.commands import Command
 from cerebro_spark.engine import Engine
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.eventlog import EventLog
-from cerebro_spark.events import Event, RunStarted, Settings, UnitFinished, WorkerLost
+from cerebro_spark.events import CommandAnswered, Event, RunStarted, Settings, UnitFinished, WorkerLost
+from cerebro_spark.outcomes import view_of
 from cerebro_spark.replays import ReplayChecker, ReplaySearch, RunScript
 from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.store.local import LocalStore
@@ -156,3 +158,52 @@ def test_a_replay_with_fewer_workers_than_a_group_had_is_refused(whole: list[Eve
         ConfigurationError, match=rf"{largest} workers trained together.*at least {largest} workers, not 1"
     ):
         script.settings_like(replace(AUTO, workers=1))
+
+
+def test_a_worker_that_a_group_of_a_replay_needs_cannot_be_let_go(whole: list[Event], tmp_path: Path) -> None:
+    script, largest = RunScript.from_events(whole), max(sizes(whole))
+    settings = script.settings_like(replace(AUTO, workers=largest))
+    log = EventLog(LocalStore(tmp_path), "log")
+    remove = Command("remove_worker", id="c1", worker="w0")
+    backend = SimulatedBackend(workers(largest), WORLD, 0, [(1.0, remove)])
+    again = Engine(ReplaySearch(script), settings, backend, log, "log", [ReplayChecker(script)])
+    watch(again, settings)
+    again.run()
+    (answer,) = [event for event in log.read() if isinstance(event, CommandAnswered)]
+    assert not answer.done
+    assert f"{largest} workers trained a unit together, and without w0 there are {largest - 1}" in answer.reason
+
+
+SAID = [
+    Command("stop_trial", trial="t0"),
+    Command("resume_trial", trial="t0", epochs=1),
+    Command("clone", trial="t1", epochs=1),
+    Command("pause"),
+    Command("unpause"),
+    Command("remove_worker", worker="w1"),
+    Command("add_workers", workers=1),
+]
+
+
+@pytest.mark.parametrize("settings", [AUTO, FIXED], ids=["auto", "fixed"])
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_people_say_while_groups_train_nothing_is_lost_or_doubled(
+    tmp_path: Path, seed: int, settings: Settings
+) -> None:
+    rng = random.Random(seed)
+    chosen = [replace(command, id=f"c{number}") for number, command in enumerate(rng.sample(SAID, 5))]
+    times = sorted(rng.uniform(0.5, 9.0) for _ in chosen)
+    commands = [*zip(times, chosen, strict=True), (40.0, Command("unpause", id="last"))]
+    world = replace(WORLD, failure_rate=0.03 * (seed % 2), repair_seconds=1.0, late_results=True, load_seconds=0.2)
+    log = EventLog(LocalStore(tmp_path), "log")
+    backend = SimulatedBackend(workers(4), world, seed, commands, 100.0)
+    made = Engine(Recording(TRIALS, 3), replace(settings, keep_last=True), backend, log, "log")
+    auditor = watch(made, made.scheduler.settings)
+    made.run()
+    events = list(log.read())
+    assert max(auditor.groups) > 1
+    assert sum(isinstance(event, CommandAnswered) for event in events) >= len(chosen)
+    view = view_of([Turn(events)])
+    assert view.finished
+    assert all(not worker.queue for worker in view.workers.values())
+    assert view.counts().units == view.counts().all_units

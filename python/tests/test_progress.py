@@ -23,6 +23,7 @@ from cerebro_spark.events import (
     CommandAnswered,
     CommandReceived,
     Event,
+    GroupGaveUp,
     PartitionLoaded,
     PartitionLost,
     RunStarted,
@@ -135,6 +136,49 @@ def test_a_lost_worker_and_what_it_had_are_told(caplog: pytest.LogCaptureFixture
     assert [record.getMessage() for record in caplog.records] == [
         "partition p1 could not be loaded by worker w0 on node7: disk on fire",
         "worker w0 on node7 is lost while it had t0/1/p0: it hung up",
+    ]
+
+
+def two_groups() -> list[Event]:
+    """Two trials, each trained by two workers."""
+    partitions = tuple(Partition(f"p{number}") for number in range(4))
+    events: list[Event] = [RunStarted(0.0, "r1", Settings(partitions, workers=4, group=2))]
+    events += [WorkAdded(0.0, Work(f"t{number}", {"hidden": number}, 1)) for number in range(2)]
+    events += [WorkerJoined(1.0, f"w{number}", host="node7") for number in range(4)]
+    return [*events, *(PartitionLoaded(1.0, f"w{number}", f"p{number}") for number in range(4))]
+
+
+def test_why_a_group_gave_up_is_told_and_not_what_its_others_say(caplog: pytest.LogCaptureFixture) -> None:
+    events = two_groups()
+    at_work = view_of(events).workers
+    (order,) = at_work["w0"].queue
+    members = sorted(order.workers)
+    events += [GroupGaveUp(2.0, name, order.unit, order.attempt, "they cannot reach each other") for name in members]
+    with caplog.at_level(logging.WARNING, "cerebro_spark"), Progress(show=False) as progress:
+        for turn in turns_of(events):
+            progress(turn)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the group of worker w0 on node7 gave up {order.unit}, which is trained again: they cannot reach each other"
+    ]
+
+
+def test_why_no_group_trains_trials_is_told_once_a_reason(caplog: pytest.LogCaptureFixture) -> None:
+    """Every member may say it, of several trials; one trial is named for all."""
+    events = two_groups()
+    at_work = view_of(events).workers
+    assert len({assigned.attempt for worker in at_work.values() for assigned in worker.queue}) == 2
+    for name, worker in at_work.items():
+        (order,) = worker.queue
+        measured = "a sum: 1.5e-05 for 8 rows" if order.unit.trial == "t0" else "a sum: 26.75 for 32 rows"
+        reason = f"no group can train trial {order.unit.trial} exactly: its loss is {measured}"
+        events.append(GroupGaveUp(2.0, name, order.unit, order.attempt, reason, lasting=True))
+    with caplog.at_level(logging.WARNING, "cerebro_spark"), Progress(show=False) as progress:
+        for turn in turns_of(events):
+            progress(turn)
+    assert list(progress.view.ungrouped) == ["t0", "t1"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "no group can train trial t0 exactly: its loss is a sum: 1.5e-05 for 8 rows. One worker at a time trains this"
+        " trial, and those that differ from it in real numbers only"
     ]
 
 

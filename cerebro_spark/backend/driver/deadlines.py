@@ -22,7 +22,7 @@ from cerebro_spark.events import (
     UnitFinished,
     UnitWithdrawn,
 )
-from cerebro_spark.types import PartitionId
+from cerebro_spark.types import PartitionId, Unit
 
 if TYPE_CHECKING:
     from cerebro_spark.backend.driver.workers import WorkerHandle
@@ -36,7 +36,7 @@ class PendingOrder:
 
     `key` is the attempt of a unit, or the partition of a load. An order may have units of several trials: `open` are
     the attempts of those that have not ended, and `key` is that of the first. The order of a group is one for each of
-    its workers; one that `stalls` waits for others.
+    its workers: one that has waited for others since `stalled`, and what its `unit` is.
     """
 
     what: str
@@ -44,7 +44,13 @@ class PendingOrder:
     limit: float
     began: float | None = None
     open: set[int] = field(default_factory=set)
-    stalls: bool = False
+    unit: Unit | None = None
+    stalled: float | None = None
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether its worker can do nothing but wait for other members of its group."""
+        return self.stalled is not None
 
 
 class Deadlines:
@@ -66,8 +72,9 @@ class Deadlines:
         """Start to watch an order, if it is one that takes time."""
         key: int | PartitionId
         attempts: set[int] = set()
+        unit: Unit | None = None
         match order:
-            case RunUnit(attempt=key):
+            case RunUnit(attempt=key, unit=unit):
                 what = f"unit {order.unit}"
                 attempts = {member.attempt for member in order.members}
                 what += f" with {len(order.others)} more trials" if order.others else ""
@@ -80,7 +87,7 @@ class Deadlines:
             case _:
                 return
         limit = _NEVER if order.limit is None else order.limit
-        handle.orders[key] = PendingOrder(what, key, limit, open=attempts)
+        handle.orders[key] = PendingOrder(what, key, limit, open=attempts, unit=unit)
         if len(handle.orders) == 1:
             handle.since = now
         self._look_at = min(self._look_at, now + limit)
@@ -93,11 +100,21 @@ class Deadlines:
             order.limit = action.limit
             self._look_at = min(self._look_at, (now if order.began is None else order.began) + order.limit)
 
-    def note_stall(self, handle: WorkerHandle, message: GroupStalled) -> None:
-        """Take notice that a worker has waited for others of its group for long, or does so no longer."""
+    def note_stall(self, handle: WorkerHandle, message: GroupStalled, now: float) -> None:
+        """Take notice that a worker has waited for others of its group for long, or does so no longer.
+
+        Such a wait is none of its time: a member that was late had something else to do.
+        """
         order = handle.orders.get(message.attempt)
-        if order is not None:
-            order.stalls = not message.over
+        if order is None or order.waits_for_others != message.over:
+            return
+        if order.stalled is None:
+            order.stalled = now
+            return
+        if order.began is not None:
+            order.began += now - order.stalled
+            self._look_at = min(self._look_at, order.began + order.limit)
+        order.stalled = None
 
     def note_end(self, handle: WorkerHandle, attempt: int, now: float) -> None:
         """Take notice that the unit of a group is over for a worker, which says nothing of that itself."""
@@ -123,16 +140,19 @@ class Deadlines:
                 handle.since = now
 
     def overdue(self, handles: Iterable[WorkerHandle], now: float) -> list[tuple[WorkerHandle, PendingOrder]]:
-        """Return the workers that are stuck, each with what; looks only when there may be one."""
+        """Return the workers that are stuck, each with what; looks only when there may be one.
+
+        Members of a group that wait for one that does not are none of them. If all wait, all of them are.
+        """
         if now < self._look_at:
             return []
         late: dict[int, tuple[WorkerHandle, PendingOrder]] = {}
         self._look_at = _NEVER
         pending = [(handle, order) for handle in handles for order in handle.orders.values()]
-        busy = {order.key for _, order in pending if not order.stalls}
+        busy = {order.key for _, order in pending if not order.waits_for_others}
         for handle, order in pending:
             due = self._due(handle, order)
-            if due <= now and order.stalls and order.key in busy:
+            if due <= now and order.waits_for_others and order.key in busy:
                 continue  # the one that it waits for is stuck
             if due <= now:
                 late.setdefault(id(handle), (handle, order))

@@ -7,6 +7,7 @@ meeting, and with the unit all of it is forgotten.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,8 +16,11 @@ from cerebro_spark.backend.wire.messages import MeetingAnswer, MeetingCall
 from cerebro_spark.events import RunUnit
 from cerebro_spark.types import WorkerId
 
-_MOST_VALUES = 1000
-_MOST_CHARACTERS = 1 << 16
+# By member, how many values there may be, and how many of its calls may wait for one; gloo and NCCL need a few.
+_MOST_VALUES = 20
+# By member, the characters of a value: gloo tells every other member an address, of some 140 bytes.
+_MOST_CHARACTERS = 1024
+_LEAST = 100
 
 
 class Reply(NamedTuple):
@@ -30,13 +34,24 @@ class Reply(NamedTuple):
 class _Meeting:
     """The meeting of one attempt.
 
-    `waiting` are the calls that wait for a key: by whom, and their number. `gone` are workers that were lost.
+    `waiting` are the calls that wait for a key: by whom, and their number; there are `waits` of them. `gone` are
+    workers that were lost.
     """
 
     workers: tuple[WorkerId, ...]
     values: dict[str, str] = field(default_factory=dict)
     waiting: defaultdict[str, list[tuple[WorkerId, int]]] = field(default_factory=lambda: defaultdict(list))
     gone: set[WorkerId] = field(default_factory=set)
+    waits: int = 0
+
+    def takes(self, call: MeetingCall) -> bool:
+        """Whether this is no more than a group of so many may need."""
+        size = len(self.workers)
+        # Each member waits for what each other one says.
+        most = _LEAST + size * max(_MOST_VALUES, size)
+        return (
+            len(self.values) + self.waits < most and len(call.key) + len(call.value) <= _LEAST + size * _MOST_CHARACTERS
+        )
 
 
 class Meetings:
@@ -44,7 +59,7 @@ class Meetings:
 
     >>> from cerebro_spark.types import Unit
     >>> meetings = Meetings()
-    >>> meetings.open(RunUnit("w0", Unit("t0", 1, "p0", beside=("p1",)), 7, {}, partners=("w1",)))
+    >>> meetings.open(RunUnit("w0", Unit("t0", 1, "p0", beside=("p1",)), 7, {}, partners=("w1",)), {"w0", "w1"})
     >>> meetings.call("w0", MeetingCall(7, 1, "get", "address"))
     []
     >>> meetings.call("w1", MeetingCall(7, 1, "set", "address", "aGVyZQ=="))
@@ -56,10 +71,16 @@ class Meetings:
     def __init__(self) -> None:
         self._meetings: dict[int, _Meeting] = {}
 
-    def open(self, order: RunUnit) -> None:
-        """Begin the meeting of the workers of an order, if there are several."""
+    def open(self, order: RunUnit, there: Collection[WorkerId]) -> None:
+        """Begin the meeting of the workers of an order, if there are several.
+
+        Args:
+            order: The order.
+            there: Those of its workers that are there.
+        """
         if order.partners:
-            self._meetings[order.attempt] = _Meeting(order.workers)
+            gone = {worker for worker in order.workers if worker not in there}
+            self._meetings[order.attempt] = _Meeting(order.workers, gone=gone)
 
     def workers_of(self, attempt: int) -> tuple[WorkerId, ...]:
         """Return the workers of a group by rank; none if there is no meeting of that attempt."""
@@ -94,7 +115,7 @@ class Meetings:
             return []
         if worker not in meeting.workers:
             raise WireError(f"it asks for the meeting of attempt {call.attempt}, in which it takes no part")
-        if len(call.key) + len(call.value) > _MOST_CHARACTERS or len(meeting.values) > _MOST_VALUES:
+        if not meeting.takes(call):
             raise WireError(f"it fills the meeting of attempt {call.attempt} with more than any group needs")
         return [
             Reply(to, MeetingAnswer(call.attempt, number, value)) for to, number, value in _take(meeting, worker, call)
@@ -107,7 +128,9 @@ def _take(meeting: _Meeting, worker: WorkerId, call: MeetingCall) -> list[tuple[
     match call.verb:
         case "set":
             values[key] = call.value
-            return [(to, number, call.value) for to, number in meeting.waiting.pop(key, [])]
+            answered = meeting.waiting.pop(key, [])
+            meeting.waits -= len(answered)
+            return [(to, number, call.value) for to, number in answered]
         case "add":
             values[key] = str(_number(values.get(key, "0")) + _number(call.value))
             return [(worker, call.number, values[key])]
@@ -117,6 +140,7 @@ def _take(meeting: _Meeting, worker: WorkerId, call: MeetingCall) -> list[tuple[
             if key in values:
                 return [(worker, call.number, values[key])]
             meeting.waiting[key].append((worker, call.number))
+            meeting.waits += 1
             return []
 
 

@@ -56,9 +56,11 @@ from cerebro_spark.events import (
     WorkerLost,
     WorkerRetiring,
 )
-from cerebro_spark.types import WorkerId
+from cerebro_spark.types import Unit, WorkerId
 
 _log = logging.getLogger(__name__)
+_SECONDS_TO_LOSE = 0.05
+"""Seconds after which the loss of a worker is known whose partners have noticed it."""
 WorkerAction = LoadPartition | DropPartition | RunUnit | WithdrawUnit | AbandonUnit | RetireWorker
 
 
@@ -197,7 +199,7 @@ class RemoteRun:
         handles = self._handles_of(self._workers_of(action))
         if isinstance(action, RunUnit) and handles:
             self._deleter.note_order(action)
-            self._meetings.open(action)
+            self._meetings.open(action, {handle.name for handle in handles})
         if isinstance(action, AbandonUnit):
             self._meetings.close(action.attempt)
         for handle in handles:
@@ -222,8 +224,14 @@ class RemoteRun:
         return [handle for handle in handles if handle is not None and handle.peer is not None]
 
     def _give_up(self, handle: WorkerHandle, late: PendingOrder) -> None:
-        """Lose a worker that lives, but is stuck with something; the lock is held."""
+        """Lose a worker that lives, but is stuck with something; the lock is held.
+
+        Where all members of a group wait for each other none of them is stuck, and only their unit is given up.
+        """
         reason = f"{late.what} took longer than {late.limit:g} s"
+        if late.waits_for_others and late.unit is not None:
+            self._break_up(handle, late.unit, int(late.key), f"{reason}, and all of them wait for each other")
+            return
         _log.warning("worker %s on %s is given up: %s", handle.name, handle.host, reason)
         if isinstance(late.key, int):
             handle.running = late.key
@@ -232,6 +240,14 @@ class RemoteRun:
             self._events.put(PartitionLost(self._now(), handle.name, late.key, reason))
         handle.orders.clear()
         self._session.lose(handle.peer or 0, reason)
+
+    def _break_up(self, handle: WorkerHandle, unit: Unit, attempt: int, reason: str) -> None:
+        """Have the members of a group leave their unit; the lock is held."""
+        if attempt in handle.orders:
+            self._events.put(GroupGaveUp(self._now(), handle.name, unit, attempt, reason))
+            self._end_group(handle, attempt)
+            # The others are told by the scheduler, since they are not whom it hears of.
+            self._session.send(handle.peer or 0, AbandonUnit(handle.name, attempt))
 
     def _stop_gathering(self) -> None:
         """Begin with the workers that are there, although not all came; wait as long again if none did."""
@@ -306,7 +322,7 @@ class RemoteRun:
                             self._session.send(member.peer, reply.answer)
             case GroupStalled():
                 with self.pool.lock:
-                    self._deadlines.note_stall(handle, message)
+                    self._deadlines.note_stall(handle, message, self._now())
             case PartitionLoaded() | PartitionLost() | UnitFinished() | UnitFailed() | UnitWithdrawn() | GroupGaveUp():
                 self._note_event(handle, message)
 
@@ -318,28 +334,41 @@ class RemoteRun:
         with self.pool.lock:
             self._deadlines.note_report(handle, event, self._now())
             handle.useful = handle.useful or isinstance(event, PartitionLoaded | UnitFinished)
-            group = [] if isinstance(event, PartitionLoaded | PartitionLost) else self._end_group(handle, event)
+            group = [] if isinstance(event, PartitionLoaded | PartitionLost) else self._end_group_of(handle, event)
         for member in [handle, *group] if isinstance(event, UnitFinished) else ():
             self._launcher.note_unit(member)
         if isinstance(event, UnitFailed):
             _log.debug("%s failed on %s (%s): %s", event.unit, handle.name, handle.host, event.error)
+        if isinstance(event, GroupGaveUp) and not event.lasting:
+            # The links to a member that dies break as soon as its connection does. Its loss is to be known before, or
+            # the unit would be given to it once more.
+            self.pool.after(_SECONDS_TO_LOSE, self._put, event)
+        else:
+            self._put(event)
+
+    def _put(self, event: Event) -> None:
         self._events.put(replace(event, at=self._now()))
 
-    def _end_group(
+    def _end_group_of(
         self, handle: WorkerHandle, event: UnitFinished | UnitFailed | UnitWithdrawn | GroupGaveUp
     ) -> list[WorkerHandle]:
-        """Take notice that a unit of a group is over for all of its workers; return the others. The lock is held."""
+        """Take notice of what a worker of a group says of its unit; return the others. The lock is held."""
         workers = self._meetings.workers_of(event.attempt)
         if not workers:
             return []
         if handle.name not in workers or (isinstance(event, UnitFinished) and event.workers != workers):
             raise WireError(f"worker {handle.name} reports for a group whose workers are {', '.join(workers)}")
-        self._meetings.close(event.attempt)
-        others = [member for member in self._handles_of(workers) if member is not handle]
-        for member in (handle, *others):
-            self._deadlines.note_end(member, event.attempt, self._now())
+        others = self._end_group(handle, event.attempt)
+        for member in others:
             member.useful = member.useful or isinstance(event, UnitFinished)
         return others
+
+    def _end_group(self, handle: WorkerHandle, attempt: int) -> list[WorkerHandle]:
+        """The unit of a group is over for all of its workers; return the others. The lock is held."""
+        members = self._handles_of(self._meetings.close(attempt))
+        for member in members:
+            self._deadlines.note_end(member, attempt, self._now())
+        return [member for member in members if member is not handle]
 
     def _lost(self, peer: int, reason: str) -> None:
         """Give up a worker whose connection is closed, whatever its process does, and have it replaced."""

@@ -26,7 +26,7 @@ from cerebro_spark.types import Metrics, WorkerId
 class GroupRunner:
     """Runs the group units of one worker, one at a time.
 
-    The listener calls `answer` and `leave`, the thread that works the rest.
+    The listener calls `answer`, `leave` and `close`, the thread that works the rest.
 
     Args:
         name: The worker's name.
@@ -46,11 +46,14 @@ class GroupRunner:
         self._address = address
         self._lock = threading.Lock()
         self._meeting: RelayedMeeting | None = None
+        self._closed = False
 
     def enter(self, order: RunUnit) -> None:
-        """Begin with an order: from now on it can be left."""
+        """Begin with an order: from now on it can be left. Once this is closed it is left at once."""
         with self._lock:
             self._meeting = RelayedMeeting(order, self._name, self._address, self._report)
+            if self._closed:
+                self._meeting.leave()
 
     def answer(self, message: MeetingAnswer) -> None:
         """Take in what the driver says to a member."""
@@ -58,10 +61,17 @@ class GroupRunner:
             if self._meeting is not None:
                 self._meeting.answer(message)
 
-    def leave(self, attempt: int | None = None) -> None:
-        """Leave the unit with this attempt, if that is under way; without an attempt, whichever is."""
+    def leave(self, attempt: int) -> None:
+        """Leave the unit with this attempt, if that is under way."""
         with self._lock:
-            if self._meeting is not None and attempt in (None, self._meeting.attempt):
+            if self._meeting is not None and attempt == self._meeting.attempt:
+                self._meeting.leave()
+
+    def close(self) -> None:
+        """Wait for no other member any more, in the unit that is under way or in any after it."""
+        with self._lock:
+            self._closed = True
+            if self._meeting is not None:
                 self._meeting.leave()
 
     def run(self, order: RunUnit, parent: Future[Parent] | None) -> None:

@@ -93,7 +93,7 @@ class Worker:
     def _queue(self, order: ToWorker) -> None:
         """Keep an order until its turn has come."""
         if isinstance(order, Stop):
-            self._groups.leave()  # others may have stopped already, and would be waited for
+            self._groups.close()  # others may have stopped already, and would be waited for
         for unit in order.members if isinstance(order, RunUnit) else ():
             if unit.parent is not None:
                 self._parents[unit.attempt] = self._fetching.submit(self._units.fetch, unit.parent)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +26,8 @@ from cerebro_spark.events import (
     UnitFinished,
     WorkerJoined,
 )
+from cerebro_spark.store.base import Store
+from cerebro_spark.store.local import LocalStore
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.resources import Resources
 from cerebro_spark.trainer.spec import TrainerSpec
@@ -36,7 +40,10 @@ SECONDS = 60.0
 
 
 def paced_model_fn(params: Mapping[str, Any]) -> TorchModel:
-    """A model whose steps take `pause` seconds, and leave a file `marker` once the first share of a batch comes."""
+    """A model whose steps take `pause` seconds, and leave a file `marker` once the first share of a batch comes.
+
+    In the process `stuck` the first of them never ends.
+    """
     import torch
     from torch import nn
 
@@ -50,12 +57,24 @@ def paced_model_fn(params: Mapping[str, Any]) -> TorchModel:
             if self.training and len(x) == params["share"]:
                 Path(f"{params['marker']}-{os.getpid()}").touch()
                 time.sleep(params["pause"])
+                if params.get("stuck") == os.getpid():
+                    threading.Event().wait()
                 if params.get("failing") == os.path.exists(f"{params['marker']}-fails-{os.getpid()}"):
                     raise ValueError("this member fails")
             return self.body(x)
 
     module = Paced()
     return TorchModel(module, torch.optim.SGD(module.parameters(), lr=0.1), nn.BCEWithLogitsLoss())
+
+
+class DeadlyStore(LocalStore):
+    """A store that kills who has just written a checkpoint there, once."""
+
+    def write(self, name: str, data: Any) -> None:
+        super().write(name, data)
+        if "/checkpoints/" in name:
+            with suppress(FileExistsError), open(self.root / "deadly", "x"):
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Hand:
@@ -66,15 +85,24 @@ class Hand:
         dataset: The data.
         model_fn: Makes the model.
         folder: Where models leave files; the run is named as it is.
+        store: Where checkpoints go. Defaults to None: to the store of the data.
     """
 
-    def __init__(self, backend: RemoteBackend, dataset: Dataset, model_fn: Any, folder: Path, **hooks: Any) -> None:
+    def __init__(
+        self,
+        backend: RemoteBackend,
+        dataset: Dataset,
+        model_fn: Any,
+        folder: Path,
+        store: Store | None = None,
+        **hooks: Any,
+    ) -> None:
         self._backend, self._dataset, self._folder = backend, dataset, folder
         self._heard: list[Event] = []
         self._attempts = 0
         resources = Resources(threads=1, device="cpu")
         trainer = TrainerSpec(Hooks(model_fn, **hooks), framework="torch", resources=resources)
-        self.job = Job(folder.name, dataset.store, dataset, trainer, smallest_batch=2)
+        self.job = Job(folder.name, store or dataset.store, dataset, trainer, smallest_batch=2)
         backend.bind(self.job)
         backend.start(dataset.partitions)
         joined = [self.take(WorkerJoined) for _ in range(backend.num_workers)]

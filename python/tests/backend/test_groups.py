@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from group_orders import Hand, paced_model_fn
+from group_orders import DeadlyStore, Hand, paced_model_fn
 from kept_workers import KeptWorkers
 from small_search import FEATURES, small_dataset
 
 from cerebro_spark.data.dataset import Dataset
-from cerebro_spark.events import AbandonUnit, GroupGaveUp, UnitFailed, UnitFinished, WorkerLost
+from cerebro_spark.events import AbandonUnit, GroupGaveUp, LimitOrder, UnitFailed, UnitFinished, WorkerLost
 from cerebro_spark.store import paths
+from cerebro_spark.store.base import Store
 from cerebro_spark.trainer.torch.model import TorchModel
 
 pytestmark = pytest.mark.slow
 Drive = Callable[..., Hand]
 SHARE_OF_TWO, SHARE_OF_THREE = 16, 11
+LIMIT = 2.5
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +34,14 @@ def drive(kept_backend: KeptWorkers, dataset: Dataset, tmp_path: Path) -> Iterat
     """Begins a run of three workers, each with a partition; in the test, since workers know the environment."""
     backend = kept_backend(3)
 
-    def begin(model_fn: Any = paced_model_fn) -> Hand:
-        return Hand(backend, dataset, model_fn, tmp_path)
+    def begin(model_fn: Any = paced_model_fn, store: Store | None = None) -> Hand:
+        return Hand(backend, dataset, model_fn, tmp_path, store)
 
     yield begin
-    pool = backend._run.pool
-    with pool.lock:
-        assert all(not handle.orders for handle in pool.handles.values() if handle.peer is not None)
+    if backend._current is not None:
+        pool = backend._run.pool
+        with pool.lock:
+            assert all(not handle.orders for handle in pool.handles.values() if handle.peer is not None)
 
 
 def test_two_and_three_train_together_and_one_goes_on(drive: Drive) -> None:
@@ -128,6 +131,36 @@ def test_the_order_of_a_group_reaches_those_who_are_there(drive: Drive) -> None:
         hand.submit(AbandonUnit(worker, order.attempt))
     assert hand.finish(hand.order(["w0", "w2"])).attempt == 2
     assert not [event for event in hand.heard if isinstance(event, GroupGaveUp | UnitFailed | UnitFinished)]
+
+
+def test_a_member_that_is_stuck_is_lost_and_not_the_one_that_waits_for_it(drive: Drive) -> None:
+    hand = drive()
+    order = hand.order(["w0", "w1"], share=SHARE_OF_TWO, stuck=hand.pid("w1"))
+    hand.wait_until_training(order)
+    hand.submit(LimitOrder("w0", LIMIT, order.attempt))
+    lost = hand.take(WorkerLost)
+    assert (lost.worker, lost.running) == ("w1", order.attempt)
+    assert f"in a group of 2 workers took longer than {LIMIT:g} s" in lost.reason
+    hand.submit(AbandonUnit("w0", order.attempt))
+    assert hand.finish(hand.order(["w0", "w2"])).metrics.weights == {"loss": 300.0}
+    assert not [event for event in hand.heard if isinstance(event, WorkerLost)]
+
+
+def test_what_rank_0_saved_and_could_not_report_is_trained_again_and_deleted(
+    drive: Drive, tmp_path: Path, kept_backend: KeptWorkers
+) -> None:
+    store = DeadlyStore(tmp_path / "runs")
+    hand = drive(store=store)
+    order = hand.order(["w0", "w1"])
+    assert hand.take(WorkerLost).worker == "w0"
+    (left,) = store.list(paths.checkpoint_folder(hand.job.run))
+    hand.submit(AbandonUnit("w1", order.attempt))
+    done = hand.finish(hand.order(["w1", "w2"]))
+    assert done.checkpoint is not None
+    kept = paths.checkpoint(hand.job.run, done.checkpoint)
+    assert kept != left
+    kept_backend().close()
+    assert store.list(paths.checkpoint_folder(hand.job.run)) == [kept]
 
 
 def normalized_model_fn(params: Any) -> TorchModel:

@@ -21,6 +21,7 @@ from cerebro_spark.backend.remote import RemoteBackend
 from cerebro_spark.backend.wire.channel import WireError
 from cerebro_spark.backend.wire.connection import DriverConnection
 from cerebro_spark.backend.wire.messages import (
+    GroupStalled,
     Heartbeat,
     Hello,
     RehearseTrial,
@@ -28,13 +29,27 @@ from cerebro_spark.backend.wire.messages import (
     Stop,
     ToWorker,
     TrialRehearsed,
+    UnitStarted,
 )
 from cerebro_spark.backend.worker.parent import ParentSpec
 from cerebro_spark.backend.worker.session import WorkerSpec
 from cerebro_spark.errors import BackendError
-from cerebro_spark.events import Event, LoadPartition, PartitionLoaded, RetireWorker, WorkerJoined, WorkerLost
+from cerebro_spark.events import (
+    AbandonUnit,
+    Event,
+    GroupGaveUp,
+    LimitOrder,
+    LoadPartition,
+    PartitionLoaded,
+    RetireWorker,
+    RunUnit,
+    UnitFinished,
+    WorkerJoined,
+    WorkerLost,
+)
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.spec import TrainerSpec
+from cerebro_spark.types import Checkpoint, Unit
 
 WAIT = 200.0
 Script = Callable[[DriverConnection, str, ToWorker], None]
@@ -253,3 +268,54 @@ def test_a_backend_that_is_not_running_says_so() -> None:
         backend.events()
     with pytest.raises(BackendError, match="workers can be added only while a run goes on"):
         backend.add_workers()
+
+
+def test_who_is_gone_is_known_before_what_its_group_says_of_it() -> None:
+    """The others notice by their links, as soon as the driver does: else the unit would be given to the dead again."""
+    unit, gave_up = Unit("t0", 1, "p0", beside=("p1",)), threading.Event()
+
+    def breaking(connection: DriverConnection, name: str, order: ToWorker) -> None:
+        if isinstance(order, RunUnit) and name == "w0":
+            connection.send(GroupGaveUp(0.0, name, order.unit, order.attempt, "another member is gone"))
+            gave_up.set()
+        elif isinstance(order, RunUnit):
+            assert gave_up.wait(WAIT)
+            raise Died
+
+    with started(ThreadLauncher(breaking)) as backend:
+        gather(backend, WorkerJoined, 2)
+        backend.submit(RunUnit("w0", unit, 1, {}, partners=("w1",)))
+        first, second = gather(backend, WorkerLost | GroupGaveUp, 2)  # type: ignore[arg-type]
+    assert (type(first), first.worker) == (WorkerLost, "w1")
+    assert (type(second), second.worker) == (GroupGaveUp, "w0")
+
+
+def test_members_that_all_wait_for_each_other_leave_and_nobody_is_lost() -> None:
+    unit = Unit("t0", 1, "p0", beside=("p1",))
+    launcher = ThreadLauncher(waiting)
+    with started(launcher) as backend:
+        gather(backend, WorkerJoined, 2)
+        backend.submit(RunUnit("w0", unit, 1, {}, partners=("w1",)))
+        backend.submit(LimitOrder("w0", 1.0, 1))
+        (gave_up,) = gather(backend, GroupGaveUp, 1)
+        assert (gave_up.unit, gave_up.attempt, gave_up.lasting) == (unit, 1, False)
+        assert "all of them wait for each other" in gave_up.reason
+        other = {"w0": "w1", "w1": "w0"}[gave_up.worker]
+        backend.submit(AbandonUnit(other, 1))
+        backend.submit(RunUnit(other, unit._replace(beside=()), 2, {}))
+        (done,) = gather(backend, UnitFinished, 1)
+        assert done.attempt == 2
+    told = [(name, order.attempt) for name, order in launcher.orders if isinstance(order, AbandonUnit)]
+    assert sorted(told) == [("w0", 1), ("w1", 1)]
+    assert launcher.killed == []
+
+
+def waiting(connection: DriverConnection, name: str, order: ToWorker) -> None:
+    """A member that says that it waits for others, and a worker that is done at once."""
+    if isinstance(order, RunUnit):
+        connection.send(UnitStarted(order.attempt))
+        connection.send(
+            GroupStalled(order.attempt)
+            if order.partners
+            else UnitFinished(0.0, name, order.unit, order.attempt, 1.0, Checkpoint("t0", 1, 1, order.attempt))
+        )

@@ -12,7 +12,7 @@ import cerebro_spark as cs
 from cerebro_spark import hp
 from cerebro_spark.backend.driver.deadlines import Deadlines
 from cerebro_spark.backend.driver.workers import WorkerHandle
-from cerebro_spark.backend.wire.messages import UnitStarted
+from cerebro_spark.backend.wire.messages import GroupStalled, UnitStarted
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import LoadPartition, RunUnit, UnitFailed, UnitFinished, WorkerLost
@@ -152,3 +152,41 @@ def test_what_waits_behind_something_without_a_limit_waits_as_long_as_that_takes
     deadlines.note_report(handle, finished(1), 1e6)
     deadlines.note_report(handle, UnitStarted(2), 1e6)
     assert [order.key for _, order in deadlines.overdue([handle], 1e6 + 20.0)] == [2]
+
+
+def group_of_two() -> tuple[Deadlines, WorkerHandle, WorkerHandle]:
+    """A group with ten seconds for its unit, whose first member waits for the second one."""
+    deadlines, first, second = Deadlines(grace=100.0), WorkerHandle("w0", peer=1), WorkerHandle("w1", peer=2)
+    order = RunUnit("w0", UNIT._replace(beside=("p1",)), 1, {}, limit=10.0, partners=("w1",))
+    for handle in (first, second):
+        deadlines.note_order(handle, order, 0.0)
+    deadlines.note_report(first, UnitStarted(1), 0.0)
+    deadlines.note_stall(first, GroupStalled(1), 1.0)
+    return deadlines, first, second
+
+
+def test_who_waits_for_another_member_is_not_the_one_that_is_stuck() -> None:
+    deadlines, first, second = group_of_two()
+    deadlines.note_report(second, UnitStarted(1), 2.0)
+    assert deadlines.overdue([first, second], 11.9) == []
+    assert [handle.name for handle, _ in deadlines.overdue([first, second], 12.0)] == ["w1"]
+
+
+def test_the_time_for_which_a_member_waited_for_others_does_not_count() -> None:
+    """The other one had something else to do for long: once it has come, both have as long as ever."""
+    deadlines, first, second = group_of_two()
+    assert deadlines.overdue([first, second], 20.0) == []
+    deadlines.note_report(second, UnitStarted(1), 20.0)
+    deadlines.note_stall(first, GroupStalled(1, over=True), 20.0)
+    assert deadlines.overdue([first, second], 28.9) == []
+    assert deadlines.wait(28.9) == pytest.approx(0.1)
+    assert [handle.name for handle, _ in deadlines.overdue([first, second], 29.0)] == ["w0"], "it had begun before"
+
+
+def test_members_that_all_wait_for_each_other_are_not_lost_but_leave() -> None:
+    deadlines, first, second = group_of_two()
+    deadlines.note_report(second, UnitStarted(1), 2.0)
+    deadlines.note_stall(second, GroupStalled(1), 3.0)
+    late = deadlines.overdue([first, second], 30.0)
+    assert [(handle.name, order.waits_for_others) for handle, order in late] == [("w0", True), ("w1", True)]
+    assert late[0][1].unit == UNIT._replace(beside=("p1",))

@@ -19,6 +19,8 @@ from types import TracebackType
 from typing import Any, Literal
 
 from cerebro_spark.backend.driver.workers import WorkerHandle
+from cerebro_spark.backend.local import LocalBackend
+from cerebro_spark.backend.remote import RemoteBackend
 from cerebro_spark.backend.spark import SparkBackend
 from cerebro_spark.backend.wire.messages import FromWorker, UnitStarted
 from cerebro_spark.events import Action, Event, RunUnit, UnitFinished, WorkerJoined, WorkerLost
@@ -59,8 +61,8 @@ def plan(kinds: Iterable[Kind], seed: int, most_units: int) -> list[Blow]:
     return [Blow(kind, rng.randint(1, most_units), number % 4 != 3) for number, kind in enumerate(order)]
 
 
-class WatchedBackend(SparkBackend):
-    """A SparkBackend that says when a unit starts, which no event does, and remembers which unit an attempt was."""
+class Watched(RemoteBackend):
+    """A backend that says when a unit starts, which no event does, and remembers which unit an attempt was."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -84,13 +86,21 @@ class WatchedBackend(SparkBackend):
         self._run._note = watched  # type: ignore[method-assign]
 
 
+class WatchedBackend(Watched, SparkBackend):
+    """Watched workers on Spark."""
+
+
+class WatchedLocalBackend(Watched, LocalBackend):
+    """Watched workers on this machine."""
+
+
 class Chaos:
     """An observer of a run with a thread that strikes; a context manager around the run. `strikes` is its book.
 
     When all blows have fallen, and all who fell were replaced, it makes the file `calm`.
     """
 
-    def __init__(self, backend: WatchedBackend, blows: list[Blow], seed: int, calm: Path, least_left: int = 1) -> None:
+    def __init__(self, backend: Watched, blows: list[Blow], seed: int, calm: Path, least_left: int = 1) -> None:
         self._backend = backend
         self._blows = blows
         self._rng = random.Random(seed)
@@ -132,8 +142,7 @@ class Chaos:
         with self._news:
             if isinstance(event, UnitFinished):
                 self._units += 1
-                if event.worker not in self._struck:
-                    self._ready.add(event.worker)
+                self._ready.update(name for name in event.workers if name not in self._struck)
                 self._finished.add(event.attempt)
                 self._seconds = 0.8 * self._seconds + 0.2 * event.seconds
             elif isinstance(event, WorkerJoined):

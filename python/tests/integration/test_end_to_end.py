@@ -6,8 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chaos import Blow, Chaos, UntilCalm, WatchedBackend
+from grouped_runs import check_exactly_once, check_survivors, digests, recipe, sizes
+from small_driver import SEED
+from small_search import small_dataset
 from whole_runs import PARTITIONS, check_against_plain_loop, check_complete, rows, run_to_end
 
+from cerebro_spark import runs
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.backend.local import LocalBackend
 from cerebro_spark.backend.spark import SparkBackend
@@ -39,6 +44,21 @@ def test_on_spark_executors(framework: str, request: pytest.FixtureRequest, tmp_
         pytest.skip("the run on HDFS below does the same and more")
     spark_cluster = request.getfixturevalue("spark_cluster")
     check_whole_run(framework, rows(), LocalStore(tmp_path / "store"), SparkBackend(spark_cluster, 3), tmp_path)
+
+
+@pytest.mark.jvm
+def test_groups_on_spark_executors_go_on_without_a_member_that_is_killed(spark_cluster: Any, tmp_path: Path) -> None:
+    """Workers of different executors reach each other; what they learnt together comes out of two local processes."""
+    dataset = small_dataset(tmp_path, rows=6000, partitions=PARTITIONS)
+    calm, backend = tmp_path / "calm", WatchedBackend(spark_cluster, num_workers=3, threads=1)
+    made = recipe(dataset, UntilCalm([{"lr": 0.01, "batch_size": 32}], calm))
+    with Chaos(backend, [Blow("worker", units=1, in_unit=True)], SEED, calm) as chaos:
+        runs.execute(made, dataset.store, backend, "wild", [chaos], progress=False)
+    events = check_exactly_once(dataset, "wild")
+    check_survivors(chaos.strikes, dataset, "wild", workers=3)
+    assert 2 in sizes(events)
+    runs.replay(dataset.store, "wild", LocalBackend(2, threads=1), "again", progress=False)
+    assert digests(check_exactly_once(dataset, "again")) == digests(events)
 
 
 @pytest.mark.jvm
