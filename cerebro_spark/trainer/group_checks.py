@@ -31,9 +31,11 @@ class Probe:
     Attributes:
         outputs: What it gives for each row.
         loss: The loss of the batch.
-        gradient: Its gradient by all that is trained; None where that was not computed.
+        gradient: Its gradient by all that is trained; None where that was not computed. In training it is given only
+            where nothing is drawn at random.
         statistics: What it keeps of the batches that it has seen, by name.
         metrics: The metrics of the batch.
+        terms: The numbers of which the loss is the sum, as far as they are known: a small one hides in a large sum.
     """
 
     outputs: Sequence[Array]
@@ -41,6 +43,7 @@ class Probe:
     gradient: Array | None = None
     statistics: Mapping[str, Array] = field(default_factory=dict)
     metrics: Metrics = field(default_factory=Metrics)
+    terms: Sequence[float] = ()
 
 
 Try = Callable[[Batch, bool], Probe]
@@ -56,17 +59,33 @@ def find_obstacle(batch: Batch, attempt: Try, mixed: bool) -> str | None:
         mixed: Whether the model computes in a precision below float32.
     """
     rounding = _MIXED_ROUNDING if mixed else _ROUNDING
-    rows = len(next(iter(batch.values())))
-    cut = max(1, rows // 3)  # parts of different sizes: the mean of two halves is right by chance
-    parts = [_take(batch, np.arange(cut)), _take(batch, np.arange(cut, rows))]
-    weights = [cut / rows, 1 - cut / rows]
-    found = _compare_parts(attempt(batch, False), [attempt(part, False) for part in parts], weights, rounding)
+    rows = np.arange(len(next(iter(batch.values()))))
+    cut = max(1, len(rows) // 3)  # parts of different sizes: the mean of two halves is right by chance
+    first, rest = _take(batch, rows[:cut]), _take(batch, rows[cut:])
+    weights = [cut / len(rows), 1 - cut / len(rows)]
+    whole = attempt(batch, False)
+    found = _compare_parts(whole, [attempt(first, False), attempt(rest, False)], weights, rounding)
     if found is not None:
         return found
+    # Parts may have as many rows of each class as the whole, by chance, but hardly twice.
+    chosen = rows % 3 == 0
+    parts = [attempt(_take(batch, rows[places]), False) for places in (chosen, ~chosen)]
+    found = _compare_sums(whole, parts, [float(chosen.mean()), float(1 - chosen.mean())], rounding)
+    return found or _try_training(batch, cut, attempt, rounding)
+
+
+def _try_training(batch: Batch, cut: int, attempt: Try, rounding: float) -> str | None:
+    """Return why parts of a batch do not train what the whole trains, as far as training differs from evaluating."""
+    rows = np.arange(len(next(iter(batch.values()))))
     # The same number of rows, so that the same random numbers are drawn; but after the first ones there are others.
-    others = _take(batch, np.concatenate([np.arange(cut), np.zeros(rows - cut, np.int64)]))
-    whole = attempt(batch, True)
-    return _compare_training(whole, attempt(others, True), attempt(parts[0], True), cut, rounding)
+    others = _take(batch, np.where(rows < cut, rows, 0))
+    whole, first = attempt(batch, True), attempt(_take(batch, rows[:cut]), True)
+    found = _compare_training(whole, attempt(others, True), first, cut, rounding)
+    if found is not None or whole.gradient is None:
+        return found
+    # Nothing is drawn at random: so what is trained can be compared, as what is evaluated was.
+    weights = [cut / len(rows), 1 - cut / len(rows)]
+    return _compare_parts(whole, [first, attempt(_take(batch, rows[cut:]), True)], weights, rounding)
 
 
 def find_mixing(whole: Batch, parts: Sequence[Batch]) -> str | None:
@@ -87,16 +106,41 @@ def _compare_parts(whole: Probe, parts: Sequence[Probe], weights: Sequence[float
     joined = zip(whole.outputs, _join(parts), strict=False)
     if not _are_close(((one, other) for one, other in joined if other is not None), rounding):
         return "what its model gives for a row depends on the other rows of the batch"
-    loss = sum(weight * part.loss for weight, part in zip(weights, parts, strict=True))
-    if not _is_near(whole.loss, loss, rounding, max(abs(part.loss) for part in parts)):
-        return (
-            f"its loss is no mean over rows: it is {whole.loss:.6g} for a batch, and {loss:.6g} by the means of two"
-            " parts of it (a sum, a mean weighted by class, and a loss that compares rows are none)"
-        )
-    if not _is_sum(whole.gradient, [part.gradient for part in parts], weights, _GRADIENTS * rounding):
-        return "the gradient of a batch is not that of its parts: something in its model changes gradients on their way"
+    found = _compare_sums(whole, parts, weights, rounding)
+    if found is not None:
+        return found
     name = _find_metric(whole.metrics, Metrics.merge(part.metrics for part in parts), rounding)
     return None if name is None else f"its metric {name!r} does not add up over the parts of a batch"
+
+
+def _compare_sums(whole: Probe, parts: Sequence[Probe], weights: Sequence[float], rounding: float) -> str | None:
+    """Return what of a batch's loss and gradient is not the mean over its parts."""
+    found = _compare_loss("its loss", whole.loss, [part.loss for part in parts], weights, rounding)
+    if found is not None:
+        return found
+    if any(len(part.terms) != len(whole.terms) for part in parts):
+        return "how many losses it adds depends on the rows of a batch"
+    for number, term in enumerate(whole.terms):
+        terms = [part.terms[number] for part in parts]
+        found = found or _compare_loss("a loss that it adds", term, terms, weights, rounding)
+    if found is not None:
+        return found
+    if not _is_sum(whole.gradient, [part.gradient for part in parts], weights, _GRADIENTS * rounding):
+        return "the gradient of a batch is not that of its parts: something in its model changes gradients on their way"
+    return None
+
+
+def _compare_loss(
+    name: str, whole: float, parts: Sequence[float], weights: Sequence[float], rounding: float
+) -> str | None:
+    """Return in what a loss of a batch differs from the mean over its rows."""
+    mean = sum(weight * part for weight, part in zip(weights, parts, strict=True))
+    if _is_near(whole, mean, rounding, max(abs(part) for part in parts)):
+        return None
+    return (
+        f"{name} is no mean over rows: it is {whole:.6g} for a batch, and {mean:.6g} by the means of two parts of it (a"
+        " sum, a mean weighted by class, and a loss that compares rows are none)"
+    )
 
 
 def _compare_training(whole: Probe, others: Probe, part: Probe, cut: int, rounding: float) -> str | None:

@@ -61,6 +61,10 @@ class GroupTraining(FrameworkTrainer[M]):
     def _seed_member(self, model: M, seed: int) -> None:
         """Have all generators draw from this seed, those of the model too."""
 
+    def _computes_narrow(self, model: M) -> bool:
+        """Whether the model computes in a precision below float32."""
+        return self.resources.precision is not None
+
     def _is_drawn(self, name: str) -> bool:
         """Whether an array of the model's state is that of a generator, which may differ between members."""
         return False
@@ -174,8 +178,8 @@ class GroupTraining(FrameworkTrainer[M]):
         with self._guarded(current, unit), self._own_generators(current, keep=False):
             given, reason = self._map_parts(current, batch)
             checked = self._label_checks.check(self._label_rules(current.model), [given])
-            mixed = self.resources.precision is not None
-            reason = reason or find_obstacle(next(iter(checked)), attempt, mixed)
+            narrow = self._computes_narrow(current.model)
+            reason = reason or find_obstacle(next(iter(checked)), attempt, narrow)
             self._go_back(current, state.getvalue())
         return reason
 

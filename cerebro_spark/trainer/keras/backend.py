@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import keras
 
 from cerebro_spark.errors import ConfigurationError
-from cerebro_spark.trainer.feed import Batch, Columns, Feed
+from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
+from cerebro_spark.trainer.group import Group, Meeting
 from cerebro_spark.trainer.keras.built_model import BuiltKerasModel
 from cerebro_spark.trainer.keras.settings import KERAS_SETTINGS
 from cerebro_spark.trainer.resources import Resources
 from cerebro_spark.trainer.sharing.process_settings import ProcessSettings, SettingTable
+
+if TYPE_CHECKING:
+    from cerebro_spark.trainer.keras.grouped_steps import GroupedSteps
 
 Pass = Literal["train", "test"]
 
@@ -47,6 +51,30 @@ class KerasBackend(ABC):
     @abstractmethod
     def run(self, model: BuiltKerasModel, kind: Pass, feed: Feed | Iterable[Batch]) -> None:
         """Run `train_step` or `test_step` for each batch of the feed."""
+
+    @abstractmethod
+    def load(self, batch: Batch) -> dict[str, Any]:
+        """Return the columns of a batch as tensors."""
+
+    @abstractmethod
+    def differentiate(self, compute: Callable[[], Any], variables: Sequence[Any]) -> list[Array | None]:
+        """Return the gradients of what a function computes by these variables; None by which it does not depend."""
+
+    def set_mode(self, model: BuiltKerasModel, training: bool) -> None:  # noqa: B027 (TensorFlow has no such mode)
+        """Tell the parts of a model whether they are in training."""
+
+    @abstractmethod
+    def join(self, meeting: Meeting) -> Group:
+        """Return links to the other members of a group.
+
+        Raises:
+            GroupBroken: They cannot be had.
+            GroupRefused: PyTorch, whose links they are, was built without them.
+        """
+
+    @abstractmethod
+    def make_grouped_steps(self, model: BuiltKerasModel, group: Group) -> GroupedSteps:
+        """Return the training steps of one member of a group."""
 
     def forget(self, key: str) -> None:  # noqa: B027 (not every backend keeps arrays)
         """Free the arrays of a partition that are kept between units."""

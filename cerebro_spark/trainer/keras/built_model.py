@@ -24,6 +24,7 @@ from cerebro_spark.trainer.checkpoints.arrays import (
     view_bytes,
 )
 from cerebro_spark.trainer.checkpoints.fit import check_names, check_spec
+from cerebro_spark.trainer.checkpoints.randomness import derive_seed
 from cerebro_spark.trainer.feed import Batch, Columns
 from cerebro_spark.trainer.keras.label_rules import find_label_rules
 from cerebro_spark.trainer.keras.metrics import named_metrics
@@ -48,6 +49,7 @@ class BuiltKerasModel(BuiltModel):
     def __init__(self, model: Any, columns: Columns, sample: Batch) -> None:
         self.model = model
         self.columns = columns
+        self.sample = sample
         self._dict_inputs = len(columns.inputs) > 1 or isinstance(getattr(model, "input", None), dict)
         self._dict_labels = len(columns.labels) > 1 or isinstance(getattr(model, "output", None), dict)
         inner = getattr(model.optimizer, "inner_optimizer", None)
@@ -118,6 +120,22 @@ class BuiltKerasModel(BuiltModel):
         measuring = {id(variable) for variable in self.model.metrics_variables}
         return [*(v for v in self.model.non_trainable_variables if id(v) not in measuring), self.default_seed]
 
+    def list_statistics(self) -> list[Any]:
+        """Return what a step may change besides what is trained, but for generators."""
+        return [variable for variable in self._statistics() if not is_generator(variable.path)]
+
+    def seed_generators(self, seed: int) -> None:
+        """Have all generators of the model, and the default one, draw from a seed."""
+        for index, variable in enumerate(self._statistics()):
+            if is_generator(variable.path):
+                drawn = derive_seed(seed, index) & 0x7FFFFFFF  # PyTorch has them as int32
+                variable.assign(np.array([drawn, 0], dtype=variable.dtype))
+
+    def describe_generators(self) -> str:
+        """Return a text that is another one once a generator of the model, or the default one, has drawn."""
+        states = [variable.numpy() for variable in self._statistics() if is_generator(variable.path)]
+        return repr([state.tolist() for state in states])
+
     def hyperparameters(self) -> Any:
         return [{name: float(variable.numpy()) for name, variable in rates.items()} for rates in self._rates]
 
@@ -179,6 +197,15 @@ def check_layers(model: Any) -> None:
                 " the last batch, but batches here are drawn from shuffled rows, trial by trial. Use stateful=False,"
                 " and sequences that are whole rows"
             )
+
+
+def is_generator(path: str) -> bool:
+    """Whether a variable with this path, or an array of a state with this name, is the state of a generator.
+
+    >>> is_generator("dropout/seed_generator/seed_generator_state"), is_generator("model/default_seed")
+    (True, True)
+    """
+    return path.endswith(("seed_generator_state", "default_seed"))
 
 
 def default_generator() -> Any:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer.checkpoints.randomness import derive_seed
 from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
+from cerebro_spark.trainer.group import Group, GroupRefused, Meeting
 from cerebro_spark.trainer.keras.backend import KerasBackend, Pass
 from cerebro_spark.trainer.keras.built_model import BuiltKerasModel
 from cerebro_spark.trainer.keras.hidden_randomness import refuse_hidden_randomness
@@ -17,6 +18,9 @@ from cerebro_spark.trainer.keras.settings import KERAS_SETTINGS
 from cerebro_spark.trainer.resources import Resources
 from cerebro_spark.trainer.sharing.patches import name_modules
 from cerebro_spark.trainer.sharing.process_settings import SettingTable
+
+if TYPE_CHECKING:
+    from cerebro_spark.trainer.keras.tensorflow_shares import TensorFlowShares
 
 # TensorFlow does not say how much GPU memory is free.
 _GPU_DATA_BYTES = 8 << 30
@@ -52,8 +56,11 @@ class TensorFlowBackend(KerasBackend):
             self._find_graph(model, f"{kind} unit", arrays)(arrays, tf.constant(feed.order), cut)
             return
         for batch in feed:
-            tensors = {name: tf.convert_to_tensor(batch[name]) for name in self._columns.names}
+            tensors = self.load(batch)
             self._find_graph(model, f"{kind} batch", tensors)(tensors)
+
+    def load(self, batch: Batch) -> dict[str, Any]:
+        return {name: tf.convert_to_tensor(batch[name]) for name in self._columns.names}
 
     def seed_function(self, model: BuiltKerasModel) -> None:
         # `fit` shuffles by TensorFlow's own seed, which the last trial that was built has set.
@@ -62,6 +69,31 @@ class TensorFlowBackend(KerasBackend):
 
     def forget(self, key: str) -> None:
         self._kept.pop(key, None)
+
+    # Groups
+
+    def differentiate(self, compute: Callable[[], Any], variables: Sequence[Any]) -> list[Array | None]:
+        with tf.GradientTape() as tape:
+            value = compute()
+        gradients = tape.gradient(value, [variable.value for variable in variables])
+        return [None if each is None else to_dense(each).numpy() for each in gradients]
+
+    def join(self, meeting: Meeting) -> Group:
+        # Not above: PyTorch is loaded with the first group, and not at all without one.
+        try:
+            import torch
+
+            from cerebro_spark.trainer.torch.links import join_group
+        except (ImportError, AttributeError) as error:
+            raise GroupRefused(f"PyTorch has no links between processes here ({error})") from None
+        if self._resources.threads is not None:
+            torch.set_num_threads(self._resources.threads)
+        return join_group(meeting, torch.device("cpu"))
+
+    def make_grouped_steps(self, model: BuiltKerasModel, group: Group) -> TensorFlowShares:
+        from cerebro_spark.trainer.keras.tensorflow_shares import TensorFlowShares
+
+        return TensorFlowShares(model, group, self)
 
     # Data
 
@@ -131,6 +163,18 @@ class TensorFlowBackend(KerasBackend):
         if model.model.run_eagerly:
             return batch
         return tf.function(batch, input_signature=[specs], autograph=False)
+
+
+def to_dense(gradient: Any) -> Any:
+    """Return a gradient in one piece; that of an embedding is rows of its table.
+
+    >>> rows = tf.IndexedSlices(tf.ones((2, 1)), tf.constant([1, 1]), tf.constant([2, 1]))
+    >>> to_dense(rows).numpy().tolist()
+    [[0.0], [2.0]]
+    """
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, gradient.dense_shape[0])
 
 
 def _pass_of(kind: str) -> Pass:

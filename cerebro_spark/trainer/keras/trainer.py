@@ -23,8 +23,11 @@ from cerebro_spark.trainer.keras.built_model import (
     check_model,
     default_generator,
     fresh_build,
+    is_generator,
     wrap_variable,
 )
+from cerebro_spark.trainer.keras.group_probe import probe_model
+from cerebro_spark.trainer.keras.group_rules import refuse_in_group
 from cerebro_spark.trainer.keras.inspection import KerasInspector, take_keras_snapshot
 from cerebro_spark.trainer.keras.libraries import KERAS_LIBRARIES
 from cerebro_spark.trainer.keras.metrics import finish_metrics, read_metrics, start_metrics
@@ -138,21 +141,38 @@ class KerasTrainer(KerasBundling):
     # Groups
 
     def _refuse_in_group(self, model: BuiltKerasModel) -> str | None:
-        return "it is a Keras model"
+        return refuse_in_group(model)
+
+    def _computes_narrow(self, model: BuiltKerasModel) -> bool:
+        layers = model.model._flatten_layers()
+        return any(str(layer.compute_dtype) in ("float16", "bfloat16") for layer in layers)
 
     def _probe(self, model: BuiltKerasModel, batch: Batch, training: bool) -> Probe:
-        raise NotImplementedError
+        def describe() -> str:
+            return self._describe_generators() + model.describe_generators()
+
+        default_generator()
+        return probe_model(model, self._backend, batch, training, describe)
 
     def _join(self, meeting: Meeting) -> Group:
-        raise NotImplementedError
+        return self._backend.join(meeting)
 
     def _seed_member(self, model: BuiltKerasModel, seed: int) -> None:
-        raise NotImplementedError
+        keras.utils.set_random_seed(seed)
+        model.seed_generators(seed)
+
+    def _is_drawn(self, name: str) -> bool:
+        return is_generator(name)
 
     def _train_share(
         self, model: BuiltKerasModel, feed: Feed | Iterable[Batch], steps: Sequence[Step], group: Group
     ) -> Metrics:
-        raise NotImplementedError
+        model.model.reset_metrics()
+        default_generator()
+        taken, batches = self._backend.make_grouped_steps(model, group), iter(feed)
+        for step in steps:
+            taken.take_share(next(batches) if step.rows else None, step)
+        return read_metrics(model.metrics)
 
     def _predict(self, model: BuiltKerasModel, batches: Iterable[Batch]) -> Iterator[dict[str, Array]]:
         for batch in batches:
