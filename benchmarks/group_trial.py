@@ -105,7 +105,7 @@ def measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, A
     found: dict[str, Any] = {}
     store = str(folder / name)
     dataset = prepare(name, store, max(options.workers))
-    ways = [("1 worker", 1, 1)]
+    ways: list[tuple[str, int, Any]] = [("1 worker", 1, 1)]
     ways += [(f"groups of {count}", count, count) for count in options.workers]
     ways += [(f"auto with {count}", count, "auto") for count in options.workers]
     for title, workers, group in ways:
