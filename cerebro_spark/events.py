@@ -35,6 +35,7 @@ from cerebro_spark.types import (
     Partition,
     PartitionId,
     Steps,
+    Strategy,
     TrialId,
     Unit,
     Work,
@@ -287,7 +288,7 @@ class UnitFinished(Event):
     waiting for this order and its checkpoint, loading it. The last of these is part of `seconds` too. `steps` says how
     its steps were taken. `width` is how many units were computed at once, each for another trial; then `seconds` is
     this one's share of the time. Of a group `worker` had rank 0, and the `partners` the ranks after it; `metrics` are
-    those of all its partitions.
+    those of all its partitions. `strategy` says how the model of a training unit lay on its device.
     """
 
     worker: WorkerId
@@ -301,6 +302,7 @@ class UnitFinished(Event):
     steps: Steps = ""
     width: int = 1
     partners: tuple[WorkerId, ...] = ()
+    strategy: Strategy = ""
 
     @property
     def workers(self) -> tuple[WorkerId, ...]:

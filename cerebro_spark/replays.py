@@ -34,7 +34,7 @@ from cerebro_spark.scheduling.evaluations import infer_merging
 from cerebro_spark.scheduling.script import largest_group
 from cerebro_spark.search import Done, Search, Wait
 from cerebro_spark.turns import Turn
-from cerebro_spark.types import Checkpoint, Metrics, PartitionId, Report, TrialId, Unit, Work
+from cerebro_spark.types import Checkpoint, Metrics, PartitionId, Report, Strategy, TrialId, Unit, Work
 
 Epoch = tuple[TrialId, int]
 
@@ -52,9 +52,9 @@ class RunScript:
 
     `works` in the order in which they were asked for; `reports` of epochs that went well, in the order in which they
     came; `digests` of the weights after each training unit; `measured` by each evaluation unit; `threads` of every
-    worker, 0 if not known. Results that came too late, and units that failed, are not part of it: a trial that
-    failed or was stopped is trained up to its last unit that counted, and ends there as it did. So does a run that
-    never came to its end.
+    worker, 0 if not known; `strategies` by which the models of trials lay on their devices, as far as they are known.
+    Results that came too late, and units that failed, are not part of it: a trial that failed or was stopped is trained
+    up to its last unit that counted, and ends there as it did. So does a run that never came to its end.
     """
 
     run: str
@@ -65,6 +65,7 @@ class RunScript:
     digests: Mapping[Unit, str]
     measured: Mapping[Unit, UnitFinished]
     threads: int = 0
+    strategies: Mapping[TrialId, Strategy] = field(default_factory=dict)
 
     @staticmethod
     def from_events(events: Iterable[Event]) -> RunScript:
@@ -151,6 +152,7 @@ class _ScriptBuilder:
         self._evaluated: dict[Epoch, dict[PartitionId, UnitFinished]] = {}
         self._measured: dict[Unit, UnitFinished] = {}
         self._threads: set[int] = set()
+        self._strategies: dict[TrialId, Strategy] = {}
 
     def read(self, event: Event) -> None:
         self._scheduler.check_logged(event)
@@ -178,6 +180,8 @@ class _ScriptBuilder:
         if unit.kind == "eval":
             self._evaluated.setdefault((unit.trial, unit.epoch), {})[unit.partition] = event
             return
+        if event.strategy:
+            self._strategies[unit.trial] = event.strategy  # a trial that needed more memory later gets that at once
         history = self._histories[unit.trial]
         if self._scheduler.state.assignments[event.attempt].rebased:
             history.rebased.append(len(history.visits))
@@ -214,6 +218,7 @@ class _ScriptBuilder:
             self._digests,
             self._measured,
             next(iter(self._threads), 0),
+            self._strategies,
         )
 
     def _sources(self) -> list[Epoch]:

@@ -197,7 +197,9 @@ def replay(
     recipe, events = read(place, run)
     recipe = _with_data(recipe, (), run, place, data_store)
     script = RunScript.from_events(events)
-    again = with_threads(dataclasses.replace(recipe, search=ReplaySearch(script), fuse=fuse), script.threads)
+    trainer = dataclasses.replace(recipe.trainer, strategies=script.strategies)
+    again = dataclasses.replace(recipe, search=ReplaySearch(script), fuse=fuse, trainer=trainer)
+    again = with_threads(again, script.threads)
     return execute(again, place, backend, new, observers, progress, store_patience=store_patience)
 
 

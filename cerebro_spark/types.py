@@ -20,6 +20,11 @@ Steps = Literal["", "eager", "graph", "traced", "stacked"]
 
 It is "" where that is not known or no choice.
 """
+Strategy = Literal["", "plain", "recompute", "offload", "offload+recompute"]
+"""How a model that trains lies on its device: as it is, with parts computed again, with parts kept on the host.
+
+It is "" where that is not known or no choice.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO
 
 from cerebro_spark.trainer.checkpoints.digest import DIGEST
@@ -20,7 +21,7 @@ from cerebro_spark.trainer.metric_rule import MetricRule
 from cerebro_spark.trainer.resources import Resources as Resources
 from cerebro_spark.trainer.sharing.hooks import Hooks as Hooks
 from cerebro_spark.trainer.sharing.hooks import Params as Params
-from cerebro_spark.types import DigestName, Metrics, Steps, TrialId, Unit
+from cerebro_spark.types import DigestName, Metrics, Steps, Strategy, TrialId, Unit
 
 
 class Trainer(ABC):
@@ -54,6 +55,10 @@ class Trainer(ABC):
     """The name of the framework, as checkpoints have it."""
     steps: Steps = ""
     """How the steps of the last training unit were taken, where the trainer has a choice."""
+    strategy: Strategy = ""
+    """How the model lay on its device in the last training unit, where the trainer has a choice."""
+    strategies: Mapping[TrialId, Strategy] = MappingProxyType({})
+    """The strategies of trials that are known before they train, as those of a run that is replayed."""
     metric_rule: MetricRule = "rows"
     """What tells classification metrics that outputs are logits; set before the first unit."""
 
@@ -139,7 +144,8 @@ class Trainer(ABC):
             values = self._finish_member(member, metrics)
         except Exception as error:
             return error
-        return TrainedMember(metrics, values, file, saved, 1, time.perf_counter() - began, self.steps)
+        seconds = time.perf_counter() - began
+        return TrainedMember(metrics, values, file, saved, 1, seconds, self.steps, self.strategy)
 
     def evaluate_together(self, members: Sequence[Member]) -> list[EvaluatedMember | Exception]:
         """Evaluate several trials on one partition, each as `build` or `load`, `evaluate` and `finish` would.

@@ -11,7 +11,7 @@ from typing import BinaryIO
 from cerebro_spark.trainer.checkpoints.writing import SavedCheckpoint
 from cerebro_spark.trainer.feed import Batch, Feed
 from cerebro_spark.trainer.sharing.hooks import Params
-from cerebro_spark.types import Metrics, Steps, Unit
+from cerebro_spark.types import Metrics, Steps, Strategy, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,7 @@ class TrainedMember:
         width: How many members were computed at once; 1 if this one was trained alone.
         seconds: Its share of the time.
         steps: How its steps were taken.
+        strategy: How its model lay on the device.
     """
 
     metrics: Metrics
@@ -60,6 +61,7 @@ class TrainedMember:
     width: int
     seconds: float
     steps: Steps = ""
+    strategy: Strategy = ""
 
 
 @dataclass(frozen=True, slots=True)

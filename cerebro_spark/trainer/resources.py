@@ -9,6 +9,9 @@ from typing import Any, Literal
 
 from cerebro_spark.errors import ConfigurationError
 
+_STRATEGIES = ("auto", "plain", "recompute", "offload", "offload+recompute")
+# What fields meant before they were known.
+_ONCE = {"compile": False, "strategy": "plain"}
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
@@ -37,6 +40,12 @@ class Resources:
             with "auto" where a structure has trained for some thousand steps and real batches show that it is exact and
             at least a tenth faster; with True wherever it is exact. It means nothing to Keras, for a `train_fn`, and
             for a `precision` on a CPU.
+        strategy: How a PyTorch model lies on its device while it trains; none of them changes what it learns. "plain":
+            as it is. "recompute": what its blocks compute on the way to the loss is not kept, but computed again for
+            the gradients. "offload": the state of the optimizer is kept in the host's memory, and comes to the GPU
+            piece by piece for each step. "offload+recompute": both. "auto", the default, takes the first of these that
+            fits, as tried with real batches; on a CPU it is "plain". On a CPU "offload" changes nothing. With any but
+            "plain" steps are not recorded, and trials train neither together nor by several workers.
 
     Raises:
         ConfigurationError: If a value is none of those above.
@@ -52,11 +61,12 @@ class Resources:
     model_memory: int = 4 << 30
     data_memory: int | None = None
     compile: Literal["auto"] | bool = "auto"
+    strategy: Literal["auto", "plain", "recompute", "offload", "offload+recompute"] = "auto"
 
     def __setstate__(self, state: Sequence[Any]) -> None:
-        """Take on the pickled fields. An older pickle lacks the last ones; `compile` was not known then."""
+        """Take on the pickled fields. An older pickle lacks the last ones, and means what was done then."""
         for index, own in enumerate(fields(self)):
-            object.__setattr__(self, own.name, state[index] if index < len(state) else False)
+            object.__setattr__(self, own.name, state[index] if index < len(state) else _ONCE[own.name])
 
     def __post_init__(self) -> None:
         if self.threads is not None and not _whole(self.threads, least=1):
@@ -76,6 +86,16 @@ class Resources:
         if self.compile not in ("auto", True, False):
             raise ConfigurationError(
                 f"compile is {self.compile!r}, but must be 'auto', True or False: leave it out for 'auto'"
+            )
+        if str(self.strategy) == "shard":
+            raise ConfigurationError(
+                "strategy is 'shard', but models cannot be spread over several workers yet: use 'offload+recompute',"
+                " which needs the least memory of one device, or 'auto'"
+            )
+        if self.strategy not in _STRATEGIES:
+            raise ConfigurationError(
+                f"strategy is {self.strategy!r}, but must be {', '.join(map(repr, _STRATEGIES[:-1]))} or"
+                f" {_STRATEGIES[-1]!r}: leave it out for 'auto'"
             )
         for name, size in (("model_memory", self.model_memory), ("data_memory", self.data_memory)):
             if size is not None and not _whole(size, least=0):

@@ -6,7 +6,7 @@ It loads a framework only when the class of the trainer is asked for.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from cerebro_spark.trainer.base import Hooks, Resources, Trainer
 from cerebro_spark.trainer.feed import Columns
 from cerebro_spark.trainer.metric_rule import MetricRule
 from cerebro_spark.trainer.torch.model import TorchModel
+from cerebro_spark.types import Strategy, TrialId
 
 Framework = Literal["auto", "keras", "torch"] | type[Trainer]
 
@@ -33,6 +34,8 @@ class TrainerSpec:
         resources: What the trainer may use of its machine.
         metric_rule: What tells classification metrics that outputs are logits. It is part of a run's recipe, so that
             a run is resumed and replayed by its own rule.
+        strategies: How the models of trials lie on their devices, where that is known before they train. Empty by
+            default.
     """
 
     hooks: Hooks
@@ -40,11 +43,13 @@ class TrainerSpec:
     framework: Framework = "auto"
     resources: Resources = field(default_factory=Resources)
     metric_rule: MetricRule = "rows"
+    strategies: Mapping[TrialId, Strategy] = field(default_factory=dict)
 
     def __setstate__(self, state: Sequence[Any]) -> None:
-        """Take on the pickled fields. An older pickle lacks the last one, and means the rule of then."""
+        """Take on the pickled fields. An older pickle lacks the last ones, and means the rule of then."""
+        once: dict[str, Any] = {"metric_rule": "guess", "strategies": {}}
         for index, known in enumerate(dataclasses.fields(self)):
-            object.__setattr__(self, known.name, state[index] if index < len(state) else "guess")
+            object.__setattr__(self, known.name, state[index] if index < len(state) else once[known.name])
 
     @property
     def trainer_class(self) -> type[Trainer]:
@@ -55,6 +60,7 @@ class TrainerSpec:
         """Return a new trainer for data with these columns."""
         trainer = self.trainer_class(self.hooks, columns, seed=self.seed, resources=self.resources)
         trainer.metric_rule = self.metric_rule
+        trainer.strategies = self.strategies
         return trainer
 
     def with_modules(self) -> TrainerSpec:

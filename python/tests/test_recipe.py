@@ -57,8 +57,8 @@ def test_a_recipe_without_a_trainer_of_its_own_leaves_metrics_their_guesses(tmp_
 def test_resources_of_an_older_version_compile_nothing(tmp_path: Path) -> None:
     older = Resources.__new__(Resources)
     older.__setstate__([2, "cpu", None, 1 << 30, None])
-    assert older == Resources(2, "cpu", None, 1 << 30, None, compile=False)
-    assert Resources().compile == "auto"
+    assert older == Resources(2, "cpu", None, 1 << 30, None, compile=False, strategy="plain")
+    assert (Resources().compile, Resources().strategy) == ("auto", "auto")
 
 
 def test_unpickling_changes_no_class_of_this_process(tmp_path: Path) -> None:

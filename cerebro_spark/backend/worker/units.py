@@ -118,6 +118,7 @@ class UnitRunner:
                 values=values,
                 waited=self.waited,
                 steps=self.trainer().steps if unit.kind == "train" else "",
+                strategy=self.trainer().strategy if unit.kind == "train" else "",
             )
             self.finish(order, report)
         except Exception as error:
@@ -223,6 +224,7 @@ class UnitRunner:
             waited,
             done.steps if isinstance(done, TrainedMember) else "",
             done.width,
+            strategy=done.strategy if isinstance(done, TrainedMember) else "",
         )
 
     def _perform(self, order: RunUnit, parent: Future[Parent] | None) -> tuple[Metrics, dict[str, float] | None]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
+from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer.base import Hooks, Params, Resources
 from cerebro_spark.trainer.checkpoints.arrays import StateArray, wrap_numpy
 from cerebro_spark.trainer.checkpoints.randomness import capture_host, restore_host
@@ -71,6 +72,12 @@ class KerasTrainer(KerasBundling):
     )
 
     def __init__(self, hooks: Hooks, columns: Columns, *, seed: int = 0, resources: Resources | None = None) -> None:
+        strategy = (resources or Resources()).strategy
+        if strategy not in ("auto", "plain"):
+            raise ConfigurationError(
+                f"strategy is {strategy!r}, but Keras models train by 'plain' alone: leave it out, or build the"
+                " model with PyTorch"
+            )
         self._backend = make_backend(columns, resources or Resources())
         super().__init__(hooks, columns, seed=seed, resources=resources)
 

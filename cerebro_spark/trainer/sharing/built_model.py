@@ -123,6 +123,15 @@ class ModelCache(Generic[M]):
         self._models = OrderedDict((key, kept) for key, kept in self._models.items() if kept is not model)
         model.close()
 
+    def keep_only(self, model: M) -> None:
+        """Close all models but one."""
+        for other in [kept for kept in self._models.values() if kept is not model]:
+            self.drop(other)
+
+    def nbytes_beside(self, model: M) -> int:
+        """Return the memory of all models but one."""
+        return sum(kept.nbytes for kept in self._models.values() if kept is not model)
+
     def clear(self) -> None:
         """Close all models and forget all builds."""
         for model in list(self._models.values()):

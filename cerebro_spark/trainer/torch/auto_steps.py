@@ -115,6 +115,8 @@ class AutoSteps:
         self._eager, self._graphed = Stopwatch(), Stopwatch()
         self._choice: bool | None = None
         self._is_settled = False
+        self.has_tried = False
+        """Whether graphs were tried, which takes memory of their own."""
 
     @property
     def kind(self) -> Steps:
@@ -166,13 +168,23 @@ class AutoSteps:
                 False, f"its steps keep the GPU busy: launching them takes {self._eager.host_share:.0%} of them"
             )
             return
-        obstacle = self._pilot.find_obstacle(self._batches)
+        self.has_tried = True
+        obstacle = self._find_obstacle()
         if obstacle:
             self._settle(False, obstacle)
             return
         self._choice = True
         if not self._measures:
             self._settle(True, "they leave the same bits")
+
+    def _find_obstacle(self) -> str:
+        try:
+            return self._pilot.find_obstacle(self._batches)
+        except torch.cuda.OutOfMemoryError:
+            pass
+        # Only now nothing refers to what the error has seen.
+        torch.cuda.empty_cache()
+        return "no memory is left to try graphs"
 
     def _try_graph(self, tensors: Tensors) -> StepResult:
         result = self._timed(self._graphed, self.graphed.take, tensors)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
+from cerebro_spark.trainer.torch.strategies.memory import free_bytes
 from cerebro_spark.trainer.torch.tensors import from_numpy
 
 Tensors = dict[str, torch.Tensor]
@@ -90,6 +91,16 @@ class TensorBatches:
         """Free the partition of that key on the GPU."""
         self._kept.pop(key, None)
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all partitions on the GPU."""
+        return sum(tensor.nbytes for _, kept in self._kept.values() for tensor in kept.values())
+
+    def keep_none(self) -> None:
+        """Free all partitions on the GPU, and keep none there from now on."""
+        self._kept.clear()
+        self._budget = 0
+
     def _gather(self, feed: Feed) -> Iterator[Tensors]:
         """Select the rows of each batch, on the GPU if the partition is there."""
         kept = self._keep(feed)
@@ -126,6 +137,5 @@ class TensorBatches:
 
     def _fits(self, size: int) -> bool:
         if self._budget is None:
-            return size <= int(torch.cuda.mem_get_info(self._device)[0]) // 2
-        held = sum(tensor.nbytes for _, kept in self._kept.values() for tensor in kept.values())
-        return held + size <= self._budget
+            return size <= free_bytes(self._device) // 2
+        return self.nbytes + size <= self._budget

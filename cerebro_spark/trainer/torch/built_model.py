@@ -49,6 +49,8 @@ class BuiltTorchModel(BuiltModel):
         """What `model_fn` set otherwise than the process, for its trial."""
         self.steps: Any = None
         """What takes training steps with it, if that keeps something between units."""
+        self.keeps_state_on_host = False
+        """Whether the state of the optimizer is read into the host's memory, wherever the parameters are."""
 
     @property
     def nbytes(self) -> int:
@@ -165,12 +167,20 @@ class BuiltTorchModel(BuiltModel):
             new: dict[str, Any] = {}
             for key, value in saved[index].items():
                 if isinstance(value, dict) and "$array" in value:
-                    device = _state_device(key, parameter, group)
+                    device = self._find_state_device(source, value["$array"], key, parameter, group)
                     new[key] = lay_out_like(parameter, reuse_tensor(source, value["$array"], old.get(key), device))
                 else:
                     new[key] = unflatten(value, lambda name: read_tensor(source, name, parameter.device))  # noqa: B023
             if new or parameter in optimizer.state:
                 optimizer.state[parameter] = new
+
+    def _find_state_device(
+        self, source: StateSource, name: str, key: str, parameter: torch.Tensor, group: dict[str, Any]
+    ) -> torch.device:
+        """Return where an array of the optimizer's state is read to."""
+        if self.keeps_state_on_host and source.spec(name)[1]:
+            return torch.device("cpu")
+        return _state_device(key, parameter, group)
 
     def _restore_schedule(self, source: StateSource, saved: Any) -> None:
         if self.model.lr_scheduler is None:

@@ -201,7 +201,8 @@ class BundledTraining(Seating):
             self._current = None
         current.digest = saved.digest
         place.hold(current)
-        return TrainedMember(metrics, values, file, saved, width, share + time.perf_counter() - began, "graph")
+        seconds = share + time.perf_counter() - began
+        return TrainedMember(metrics, values, file, saved, width, seconds, "graph", "plain")
 
 
 def trains_by_graphs(model: BuiltTorchModel) -> bool:

@@ -81,7 +81,7 @@ class Pilot:
         self._kept_on = "device" if has_room_for_copies(self._model) else "host"
         state = self._copy_state()
         try:
-            with _repeatable_kernels():
+            with repeatable_kernels():
                 return self._compare(batches, state, start)
         finally:
             self._put_back(state, start)
@@ -143,7 +143,7 @@ def _tensors_of(tree: Any) -> list[torch.Tensor]:
 
 
 @contextmanager
-def _repeatable_kernels() -> Iterator[None]:
+def repeatable_kernels() -> Iterator[None]:
     """Choose kernels that leave the same bits each time, where PyTorch has them: others could not be compared."""
     cudnn = torch.backends.cudnn
     before = cudnn.deterministic, cudnn.benchmark

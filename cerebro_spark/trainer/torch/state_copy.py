@@ -9,6 +9,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
+from cerebro_spark.trainer.torch.strategies.memory import free_bytes
 
 _COPIES = 8
 """How many times the state of a model must fit into the free memory of its GPU to be copied there."""
@@ -99,8 +100,7 @@ class StateCopy:
 
 def has_room_for_copies(model: BuiltTorchModel) -> bool:
     """Whether the GPU of a model has room for a few copies of its state, and for steps beside them."""
-    free, _ = torch.cuda.mem_get_info(model.parameters[0].device)
-    return model.nbytes * _COPIES < free
+    return model.nbytes * _COPIES < free_bytes(model.parameters[0].device)
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -25,7 +25,6 @@ from cerebro_spark.trainer.sharing.snapshot import ObjectSnapshot
 from cerebro_spark.trainer.torch.auto_steps import AutoSteps
 from cerebro_spark.trainer.torch.batches import TensorBatches, Tensors
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
-from cerebro_spark.trainer.torch.bundled_evaluation import BundledEvaluation
 from cerebro_spark.trainer.torch.device import capture_torch, claim_torch_device, restore_torch
 from cerebro_spark.trainer.torch.group_probe import probe_model
 from cerebro_spark.trainer.torch.group_rules import refuse_in_group
@@ -45,6 +44,10 @@ from cerebro_spark.trainer.torch.signature import compute_model_signature
 from cerebro_spark.trainer.torch.stacked.comparing import StepObserver
 from cerebro_spark.trainer.torch.state_copy import StateCopy, has_room_for_copies
 from cerebro_spark.trainer.torch.steps import EagerSteps
+from cerebro_spark.trainer.torch.strategies.host_state import find_obstacle as find_offload_obstacle
+from cerebro_spark.trainer.torch.strategies.ladder import offloads
+from cerebro_spark.trainer.torch.strategies.steps import StrategySteps
+from cerebro_spark.trainer.torch.strategies.training import StrategyTraining
 from cerebro_spark.trainer.torch.tensors import TensorSource, from_numpy, wrap_tensor
 from cerebro_spark.trainer.torch.traced.steps import TracedSteps
 from cerebro_spark.types import Metrics
@@ -52,7 +55,7 @@ from cerebro_spark.types import Metrics
 __all__ = ["TorchModel", "TorchTrainer"]
 
 
-class TorchTrainer(BundledEvaluation):
+class TorchTrainer(StrategyTraining):
     """Trains what `model_fn` returns as a TorchModel.
 
     >>> from cerebro_spark.trainer import ColumnSpec, Columns, Hooks, Resources
@@ -109,6 +112,9 @@ class TorchTrainer(BundledEvaluation):
         return built
 
     def _prepare(self, model: BuiltTorchModel, params: Params) -> None:
+        model.keeps_state_on_host = (
+            self.device.type == "cuda" and offloads(self.resources.strategy) and not find_offload_obstacle(model)
+        )
         if self.resources.compile and self.device.type == "cuda" and self.hooks.train_fn is None:
             with self._outer_generators():
                 self._layout.convert(model, lambda: self._batches.load_batch(self._sample(params)))
@@ -174,7 +180,10 @@ class TorchTrainer(BundledEvaluation):
             model.model.optimizer.zero_grad()
         self.steps = steps.kind
 
-    def _steps_of(self, model: BuiltTorchModel) -> EagerSteps | AutoSteps | TracedSteps:
+    def _steps_of(self, model: BuiltTorchModel) -> EagerSteps | AutoSteps | TracedSteps | StrategySteps:
+        special = self._make_strategy_steps(model)
+        if special is not None:
+            return special
         on_gpu = self.device.type == "cuda"
         if not self.resources.compile or (self.resources.precision is not None and not on_gpu):
             return EagerSteps(model, self._compute_loss)
