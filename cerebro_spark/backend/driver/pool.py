@@ -86,9 +86,11 @@ class WorkerPool:
         timer = threading.Timer(seconds, work, arguments)
         timer.daemon = True
         with self.lock:
-            if not self.closing:
-                self._timers = [*filter(threading.Timer.is_alive, self._timers), timer]
-                timer.start()
+            if self.closing:
+                return
+            self._timers = [*(other for other in self._timers if not other.finished.is_set()), timer]
+        # Without the lock: a thread that begins may take its time, and others need the lock meanwhile.
+        timer.start()
 
     def hire(self, count: int, extra: bool = False) -> list[WorkerId]:
         """Have new workers launched, in places of their own.

@@ -172,6 +172,9 @@ class InterruptedWait(threading.Event):
         return super().wait(timeout)
 
 
+# Not where coverage is measured: while an exception is pending for one thread, traced threads of Python 3.11 get no
+# further at the beginning of a function, and one of them may have what the first thread waits for.
+@pytest.mark.slow
 def test_ctrl_c_stops_a_run_that_waits_for_its_workers(waiting: Run, tmp_path: Path) -> None:
     waiting._ended = InterruptedWait()
     with pytest.raises(KeyboardInterrupt):
