@@ -125,6 +125,7 @@ def table_2(options: argparse.Namespace) -> dict[str, Any]:
     epochs, trials, workers, size, batches, data = 20, 20, 10, 10**9, 100_000, 10**12
     outcome = simulate(Scenario(trials=trials, workers=workers, epochs=epochs, model_bytes=size))
     traffic = outcome.traffic
+    grouped = simulate(Scenario(trials=trials, workers=workers, epochs=epochs, model_bytes=size, group=workers)).traffic
     kmps = epochs * size * workers * trials
     print("\n## Table 2: k = 20 epochs, S = 20 trials, p = 10 workers, m = 1 GB, D = 1 TB, B = 100,000 batches\n")
     print("| what | formula | formula TB | counted TB |")
@@ -141,6 +142,18 @@ def table_2(options: argparse.Namespace) -> dict[str, Any]:
         ),
         ("of these, hops: written by one worker, read by another", "at most kmSp - mS", kmps - models, traffic.hopped),
         ("in all, through a shared store", "2kmSp - mS", 2 * kmps - models, traffic.written + traffic.read),
+        (
+            "groups of all p workers: written, one for each unit of all partitions",
+            "kmS",
+            kmps // workers,
+            grouped.written,
+        ),
+        (
+            "groups of all p workers: read, by each member but in the first unit",
+            "kmSp - mSp",
+            kmps - models * workers,
+            grouped.read,
+        ),
     ]
     others = [
         ("the paper's figure for MOP with direct hops: mS more for initial models", "kmSp + mS", kmps + models),

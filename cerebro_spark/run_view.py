@@ -33,6 +33,7 @@ from cerebro_spark.events import (
     WorkerLost,
 )
 from cerebro_spark.timeline import Timeline, UnitRow
+from cerebro_spark.traffic import Traffic
 from cerebro_spark.turns import LoadOrder, Outcome, TrialState, TrialStatus, Turn, UnitOrder
 from cerebro_spark.types import Checkpoint, Objective, Report, TrialId, WorkerId
 from cerebro_spark.worker_view import AssignedUnit, WorkerView, activity_key
@@ -103,6 +104,7 @@ class RunView:
         epochs: The reported epochs by (trial, epoch), in the order of their reports.
         workers: All workers that ever came.
         timeline: The units that count, and when workers were there.
+        traffic: The bytes of checkpoints that moved.
         errors: The first error of each trial that had one.
         carrying: The trials with a metric that can only be updated, row after row.
         ungrouped: The trials that no group of workers can train, with the reason.
@@ -131,6 +133,7 @@ class RunView:
     epochs: dict[tuple[TrialId, int], EpochRow] = field(default_factory=dict)
     workers: dict[WorkerId, WorkerView] = field(default_factory=dict)
     timeline: Timeline = field(default_factory=Timeline)
+    traffic: Traffic = field(default_factory=Traffic)
     errors: dict[TrialId, str] = field(default_factory=dict)
     carrying: set[TrialId] = field(default_factory=set)
     ungrouped: dict[TrialId, str] = field(default_factory=dict)
@@ -160,6 +163,7 @@ class RunView:
             self.now = max(self.now, event.at)
             if outcome.counted:
                 self.timeline.add(event)
+                self.traffic.add(event)
                 self._take_event(event)
             self._take_outcome(outcome)
 
@@ -318,6 +322,7 @@ class RunView:
             self._take_report(report)
         for state in outcome.trials:
             self._set_trial(state)
+        self.traffic.note_trials(outcome.trials)
         self.timeline.note_orders(outcome.orders)
         for order in outcome.orders:
             self._assign(order)

@@ -23,6 +23,7 @@ from cerebro_spark.run_view import RunView
 from cerebro_spark.store import paths
 from cerebro_spark.store.base import Store
 from cerebro_spark.store.opening import open_store
+from cerebro_spark.traffic import Traffic
 from cerebro_spark.types import Metrics, TrialId
 
 
@@ -120,6 +121,11 @@ class Result:
         loss of all.
         """
         return tables.units_table(self._view)
+
+    @property
+    def traffic(self) -> Traffic:
+        """The bytes of checkpoints that the run moved: `written`, `trained_from`, `evaluated_from`, `hopped`."""
+        return self._view.traffic
 
     def plot(self, kind: str | None = None) -> Any:
         """Draw the run.

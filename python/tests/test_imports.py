@@ -23,7 +23,7 @@ LAYERS = [
     {"codec", "placement", "segments"},
     {"scheduling", "data", "turns", "inbox", "command_views", "worker_view"},
     {"logged_turns"},
-    {"dispatch", "eventlog", "following", "hold", "mailbox", "timeline"},
+    {"dispatch", "eventlog", "following", "hold", "mailbox", "timeline", "traffic"},
     {"scheduler", "gantt", "run_view"},
     {"backend", "outcomes"},
     {"engine", "recipe", "dashboard"},
