@@ -19,6 +19,7 @@ from cerebro_spark.events import (
     CarryOut,
     CommandAnswered,
     CommandReceived,
+    CostEstimated,
     Event,
     FailRun,
     FinishRun,
@@ -34,6 +35,7 @@ from cerebro_spark.events import (
 from cerebro_spark.inbox import Inbox
 from cerebro_spark.outcomes import OutcomeRecorder
 from cerebro_spark.scheduler import MopScheduler
+from cerebro_spark.scheduling.kin import kin_of
 from cerebro_spark.search import Done, Search, Wait
 from cerebro_spark.turns import Outcome, Turn
 from cerebro_spark.types import Report, Work
@@ -151,10 +153,12 @@ class Engine:
         self._backend.start(self._settings.partitions, at)
         try:
             self._rehearsing = True
-            self._rehearse([event.work for event in opening if type(event) is WorkAdded])
+            asked = [event.work for event in opening if type(event) is WorkAdded]
+            self._rehearse(asked)
+            estimates = self._estimate(asked, at)
             self._rehearsing = False
             self._inbox.connect(self._backend.wake)
-            self._turn(opening)
+            self._turn([*opening, *estimates])
             while not self._over:
                 self._check_that_something_can_come()
                 self._turn(self._news())
@@ -194,6 +198,18 @@ class Engine:
                 f"one batch of {len(failures)} trials was tried before the run, and each failed; the first"
                 f" {failures[0]}"
             )
+
+    def _estimate(self, works: list[Work], at: float) -> list[Event]:
+        """Have a few batches of each kin of trials tried, where it matters: before trials get groups of workers."""
+        settings = self._settings
+        if not settings.group_auto or settings.script or settings.efficiency or self._called_off:
+            return []
+        first: dict[str, Work] = {}
+        for work in works:
+            first.setdefault(kin_of(work.params), work)
+        seconds = self._backend.estimate([work.params for work in first.values()])
+        pairs = zip(first.values(), seconds, strict=True)
+        return [CostEstimated(at, work.trial, known) for work, known in pairs if known is not None]
 
     def _turn(self, facts: Iterable[Event]) -> None:
         """Take in facts and what the search makes of them; log them all; only then act."""

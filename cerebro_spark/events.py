@@ -51,6 +51,7 @@ __all__ = [
     "CarryOut",
     "CommandAnswered",
     "CommandReceived",
+    "CostEstimated",
     "DeleteCheckpoint",
     "DropPartition",
     "EvaluatedEpoch",
@@ -193,6 +194,14 @@ class WorkCommanded(WorkAdded):
     """A person asked for work, by this `command`: no search knows of it, and none is told what comes of it."""
 
     command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CostEstimated(Event):
+    """A few batches of a trial were tried before the run: a unit of its kin may take about as many `seconds`."""
+
+    trial: TrialId
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +379,7 @@ EVENTS: dict[str, type[Event]] = {
         RunStarted,
         WorkAdded,
         WorkCommanded,
+        CostEstimated,
         TrialStopped,
         SearchEnded,
         WorkerJoined,

@@ -20,6 +20,7 @@ from cerebro_spark.events import (
     Action,
     CommandAnswered,
     CommandReceived,
+    CostEstimated,
     DeleteCheckpoint,
     Event,
     FinishRun,
@@ -104,6 +105,7 @@ class MopScheduler:
             RunStarted: self._run_started,
             WorkAdded: self._trials.add_work,
             WorkCommanded: self._trials.add_work,
+            CostEstimated: lambda event: self._trials.estimate_cost(event.trial, event.seconds),
             TrialStopped: lambda event: self._trials.stop(event.trial),
             SearchEnded: lambda event: self._trials.end_search(),
             WorkerJoined: self._workers.join,
@@ -238,7 +240,7 @@ class MopScheduler:
         """Learn from the times of training units: those that were computed together count as one measurement."""
         costs, column = self.state.board.costs, self.state.columns[event.unit.partition]
         if isinstance(event, UnitFinished) and event.width == 1:
-            costs.observe([self.state.trials[event.unit.trial].row], worker.row, column, event.seconds)
+            self._groups.learn_alone(self.state.trials[event.unit.trial], worker.row, column, event.seconds)
         together = [result for result in order.results if result[2] > 1]
         if together and not order.open:
             rows, seconds, widths = zip(*together, strict=True)

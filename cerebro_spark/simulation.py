@@ -152,6 +152,7 @@ def simulate(scenario: Scenario, seed: int = 0, keep_units: bool = False) -> Out
         speeds_known=scenario.known_costs,
         gain=scenario.gain,
         efficiency=lambda params, size: efficiency_of(scenario, size),
+        estimate=lambda params: _cost(params) / float(np.mean(speeds)),
     )
     workers = [
         SimulatedWorker(f"w{i}", speed, deaths=tuple(scenario.deaths.get(i, ()))) for i, speed in enumerate(speeds)

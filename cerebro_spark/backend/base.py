@@ -93,6 +93,18 @@ class Backend(ABC):
         """
         return None
 
+    def estimate(self, configurations: Sequence[Mapping[str, Any]]) -> list[float | None]:
+        """Try a few batches of each configuration, and wait for that: it is asked after a rehearsal that succeeded.
+
+        Args:
+            configurations: The params of trials, of another kin each.
+
+        Returns:
+            For each the seconds that a training unit may take one worker, on a partition of average size; None where
+            that was not tried, or does not tell. By default nothing is tried.
+        """
+        return [None] * len(configurations)
+
     def skip_rehearsal(self) -> None:  # noqa: B027 (not every backend rehearses)
         """Have `rehearse` return None soon, this time and later in this run, even if no worker has come yet."""
 

@@ -118,6 +118,9 @@ class RemoteBackend(Backend):
     def rehearse(self, params: Mapping[str, Any]) -> str | None:
         return self._run.rehearsals.rehearse(params)
 
+    def estimate(self, configurations: Sequence[Mapping[str, Any]]) -> list[float | None]:
+        return self._run.rehearsals.estimate(configurations)
+
     def skip_rehearsal(self) -> None:
         run = self._current
         if run is not None:

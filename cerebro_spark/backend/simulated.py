@@ -10,11 +10,12 @@ from __future__ import annotations
 import heapq
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -152,6 +153,9 @@ class SimulatedBackend(Backend):
                     self._at(at + returns, partial(self._join, state))
         for seconds, command in self._commands:
             self._at(at + seconds, partial(self._say, command))
+
+    def estimate(self, configurations: Sequence[Mapping[str, Any]]) -> list[float | None]:
+        return [self._world.estimate(params) for params in configurations]
 
     def submit(self, action: Action) -> None:
         if isinstance(action, DeleteCheckpoint):

@@ -56,6 +56,8 @@ class World:
             the greatest it stays. Empty by default: workers take the trials of an order one after another.
         efficiency: `efficiency(params, size)` returns how efficient a group of so many workers is with a trial: 1 if it
             takes a unit of as many partitions as long as one worker takes for one. Without it all groups are.
+        estimate: `estimate(params)` returns the seconds of a unit that a few batches suggest, as the engine asks before
+            the run. Without it they suggest nothing.
     """
 
     cost: Callable[[Mapping[str, Any]], float]
@@ -70,6 +72,7 @@ class World:
     speeds_known: bool = False
     gain: Mapping[int, float] = field(default_factory=dict)
     efficiency: Callable[[Mapping[str, Any], int], float] = lambda params, size: 1.0
+    estimate: Callable[[Mapping[str, Any]], float | None] = lambda params: None
 
     def gain_at(self, width: int) -> float:
         """Return how many times faster as many trials are trained or evaluated together.

@@ -44,6 +44,8 @@ class CostModel:
         self._sizes = list(sizes)
         self._guess = 1.0
         self._gains = Gains()
+        self._estimates: dict[str, float] = {}
+        """The logarithms of what was estimated before a unit was measured, by kin."""
         self._kin: list[str] = []
         self._log_cost: list[float | None] = []
         self._seen_cost: list[float] = []
@@ -59,6 +61,16 @@ class CostModel:
         self.cost[row] = self._unmeasured_cost(kin) if cost is None else cost
         if cost is not None and self._gains.is_new(kin):
             self._gains.settle(kin, 1, 0.0)
+
+    def estimate(self, kin: str, seconds: float) -> None:
+        """Expect units of this kin to cost about as much, until one of them is measured."""
+        self._estimates[kin] = math.log(max(seconds, 1e-9))
+        self._guess_unmeasured()
+
+    def forget_estimate(self, kin: str) -> None:
+        """Expect nothing of this kin any more until it is measured: what was estimated cannot be right."""
+        self._estimates.pop(kin, None)
+        self._guess_unmeasured()
 
     def set_kin(self, row: int, kin: str) -> None:
         """The trial is of this kin from now on."""
@@ -174,6 +186,14 @@ class CostModel:
         """Whether nothing is known of the costs of this trial and its kin."""
         return self._gains.is_new(self._kin[trial])
 
+    def is_unknown(self, trial: int) -> bool:
+        """Whether nothing of this trial and its kin was measured, nor estimated."""
+        return self.is_new(trial) and self._kin[trial] not in self._estimates
+
+    def is_estimated(self, trial: int) -> bool:
+        """Whether what is known of this trial and its kin is an estimate alone."""
+        return self.is_new(trial) and self._kin[trial] in self._estimates
+
     def speed(self, row: int) -> float:
         """The relative speed of a worker, 1 for one that was never compared with others."""
         return 1.0 / float(self.slowness[row])
@@ -193,17 +213,32 @@ class CostModel:
         """Guess the costs of unmeasured trials anew, after one was measured for the first time."""
         unmeasured = [row for row, log in enumerate(self._log_cost) if log is None]
         if unmeasured:
-            known = [log for log in self._log_cost if log is not None]
-            self._guess = math.exp(float(np.quantile(known, _UNMEASURED_QUANTILE))) * (1 + 1e-9)
+            known = [log for log in self._log_cost if log is not None] or list(self._estimates.values())
+            if known:
+                self._guess = math.exp(float(np.quantile(known, _UNMEASURED_QUANTILE))) * (1 + 1e-9)
             guesses = {kin: self._unmeasured_cost(kin) for kin in {self._kin[row] for row in unmeasured}}
             self.cost[unmeasured] = [guesses[self._kin[row]] for row in unmeasured]
 
     def _unmeasured_cost(self, kin: str) -> float:
-        """Guess the cost, alone, of a trial that was never measured: that of its kin, or that of a costly one."""
-        if self._gains.is_new(kin) or not kin:
-            return self._guess
-        mean = self._mean_of(kin)
-        return self._guess if mean is None else math.exp(mean - self._gains.log(kin, 1))
+        """Guess the cost, alone, of a trial that was never measured: that of its kin, or that of a costly one.
+
+        What was estimated of its kin is corrected by how far other estimates were off.
+        """
+        known = self._known_log(kin)
+        if known is None and kin in self._estimates:
+            known = self._estimates[kin] + self._bias()
+        return self._guess if known is None else math.exp(known)
+
+    def _known_log(self, kin: str) -> float | None:
+        """Return the logarithm of what trials of this kin cost alone on average, as measured; None if none was."""
+        mean = None if self._gains.is_new(kin) or not kin else self._mean_of(kin)
+        return None if mean is None else mean - self._gains.log(kin, 1)
+
+    def _bias(self) -> float:
+        """Return by how much units took longer than was estimated, where they were measured: a logarithm."""
+        pairs = [(self._known_log(kin), log) for kin, log in self._estimates.items()]
+        off = [known - log for known, log in pairs if known is not None]
+        return sum(off) / len(off) if off else 0.0
 
 
 def _with_room(array: Floats, row: int) -> Floats:

@@ -52,6 +52,13 @@ class Efficiencies:
         log, times = known.get(workers, _Measured(0.0, 0))
         known[workers] = _Measured(log + (math.log(max(efficiency, 1e-9)) - log) / (times + 1), times + 1)
 
+    def correct(self, kin: str, factor: float) -> None:
+        """Take a group of this kin for as many times as efficient as was measured: one worker takes so much longer."""
+        for (other, _), known in self._measured.items():
+            if other == kin:
+                for workers, (log, times) in known.items():
+                    known[workers] = _Measured(log + math.log(factor), times)
+
     def estimate(self, kin: str, workers: int, across_hosts: bool = False) -> float:
         """Return the efficiency that so many workers can be expected to have.
 

@@ -26,6 +26,10 @@ _MOST_LOST = 2
 _HOPELESS = 4
 # Speeds are measured with some noise. Other teams must make an epoch shorter by this factor to be worth a change.
 _NOTICEABLE = 0.9
+# What was estimated may be off by about as much: such a group must be faster than a single worker by this factor.
+_CLEAR_GAIN = 1.5
+# Parts of a batch fit caches better than the whole, but not by more than that.
+_BEST_EFFICIENCY = 1.5
 # With so many trials sizes are found anew for every unit that begins; with as many times more, for every so many units.
 _STEADY = 8
 
@@ -73,8 +77,9 @@ class GroupRules:
     @property
     def must_wait(self) -> bool:
         """Whether groups are to begin once all workers have loaded what they begin with: nothing was given out yet."""
-        early = self._on and (not self._auto or bool(self._state.settings.efficiency))
-        return early and not self._state.attempts and self.are_loading
+        if not self._on or self._state.attempts or not self.are_loading:
+            return False
+        return not self._auto or bool(self._state.settings.efficiency) or self._may_begin_with_groups()
 
     @property
     def are_loading(self) -> bool:
@@ -156,13 +161,25 @@ class GroupRules:
         state, costs = self._state, self._state.board.costs
         trial = state.trials[order.unit.trial]
         members = self._members(order)
-        if costs.is_new(trial.row):  # what it takes one worker was never measured: all groups count as efficient
+        if costs.is_unknown(trial.row):  # what it takes one worker was never measured: all groups count as efficient
             worker, column = members[0]
             costs.observe([trial.row], worker, column, seconds)
             return
         alone = max(costs.seconds_alone(trial.row, worker, column) for worker, column in members)
         apart = self.are_apart([worker for worker, _ in members])
-        self._efficiencies.observe(trial.kin, len(members), alone / max(seconds, 1e-9), apart)
+        efficiency = alone / max(seconds, 1e-9)
+        if costs.is_estimated(trial.row) and not _is_credible(efficiency, len(members)):
+            costs.forget_estimate(trial.kin)  # then the next unit has one worker, and is measured
+            return
+        self._efficiencies.observe(trial.kin, len(members), efficiency, apart)
+
+    def learn_alone(self, trial: TrialRecord, worker: int, column: int, seconds: float) -> None:
+        """A single worker, in this row, trained a unit on this column in so many seconds."""
+        costs = self._state.board.costs
+        estimated = costs.together([trial.row]) if costs.is_estimated(trial.row) else None
+        costs.observe([trial.row], worker, column, seconds)
+        if estimated is not None:  # groups were compared with that
+            self._efficiencies.correct(trial.kin, costs.together([trial.row]) / estimated)
 
     def note_success(self, trial: TrialRecord) -> None:
         """A unit that a group trained ended well."""
@@ -283,10 +300,25 @@ class GroupRules:
         )
 
     def _may_be_trained_by_several(self, trial: TrialRecord) -> bool:
-        """Whether a group may train the trial now. What it takes one worker must be known, unless sizes are fixed."""
+        """Whether a group may train the trial now. What it takes one worker must be known, unless sizes are fixed.
+
+        An estimate will do where many workers would idle meanwhile.
+        """
         if trial.alone or trial.followers or trial.kin in self.never or trial.lost_groups >= _MOST_LOST:
             return False
-        return not self._auto or not self._state.board.costs.is_new(trial.row)
+        costs = self._state.board.costs
+        return not self._auto or not costs.is_new(trial.row) or (self._are_few and not costs.is_unknown(trial.row))
+
+    def _may_begin_with_groups(self) -> bool:
+        """Whether it was estimated what each trial costs, and many workers would idle."""
+        (rows,) = self._state.board.active.nonzero()
+        return self._are_few and not any(self._state.board.costs.is_unknown(int(row)) for row in rows)
+
+    @property
+    def _are_few(self) -> bool:
+        """Whether half of the workers would idle. With more trials there is time to measure them first."""
+        active = np.count_nonzero(self._state.board.active)
+        return 0 < 2 * active <= len(self._state.holdings.available())
 
     def _members(self, order: RunUnit) -> list[tuple[int, int]]:
         """Return the rows of the workers of an order, and their columns."""
@@ -296,6 +328,11 @@ class GroupRules:
 
     def _trial(self, row: int) -> TrialRecord:
         return self._state.trials[self._state.board.trial_ids[row]]
+
+
+def _is_credible(efficiency: float, size: int) -> bool:
+    """Whether a group that is compared with an estimate surely pays, and is not far too good to be true."""
+    return efficiency * size >= _CLEAR_GAIN and efficiency <= _BEST_EFFICIENCY
 
 
 def _all_of(matching: Matching, workers: Iterable[int]) -> list[tuple[int, int]]:

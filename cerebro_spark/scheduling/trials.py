@@ -99,6 +99,11 @@ class TrialRules:
         if trial.attempt is None:
             self.rest(trial)
 
+    def estimate_cost(self, trial_id: TrialId, seconds: float) -> None:
+        """Expect units of this trial and its kin to take about as many seconds, until one is measured."""
+        trial = self._state.trials[trial_id]
+        self._state.board.costs.estimate(self._kin_of(trial.params), seconds)
+
     def end_search(self) -> None:
         """The search asks for nothing more: paused trials are over."""
         self._state.search_ended = True

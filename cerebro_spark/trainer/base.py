@@ -62,6 +62,9 @@ class Trainer(ABC):
     metric_rule: MetricRule = "rows"
     """What tells classification metrics that outputs are logits; set before the first unit."""
 
+    on_gpu: bool = False
+    """Whether it computes on a GPU."""
+
     @abstractmethod
     def __init__(
         self, hooks: Hooks, columns: Columns, *, seed: int = 0, resources: Resources | None = None

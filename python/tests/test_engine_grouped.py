@@ -16,7 +16,7 @@ from cerebro_spark.commands import Command
 from cerebro_spark.engine import Engine
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.eventlog import EventLog
-from cerebro_spark.events import CommandAnswered, Event, RunStarted, Settings, UnitFinished, WorkerLost
+from cerebro_spark.events import CommandAnswered, CostEstimated, Event, RunStarted, Settings, UnitFinished, WorkerLost
 from cerebro_spark.outcomes import view_of
 from cerebro_spark.replays import ReplayChecker, ReplaySearch, RunScript
 from cerebro_spark.scheduler import MopScheduler
@@ -207,3 +207,31 @@ def test_whatever_people_say_while_groups_train_nothing_is_lost_or_doubled(
     assert view.finished
     assert all(not worker.queue for worker in view.workers.values())
     assert view.counts().units == view.counts().all_units
+
+
+@pytest.mark.parametrize("off", [0.7, 1.0, 1.5])
+def test_where_batches_were_timed_the_first_unit_has_a_group(tmp_path: Path, off: float) -> None:
+    store, timed = LocalStore(tmp_path), replace(WORLD, estimate=lambda params: off * params["cost"])
+    one = Engine(Recording(TRIALS[:1], 2), AUTO, SimulatedBackend(workers(4), timed), EventLog(store, "log"), "log")
+    watch(one, AUTO)
+    one.run()
+    events = logged(store)
+    assert [(event.trial, event.seconds) for event in events if isinstance(event, CostEstimated)] == [("t0", off)]
+    assert sizes(events) == [4, 4]
+    assert set(done(events).values()) == {1}
+    script = RunScript.from_events(events)
+    again, backend = LocalStore(tmp_path / "again"), SimulatedBackend(workers(4), WORLD)
+    log, checker = EventLog(again, "log"), ReplayChecker(script)
+    replay = Engine(ReplaySearch(script), script.settings_like(AUTO), backend, log, "log", [checker])
+    replay.run()
+    assert sizes(logged(again)) == [4, 4]
+
+
+@pytest.mark.parametrize("off", [0.1, 0.5, 1.0, 2.0, 10.0])
+def test_no_estimate_makes_a_group_last_that_does_not_pay(tmp_path: Path, off: float) -> None:
+    store = LocalStore(tmp_path)
+    slow = replace(WORLD, estimate=lambda params: off * params["cost"], efficiency=lambda params, size: 0.15)
+    engine(store, SimulatedBackend(workers(4), slow)).run()
+    events = logged(store)
+    assert set(done(events).values()) == {1}
+    assert sizes(events)[-1] == 1

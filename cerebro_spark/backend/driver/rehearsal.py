@@ -6,7 +6,7 @@ The rehearsal is an order and an event like all others, but never logged. Events
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cerebro_spark.backend.driver.event_queue import EventQueue, WakeUp
@@ -15,8 +15,10 @@ from cerebro_spark.backend.driver.switchboard import Session
 from cerebro_spark.backend.driver.workers import WorkerHandle
 from cerebro_spark.backend.wire.messages import RehearseTrial, TrialRehearsed
 from cerebro_spark.events import WorkerLost
+from cerebro_spark.types import WorkerId
 
 _SECONDS_TO_END = 10.0
+_SECONDS_TO_ESTIMATE = 10.0
 
 
 class Rehearsals:
@@ -57,6 +59,31 @@ class Rehearsals:
             died = f"worker {handle.name} on {handle.host} died; its last words:"
             last_words = last_words or "\n".join([died, *handle.words])
         return last_words
+
+    def estimate(self, configurations: Sequence[Mapping[str, Any]]) -> list[float | None]:
+        """Have some batches of each configuration timed, by a worker each that is there; see `Backend.estimate`.
+
+        What is not known after some seconds, or for which there is no worker, is None.
+        """
+        seconds: list[float | None] = [None] * len(configurations)
+        open_ones: dict[int, tuple[int, WorkerId]] = {}
+        for index, (params, handle) in enumerate(zip(configurations, self._pool.connected(), strict=False)):
+            number, self._count = self._count, self._count + 1
+            handle.tried = True
+            self._session.send(handle.peer or 0, RehearseTrial(params, number, timed=True))
+            open_ones[number] = index, handle.name
+        deadline = time.monotonic() + _SECONDS_TO_ESTIMATE
+        while open_ones and not self._skipped:
+            news = self._events.peek(max(0.0, deadline - time.monotonic()))
+            for item in news:
+                if isinstance(item, TrialRehearsed) and item.number in open_ones:
+                    index, _ = open_ones.pop(item.number)
+                    seconds[index] = item.seconds
+            lost = {item.worker for item in news if isinstance(item, WorkerLost)}
+            open_ones = {number: (index, name) for number, (index, name) in open_ones.items() if name not in lost}
+            if not news:
+                break
+        return seconds
 
     def _first_worker(self) -> WorkerHandle | None:
         """Wait until a worker is there, or nobody wants one; if none can come any more, the queue raises the reason."""

@@ -131,19 +131,25 @@ class GroupStalled:
 class RehearseTrial:
     """Driver: train and evaluate one batch with these params, then answer TrialRehearsed.
 
-    Without a `number` no answer is wanted: the worker builds and traces what its first unit needs.
+    Without a `number` no answer is wanted: the worker builds and traces what its first unit needs. If it is `timed`,
+    some more batches are trained, and the answer says how long they take.
     """
 
     params: Mapping[str, Any]
     number: int | None = None
+    timed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TrialRehearsed:
-    """Worker: the rehearsal with this number is over; `error` says what went wrong, if anything did."""
+    """Worker: the rehearsal with this number is over; `error` says what went wrong, if anything did.
+
+    If it was timed, `seconds` are what a training unit may take, on a partition of average size.
+    """
 
     number: int
     error: str | None = None
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

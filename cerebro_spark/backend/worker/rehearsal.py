@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,6 +18,9 @@ from cerebro_spark.trainer.feed import Feed, batch_size_of
 from cerebro_spark.types import Unit
 
 _TRIAL = "rehearsal"
+# So many batches are timed, unless they take longer than so many seconds.
+_MOST_TIMED = 16
+_LONGEST_TIMED = 1.0
 
 
 def rehearse(params: Mapping[str, Any], job: Job, cache: Cache, trainer: Callable[[], Trainer]) -> str | None:
@@ -42,6 +47,40 @@ def _try_one_batch(params: Mapping[str, Any], job: Job, ready: Callable[[], Trai
     measured = trainer.evaluate(Unit(_TRIAL, 1, partition.id, "eval"), Feed(arrays, batch_size=size))
     _check_metric(trainer.finish(measured), job)
     trainer.build(_TRIAL, params)  # as the next trial will be: what this one has trained must not be in it
+
+
+def estimate_seconds(params: Mapping[str, Any], job: Job, trainer: Callable[[], Trainer]) -> float | None:
+    """Train some batches of a trial; return what a unit may take, on a partition of average size.
+
+    Returns:
+        The seconds; None if these batches do not tell: on a GPU, where the steps of a long unit become faster than
+        those of a short one, or if they fail.
+    """
+    try:
+        return _time_batches(params, job, trainer())
+    except Exception as error:
+        print(f"no batches of {dict(params)} could be timed: {type(error).__name__}: {error}", file=sys.stderr)
+        return None
+
+
+def _time_batches(params: Mapping[str, Any], job: Job, trainer: Trainer) -> float | None:
+    if trainer.on_gpu:
+        return None
+    partitions = job.dataset.train
+    size, unit = batch_size_of(params), Unit(_TRIAL, 1, partitions[0].id)
+    arrays = first_rows(job.dataset, partitions[0], _MOST_TIMED * size)
+    trainer.build(_TRIAL, params)
+    a_row = 0.0
+    for batches in (1, 1, _MOST_TIMED):  # the first one does what is done only once
+        rows = {name: array[: batches * size] for name, array in arrays.items()}
+        count = len(next(iter(rows.values())))
+        if count * a_row > _LONGEST_TIMED:
+            break
+        began = time.perf_counter()
+        trainer.train(unit, Feed(rows, batch_size=size))
+        a_row = (time.perf_counter() - began) / count
+    trainer.build(_TRIAL, params)
+    return a_row * sum(partition.rows for partition in partitions) / len(partitions)
 
 
 def _check_metric(measured: Mapping[str, float], job: Job) -> None:

@@ -25,7 +25,7 @@ from cerebro_spark.backend.wire.messages import (
 )
 from cerebro_spark.backend.worker.group_units import GroupRunner
 from cerebro_spark.backend.worker.output import mark_trials
-from cerebro_spark.backend.worker.rehearsal import rehearse
+from cerebro_spark.backend.worker.rehearsal import estimate_seconds, rehearse
 from cerebro_spark.backend.worker.units import UNKNOWN_TIME, Parent, UnitRunner
 from cerebro_spark.data.loading.cache import Cache
 from cerebro_spark.errors import CerebroError
@@ -143,9 +143,15 @@ class Worker:
             case RunUnit():
                 self._run(order)
             case RehearseTrial():
-                error = rehearse(order.params, self._job, self._cache, self._units.trainer)
-                if order.number is not None:
-                    self._report(TrialRehearsed(order.number, error))
+                self._rehearse(order)
+
+    def _rehearse(self, order: RehearseTrial) -> None:
+        if order.timed:
+            error, seconds = None, estimate_seconds(order.params, self._job, self._units.trainer)
+        else:
+            error, seconds = rehearse(order.params, self._job, self._cache, self._units.trainer), None
+        if order.number is not None:
+            self._report(TrialRehearsed(order.number, error, seconds))
 
     def _run(self, whole: RunUnit) -> None:
         with self._begin:

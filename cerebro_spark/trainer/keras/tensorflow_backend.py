@@ -49,6 +49,10 @@ class TensorFlowBackend(KerasBackend):
         claim_threads(self._resources.threads)
         claim_gpus(self._resources.device)
 
+    @property
+    def on_gpu(self) -> bool:
+        return bool(tf.config.list_logical_devices("GPU"))
+
     def run(self, model: BuiltKerasModel, kind: Pass, feed: Feed | Iterable[Batch]) -> None:
         if isinstance(feed, Feed) and not model.model.run_eagerly:
             arrays = self._to_tensors(feed)
@@ -112,7 +116,7 @@ class TensorFlowBackend(KerasBackend):
     def _budget(self) -> int:
         if self._resources.data_memory is not None:
             return self._resources.data_memory
-        return _GPU_DATA_BYTES if tf.config.list_logical_devices("GPU") else 0
+        return _GPU_DATA_BYTES if self.on_gpu else 0
 
     # Graphs
 

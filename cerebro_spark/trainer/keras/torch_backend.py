@@ -36,6 +36,10 @@ class TorchBackend(KerasBackend):
             # Without a scope Keras uses the first GPU.
             _SCOPES.enter_context(keras.device(str(device)))
 
+    @property
+    def on_gpu(self) -> bool:
+        return str(get_device()).startswith("cuda")
+
     def begin_unit(self) -> None:
         torch.set_grad_enabled(True)
 

@@ -93,6 +93,7 @@ class KerasTrainer(KerasBundling):
 
     def _claim_resources(self) -> None:
         self._backend.claim()
+        self.on_gpu = self._backend.on_gpu
 
     def _libraries(self) -> Mapping[str, Any]:
         return {**KERAS_LIBRARIES, **self._backend.libraries}

@@ -89,6 +89,7 @@ class TorchTrainer(StrategyTraining):
 
     def _claim_resources(self) -> None:
         self.device = claim_torch_device(self.resources)
+        self.on_gpu = self.device.type == "cuda"
         self._batches = TensorBatches(self.columns, self.device, self.resources.data_memory)
         self._layout = ChannelsLast(self._compute_loss, self._sign)
 

@@ -172,6 +172,17 @@ def test_one_batch_can_be_tried_beforehand(setting: Setting) -> None:
     assert len(gather(setting.backend, WorkerJoined, 2)) == 2
 
 
+def test_batches_can_be_timed_beforehand(setting: Setting) -> None:
+    setting.backend.start(setting.partitions)
+    assert setting.backend.rehearse({"lr": 0.01, "batch_size": 16}) is None
+    known, broken = setting.backend.estimate([{"lr": 0.01, "batch_size": 16}, {"batch_size": -5}])
+    if isinstance(setting.backend, RemoteBackend):
+        assert known is not None
+        assert 0 < known < 60
+    assert broken is None
+    assert len(gather(setting.backend, WorkerJoined, 2)) == 2
+
+
 def test_a_backend_can_be_used_again(setting: Setting) -> None:
     if isinstance(setting.backend, SimulatedBackend):
         pytest.skip("virtual time runs once")

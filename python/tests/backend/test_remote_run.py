@@ -186,6 +186,22 @@ def test_a_batch_that_takes_too_long_counts_as_failed_and_its_worker_as_lost() -
         assert (lost.worker, lost.reason) == ("w0", "one batch took longer than 0.2 s")
 
 
+def test_batches_are_timed_by_a_worker_each_and_lost_or_missing_ones_tell_nothing() -> None:
+    def timing(connection: DriverConnection, name: str, order: ToWorker) -> None:
+        if isinstance(order, RehearseTrial) and order.number is not None:
+            if order.params == {"dies": True}:
+                raise Died
+            connection.send(TrialRehearsed(order.number, seconds=2.5 if order.timed else None))
+
+    with started(ThreadLauncher(timing)) as backend:
+        gather(backend, WorkerJoined, 2)
+        assert backend.estimate([{"lr": 1}, {"dies": True}, {"lr": 3}]) == [2.5, None, None]
+        (lost,) = gather(backend, WorkerLost, 1)
+        assert lost.worker == "w1", "the engine hears of it"
+        backend.skip_rehearsal()
+        assert backend.estimate([{"lr": 1}]) == [None]
+
+
 def test_a_late_answer_to_a_rehearsal_is_no_event() -> None:
     def late(connection: DriverConnection, name: str, order: ToWorker) -> None:
         if isinstance(order, LoadPartition):

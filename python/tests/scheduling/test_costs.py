@@ -55,3 +55,32 @@ def test_a_returning_worker_is_a_stranger() -> None:
     model.add_worker(0)
     assert model.slowness[0] == 1.0
     assert not model.speed_is_sure(0, 1)
+
+
+def test_an_estimate_stands_in_for_its_kin_until_one_is_measured() -> None:
+    model = CostModel([1.0])
+    model.add_worker(0)
+    for row, kin in enumerate(["mlp", "mlp", "cnn"]):
+        model.add_trial(row, kin=kin)
+    assert model.is_unknown(0)
+    model.estimate("mlp", 3.0)
+    assert not model.is_unknown(1)
+    assert model.is_unknown(2)
+    assert model.cost[:2].tolist() == pytest.approx([3.0, 3.0])
+    assert model.cost[2] >= 3.0, "what nothing is known of counts as one of the costly ones"
+    assert model.is_new(0), "nothing was measured"
+    model.observe([0], 0, 0, 4.0)
+    assert model.cost[:2].tolist() == pytest.approx([4.0, 4.0])
+    assert not model.is_estimated(1)
+
+
+def test_estimates_are_corrected_by_how_far_others_were_off() -> None:
+    model = CostModel([1.0])
+    model.add_worker(0)
+    for row, kin in enumerate(["mlp", "cnn"]):
+        model.add_trial(row, kin=kin)
+        model.estimate(kin, 2.0 + row)
+    model.observe([0], 0, 0, 3.0)
+    assert model.cost[1] == pytest.approx(4.5)
+    model.add_trial(2, kin="cnn")
+    assert model.cost[2] == pytest.approx(4.5)

@@ -77,3 +77,13 @@ def test_what_was_given_counts_until_something_was_measured() -> None:
         known.observe("mlp", 2, 0.5)
     assert known.estimate("mlp", 2) == pytest.approx(0.5)
     assert known.estimate("other", 2) == 0.8
+
+
+def test_what_one_worker_really_takes_corrects_what_groups_were_compared_with() -> None:
+    known = Efficiencies()
+    for _ in range(2):
+        known.observe("mlp", 4, 0.5)
+        known.observe("cnn", 4, 0.5)
+    known.correct("mlp", 0.8)
+    assert known.estimate("mlp", 4) == pytest.approx(0.4)
+    assert known.estimate("cnn", 4) == pytest.approx(0.5)
