@@ -26,6 +26,7 @@ from strategy_models import (
     save,
     train,
 )
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from cerebro_spark.codec import decode, encode
 from cerebro_spark.errors import ConfigurationError, TrialFailed
@@ -37,7 +38,7 @@ from cerebro_spark.trainer.group import GroupRefused
 from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
 from cerebro_spark.trainer.torch.strategies import host_state
-from cerebro_spark.trainer.torch.strategies.blocks import find_blocks
+from cerebro_spark.trainer.torch.strategies.blocks import find_blocks, find_obstacle
 from cerebro_spark.trainer.torch.strategies.host_state import HostedOptimizer
 from cerebro_spark.trainer.torch.strategies.recomputing import Recomputing
 from cerebro_spark.trainer.torch.trainer import TorchTrainer
@@ -141,6 +142,7 @@ def test_blocks_are_what_repeats_as_far_out_as_possible() -> None:
     assert [block.name for block in find_blocks(Staged())] == names
     decoder = torch.nn.TransformerDecoder(torch.nn.TransformerDecoderLayer(8, 2), 2)
     assert [block.name for block in find_blocks(decoder)] == ["layers.0", "layers.1"]
+    assert [block.name for block in find_blocks(EXACT["dicts"]())] == ["first.a", "first.b", "second.a"]
     assert train(make_trainer(Staged, "recompute")) == train(make_trainer(Staged, "plain"))
 
 
@@ -225,6 +227,49 @@ def test_a_train_fn_takes_its_own_steps() -> None:
         made.train(Unit("t0", 1, "p0"), make_feed())
 
 
+def _compile_all(module: torch.nn.Module) -> Any:
+    return torch.compile(module)
+
+
+def _compile_in_place(module: Any) -> Any:
+    module.blocks[0].linear.compile()
+    return module
+
+
+@pytest.mark.parametrize(
+    ("compile_", "said"),
+    [(_compile_all, "its OptimizedModule is"), (_compile_in_place, "its Linear 'blocks.0.linear' is")],
+)
+def test_what_is_compiled_is_not_computed_again(compile_: Callable[[Any], Any], said: str) -> None:
+    module = compile_(Blocks(Block))
+    assert find_obstacle(module, find_blocks(module)) == f"{said} compiled"
+
+
+def test_an_error_in_a_step_leaves_the_model_as_it_was() -> None:
+    fails = [False]
+
+    class Failing(Block):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if fails[0]:
+                raise ArithmeticError("a block fails")
+            return super().forward(x)
+
+    built: list[Any] = []
+
+    def make() -> torch.nn.Module:
+        built.append(Blocks(Failing))
+        return built[-1]
+
+    made = make_trainer(make, "recompute")
+    train(made)
+    (module,) = built
+    before = [dict(vars(part)) for part in module.modules()]
+    fails[0] = True
+    with pytest.raises(TrialFailed, match="a block fails"):
+        made.train(Unit("t0", 3, "p0"), make_feed(3))
+    assert [dict(vars(part)) for part in module.modules()] == before
+
+
 class OwnAdam(torch.optim.Adam):
     pass
 
@@ -248,6 +293,19 @@ def test_which_optimizers_stay_on_the_device(make: Any, said: str) -> None:
     module = mlp()
     model = BuiltTorchModel(TorchModel(module, make(module.parameters()), torch.nn.MSELoss()), CPU, None)
     assert said in host_state.find_obstacle(model)
+
+
+def test_hooks_of_all_optimizers_count_and_those_of_a_state_dict_do_not() -> None:
+    module = mlp()
+    optimizer = torch.optim.Adam(module.parameters())
+    optimizer.register_state_dict_pre_hook(lambda *_: None)
+    model = BuiltTorchModel(TorchModel(module, optimizer, torch.nn.MSELoss()), CPU, None)
+    assert host_state.find_obstacle(model) == ""
+    hook = register_optimizer_step_post_hook(lambda *_: None)
+    try:
+        assert "its optimizer has hooks" in host_state.find_obstacle(model)
+    finally:
+        hook.remove()
 
 
 @pytest.mark.parametrize(
