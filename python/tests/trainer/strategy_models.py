@@ -320,7 +320,7 @@ class InDicts(nn.Module):
         super().__init__()
         self.first = nn.ModuleDict({"a": DropBlock(), "b": WeightNormed()})
         self.second = nn.ModuleDict({"a": DropBlock()})
-        self.lists = nn.ModuleList(nn.ModuleList(nn.Linear(8, 8) for _ in range(2)) for _ in range(2))
+        self.lists: Any = nn.ModuleList(nn.ModuleList(nn.Linear(8, 8) for _ in range(2)) for _ in range(2))
         self.last = nn.Linear(8, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -356,7 +356,8 @@ class TakesAway(Blocks):
         super().__init__(LeavesAside)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        beside = torch.zeros(())
+        beside: Any = 0.0
+        block: Any
         for block in self.blocks:
             x, beside = block(x), beside + block.aside
             block.aside = None

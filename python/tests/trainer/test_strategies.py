@@ -254,7 +254,7 @@ def test_an_error_in_a_step_leaves_the_model_as_it_was() -> None:
                 raise ArithmeticError("a block fails")
             return super().forward(x)
 
-    built: list[Any] = []
+    built: list[torch.nn.Module] = []
 
     def make() -> torch.nn.Module:
         built.append(Blocks(Failing))
