@@ -1,4 +1,7 @@
-"""Finds out whether a model that is computed again learns the same. It takes no step and leaves no trace."""
+"""Finds out whether a model that is computed again learns the same. It takes no step.
+
+It leaves no trace in a model for which that is so. What it refuses may have written into its parameters.
+"""
 
 from __future__ import annotations
 
@@ -167,9 +170,14 @@ def _are_same(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
 def _are_near(some: list[torch.Tensor], others: list[torch.Tensor], rounding: float) -> bool:
     if [each.shape for each in some] != [each.shape for each in others]:
         return False
-    pairs = [(a.double(), b.double()) for a, b in zip(some, others, strict=True) if a.numel()]
+    pairs = [(_as_numbers(a), _as_numbers(b)) for a, b in zip(some, others, strict=True) if a.numel()]
     largest = max((float(a.abs().max()) for a, _ in pairs), default=0.0)
     return all(float((a - b).abs().max()) <= rounding * largest for a, b in pairs)
+
+
+def _as_numbers(tensor: torch.Tensor) -> torch.Tensor:
+    plain = tensor.resolve_conj().resolve_neg()
+    return (torch.view_as_real(plain) if plain.is_complex() else plain).double()
 
 
 def _drawn(device: torch.device) -> list[torch.Tensor]:
