@@ -331,6 +331,16 @@ class InDicts(nn.Module):
         return result
 
 
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.linear = nn.LSTM(8, 8, num_layers=2, batch_first=True), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.linear(self.lstm(x)[0])
+        return result
+
+
 class HiddenNoise(Block):
     """Draws from a generator that nothing can put back."""
 
@@ -444,6 +454,7 @@ EXACT: dict[str, Callable[[], nn.Module]] = {
     "stops in the middle": lambda: Blocks(StopsInTheMiddle),
     "gradient penalty": lambda: GradientPenalty(DropBlock),
     "dicts": InDicts,
+    "recurrent": lambda: Blocks(Recurrent),
 }
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {

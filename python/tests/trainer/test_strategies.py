@@ -386,6 +386,25 @@ def test_what_does_not_fit_is_begun_again_by_the_next(fits: str, caplog: pytest.
     assert len(made.failed_tries) == rungs.index(fits), "it is known for the structure"
 
 
+def test_recurrent_trials_have_one_structure_and_what_fits_is_known_for_it() -> None:
+    made = make_trainer(EXACT["recurrent"], "auto", SmallDevice)
+    assert isinstance(made, SmallDevice)
+    made.fits = ("offload",)
+    states: dict[str, bytes] = {}
+    for epoch in (1, 2):
+        for trial in ("t0", "t1"):
+            if epoch == 1:
+                made.build(trial, PARAMS)
+            else:
+                made.load(trial, PARAMS, states[trial])
+            made.train(Unit(trial, epoch, "p0"), make_feed(epoch))
+            states[trial] = save(made)
+    for trial, state in states.items():
+        assert read(state) == train(make_trainer(EXACT["recurrent"], "plain"), trial=trial)[0]
+    assert len(made.models) == 1
+    assert [each.strategy for each in made.failed_tries] == ["plain", "recompute"]
+
+
 def test_a_unit_goes_back_to_the_checkpoint_that_it_came_from() -> None:
     straight, made = make_trainer(EXACT["cnn"], "plain"), make_trainer(EXACT["cnn"], "auto", SmallDevice)
     assert isinstance(made, SmallDevice)
