@@ -287,12 +287,20 @@ def _hooked(parameters: Any) -> Any:
     return optimizer
 
 
+def _with_another_step(parameters: Any) -> Any:
+    optimizer: Any = torch.optim.Adam(parameters)
+    step = optimizer.step
+    optimizer.step = lambda *given: step(*given)
+    return optimizer
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
         (torch.optim.LBFGS, "its optimizer LBFGS may do more than step each parameter"),
         (OwnAdam, "its optimizer OwnAdam may do more"),
         (_hooked, "its optimizer has hooks"),
+        (_with_another_step, "its optimizer has another `step` than its class"),
         (lambda p: torch.optim.SGD(p, lr=0.1), "keeps no state: use 'recompute'"),
     ],
 )
@@ -302,9 +310,10 @@ def test_which_optimizers_stay_on_the_device(make: Any, said: str) -> None:
     assert said in host_state.find_obstacle(model)
 
 
-def test_hooks_of_all_optimizers_count_and_those_of_a_state_dict_do_not() -> None:
+def test_hooks_of_all_optimizers_count_and_neither_those_of_a_state_dict_nor_a_schedule() -> None:
     module = mlp()
     optimizer = torch.optim.Adam(module.parameters())
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
     optimizer.register_state_dict_pre_hook(lambda *_: None)
     model = BuiltTorchModel(TorchModel(module, optimizer, torch.nn.MSELoss()), CPU, None)
     assert host_state.find_obstacle(model) == ""

@@ -29,6 +29,9 @@ def find_obstacle(model: BuiltTorchModel) -> str:
     kind = type(optimizer)
     if kind.__name__ not in _BY_PARAMETER or getattr(torch.optim, kind.__name__, None) is not kind:
         return f"its optimizer {kind.__name__} may do more than step each parameter by itself"
+    step = vars(optimizer).get("step")
+    if step is not None and not hasattr(step, "_wrapped_by_lr_sched"):
+        return "its optimizer has another `step` than its class, which would be called for each piece of a step"
     if _has_step_hooks(optimizer):
         return "its optimizer has hooks, which would be called for each piece of a step"
     if model.scaler.is_enabled():
