@@ -23,17 +23,23 @@ def fitting(options: Sequence[Option], cluster: Cluster) -> list[Option]:
         cluster: What they run on.
 
     Raises:
-        ConfigurationError: Not even one worker has room on a host.
+        ConfigurationError: Not even the option with the fewest workers on a host has room there.
     """
     room = cluster.memory
     if room is None:
         return list(options)
     kept = [option for option in options if option.at_once * (option.memory or 0) <= room]
     if options and not kept:
-        least = min(option.memory or 0 for option in options)
+        least = min(options, key=lambda option: option.at_once * (option.memory or 0))
+        # Groups have no fewer workers than they are large.
+        who, fewer = "a worker needs", ""
+        if least.at_once > 1:
+            who = f"the fewest workers that a host can have, {least.at_once}, need"
+            fewer = " or fewer `workers_per_trial`,"
         raise ConfigurationError(
-            f"a worker needs {size(least)} of memory, as was measured, but a host has {size(room)}: use hosts with more"
-            " memory, a smaller batch size or model, or more workers, so that each holds fewer rows"
+            f"{who} {size(least.at_once * (least.memory or 0))} of memory, as was measured, but a host has"
+            f" {size(room)}: use hosts with more memory,{fewer} a smaller batch size or model, or more workers, so that"
+            " each holds fewer rows"
         )
     return kept
 

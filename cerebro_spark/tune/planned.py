@@ -120,8 +120,8 @@ def plan_search(search: ModelSearch, data: Any, backend: Backend, asked: PlanArg
     there = backend.machines
     wish, cluster = asked.wish(), asked.cluster(there)
     group = arguments.group_of(search.workers_per_trial)
-    if not group.auto:
-        arguments.check_group(group.size, cluster.hosts * cluster.cores, cluster.hosts * cluster.cores)
+    slots = cluster.hosts * cluster.cores
+    arguments.check_group(search.workers_per_trial, slots, partitions=slots)
     training, store = search._training(), open_store(search.store)
     training.check(data, store, backend)
     with backend.turn(), _sample(search, training, data, store, there, asked) as (sample, workload):
@@ -153,6 +153,9 @@ def plan_search(search: ModelSearch, data: Any, backend: Backend, asked: PlanArg
         demand = demand_of(search._stopping_algorithm(1, timed=False), training.objective, 1)
         _check_sample(sample, workload, demand)
         settings = _settings(backend, there, cluster, resources, min(len(sample.train), demand.trials * group.size))
+        fewest = min(setting.threads for setting in settings)
+        slots = cluster.hosts * max(1, cluster.cores // fewest)
+        arguments.check_group(search.workers_per_trial, slots, workload.partitions or workload.train)
         return Plan(planner.plan(settings, wish))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
+from weakref import ReferenceType
 
 import torch
 
@@ -54,6 +55,8 @@ def _make_describer(known: Mapping[int, Any]) -> Callable[[Any], Any]:
             return ("tensor", type(value).__name__, str(value.dtype), tuple(value.shape), plain)
         if isinstance(value, torch.dtype | torch.device):
             return repr(value)
+        if isinstance(value, ReferenceType):  # as PyTorch's RNN, LSTM and GRU have to their weights
+            return Instead(("weak reference", value()))
         return None
 
     return describe

@@ -18,6 +18,7 @@ from cerebro_spark.backend.machines import Cluster
 from cerebro_spark.backend.simulated import SimulatedWorker, World
 from cerebro_spark.errors import BackendError, CerebroError, ConfigurationError
 from cerebro_spark.planning.plan import Plan
+from cerebro_spark.planning.planner import Planner
 
 slow = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -224,3 +225,19 @@ def test_workers_that_train_a_trial_together_are_planned_and_do_so(tmp_path: Pat
     assert set(result.units[result.units.kind == "train"].group) == {2}
     with pytest.raises(ConfigurationError, match="`workers_per_trial` is 5, but there are 2 workers"):
         search(tmp_path, workers_per_trial=5).plan(rows())
+
+
+@pytest.mark.parametrize(
+    ("partitions", "threads", "said"),
+    [(2, None, "is 3, but there are 2 partitions to train on"), (4, 4, "is 3, but there are 2 workers")],
+)
+def test_groups_larger_than_any_option_has_are_refused_before_units_are_measured(
+    tmp_path: Path, partitions: int, threads: int | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[Any] = []
+    monkeypatch.setattr(Planner, "plan", lambda *asked: measured.append(asked))
+    data = cs.prepare(rows(64), store=str(tmp_path), features="x", label="y", validation=0.25, partitions=partitions)
+    given = {"features": None, "label": None, "validation": None, "resources": cs.Resources(threads=threads)}
+    with pytest.raises(ConfigurationError, match=f"`workers_per_trial` {said}"):
+        search(tmp_path, workers_per_trial=3, **given).plan(data, cores=8, seconds=5.0)
+    assert not measured

@@ -161,3 +161,6 @@ def test_options_that_do_not_fit_memory_are_left_out_and_none_at_all_is_said() -
     assert fitting(options, Cluster(1, 4)) == options
     with pytest.raises(ConfigurationError, match=r"a worker needs 3\.0 GiB of memory.*but a host has 2\.0 GiB"):
         fitting(options, Cluster(1, 4, memory=2 << 30))
+    groups = [replace(option, group=2) for option in options if option.workers > 1]
+    with pytest.raises(ConfigurationError, match=r"that a host can have, 2, need .* or fewer `workers_per_trial`"):
+        fitting(groups, Cluster(1, 4, memory=4 << 30))

@@ -243,6 +243,192 @@ class FillsTable(Block):
         return super().forward(x)
 
 
+class FlippedNorm(Block):
+    """Computes statistics, but says that it does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.norm.train()
+        result = super().forward(self.norm(x))
+        self.norm.eval()
+        return result
+
+
+class WeightNormed(Block):
+    def __init__(self) -> None:
+        super().__init__()
+        nn.utils.parametrizations.weight_norm(self.linear)
+
+
+class DropBlock(Block):
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(self.drop(x))
+
+
+class OftenOff(Blocks):
+    """Has its blocks evaluate now and then, and train afterwards."""
+
+    calls: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__(DropBlock)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        for block in self.blocks:
+            x = block.train(bool(self.calls % 3))(x)
+            block.train()
+        result: torch.Tensor = self.last(x).mean((1, 2))
+        return result
+
+
+class StopsInTheMiddle(DropBlock):
+    """Has another mode at the place up to which its gradients need it again."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.drop(x)
+        self.drop.eval()
+        result = torch.tanh(self.linear(self.drop(x))) * 1
+        self.drop.train()
+        return result
+
+
+class GradientPenalty(Blocks):
+    """Its loss has gradients of gradients in it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        given = hidden = x.detach().requires_grad_()
+        for block in self.blocks:
+            hidden = block(hidden)
+        output: torch.Tensor = self.last(hidden).mean((1, 2))
+        (slope,) = torch.autograd.grad(output.sum(), given, create_graph=True)
+        return output + slope.square().sum((1, 2))
+
+
+class InDicts(nn.Module):
+    """Its blocks are in dicts and lists of modules, which cannot be called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.ModuleDict({"a": DropBlock(), "b": WeightNormed()})
+        self.second = nn.ModuleDict({"a": DropBlock()})
+        self.lists: Any = nn.ModuleList(nn.ModuleList(nn.Linear(8, 8) for _ in range(2)) for _ in range(2))
+        self.last = nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.second["a"](self.first["b"](self.first["a"](x)))
+        for layers in self.lists:
+            x = layers[1](torch.tanh(layers[0](x)))
+        result: torch.Tensor = self.last(x).mean((1, 2))
+        return result
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.linear = nn.LSTM(8, 8, num_layers=2, batch_first=True), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.linear(self.lstm(x)[0])
+        return result
+
+
+class HiddenNoise(Block):
+    """Draws from a generator that nothing can put back."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * float(1 + np.random.default_rng().random())
+
+
+class RoundsOtherwise(Block):
+    """Adds up in another order each time, as some kernels do."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * float(1 + 1e-6 * np.random.default_rng().random())
+
+
+class LeavesAside(Block):
+    """Leaves a part of the loss where the model takes it away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.aside: Any = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.sigmoid(self.linear(x))
+        self.aside = hidden.mean()
+        return x + torch.tanh(hidden) * hidden
+
+
+class TakesAway(Blocks):
+    def __init__(self) -> None:
+        super().__init__(LeavesAside)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        beside: Any = 0.0
+        block: Any
+        for block in self.blocks:
+            x, beside = block(x), beside + block.aside
+            block.aside = None
+        result: torch.Tensor = self.last(x).mean((1, 2)) + beside
+        return result
+
+
+class WritesParameter(Blocks):
+    """Makes a weight smaller in each pass, outside of its blocks."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.last.weight.mul_(0.9)
+        return super().forward(x)
+
+
+class Scaled(Block):
+    scale: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.linear(x) * self.scale) * torch.tanh(x + self.linear.bias)
+
+
+class ChangesLater(Blocks):
+    """From its third pass on, changes what its blocks have computed with, when they have."""
+
+    calls: torch.Tensor
+
+    def __init__(self, change: Callable[[Any], None]) -> None:
+        super().__init__(Scaled)
+        self.register_buffer("calls", torch.zeros(()))
+        self.change = change
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result = super().forward(x)
+        self.calls += 1
+        if self.calls > 2:
+            self.change(self.blocks[0])
+        return result
+
+
+def _change_buffer(block: Any) -> None:
+    block.scale = block.scale * 0.5
+
+
+@torch.no_grad()
+def _change_parameter(block: Any) -> None:
+    block.linear.bias.mul_(0.5)
+
+
 class NoBlocks(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -262,6 +448,13 @@ EXACT: dict[str, Callable[[], nn.Module]] = {
     "spectral norm": lambda: Blocks(SpectralBlock),
     "frozen norm": lambda: Blocks(FrozenNorm),
     "keywords": TakesKeywords,
+    "flipped norm": lambda: Blocks(FlippedNorm),
+    "weight norm": lambda: Blocks(WeightNormed),
+    "often off": OftenOff,
+    "stops in the middle": lambda: Blocks(StopsInTheMiddle),
+    "gradient penalty": lambda: GradientPenalty(DropBlock),
+    "dicts": InDicts,
+    "recurrent": lambda: Blocks(Recurrent),
 }
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
@@ -272,6 +465,11 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "hidden": (WritesIntoHidden, "is changed in place|cannot be computed again"),
     "large buffer": (lambda: Blocks(LargeCounter), "its LargeCounter changes its buffer 'seen' of 131072 elements"),
     "table": (lambda: Blocks(FillsTable), "TABLE, which gets more items"),
+    "hidden noise": (lambda: Blocks(HiddenNoise), "its gradients would not be the same"),
+    "taken away": (TakesAway, "`LeavesAside.aside`, which is tensor.* instead of None when it is computed again"),
+    "parameter": (lambda: WritesParameter(Block), "its forward writes into its parameter 'last.weight'"),
+    "later buffer": (lambda: ChangesLater(_change_buffer), "the buffer 'scale' of its Scaled is written to or exch"),
+    "later parameter": (lambda: ChangesLater(_change_parameter), "the parameter 'bias' of its Linear is written to"),
     "no blocks": (NoBlocks, "it has no blocks that could be computed again"),
 }
 

@@ -17,6 +17,7 @@ from strategy_models import (
     REFUSED,
     Block,
     Blocks,
+    RoundsOtherwise,
     Transformer,
     make_feed,
     make_trainer,
@@ -26,6 +27,7 @@ from strategy_models import (
     save,
     train,
 )
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from cerebro_spark.codec import decode, encode
 from cerebro_spark.errors import ConfigurationError, TrialFailed
@@ -37,7 +39,7 @@ from cerebro_spark.trainer.group import GroupRefused
 from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
 from cerebro_spark.trainer.torch.strategies import host_state
-from cerebro_spark.trainer.torch.strategies.blocks import find_blocks
+from cerebro_spark.trainer.torch.strategies.blocks import find_blocks, find_obstacle
 from cerebro_spark.trainer.torch.strategies.host_state import HostedOptimizer
 from cerebro_spark.trainer.torch.strategies.recomputing import Recomputing
 from cerebro_spark.trainer.torch.trainer import TorchTrainer
@@ -141,6 +143,7 @@ def test_blocks_are_what_repeats_as_far_out_as_possible() -> None:
     assert [block.name for block in find_blocks(Staged())] == names
     decoder = torch.nn.TransformerDecoder(torch.nn.TransformerDecoderLayer(8, 2), 2)
     assert [block.name for block in find_blocks(decoder)] == ["layers.0", "layers.1"]
+    assert [block.name for block in find_blocks(EXACT["dicts"]())] == ["first.a", "first.b", "second.a"]
     assert train(make_trainer(Staged, "recompute")) == train(make_trainer(Staged, "plain"))
 
 
@@ -209,6 +212,12 @@ def test_what_cannot_be_computed_again_is_named(name: str) -> None:
     assert "Use 'plain', or 'auto'" in str(caught.value)
 
 
+def test_what_rounds_otherwise_each_time_may_do_so_when_it_is_computed_again() -> None:
+    made = make_trainer(lambda: Blocks(RoundsOtherwise), "recompute")
+    train(made)
+    assert made.strategy == "recompute"
+
+
 @pytest.mark.parametrize("name", ["hooks", "hidden", "large buffer", "no blocks"])
 def test_what_is_refused_trains_as_it_is(name: str) -> None:
     train(make_trainer(REFUSED[name][0], "auto"))
@@ -225,6 +234,49 @@ def test_a_train_fn_takes_its_own_steps() -> None:
         made.train(Unit("t0", 1, "p0"), make_feed())
 
 
+def _compile_all(module: torch.nn.Module) -> Any:
+    return torch.compile(module)
+
+
+def _compile_in_place(module: Any) -> Any:
+    module.blocks[0].linear.compile()
+    return module
+
+
+@pytest.mark.parametrize(
+    ("compile_", "said"),
+    [(_compile_all, "its OptimizedModule is"), (_compile_in_place, "its Linear 'blocks.0.linear' is")],
+)
+def test_what_is_compiled_is_not_computed_again(compile_: Callable[[Any], Any], said: str) -> None:
+    module = compile_(Blocks(Block))
+    assert find_obstacle(module, find_blocks(module)) == f"{said} compiled"
+
+
+def test_an_error_in_a_step_leaves_the_model_as_it_was() -> None:
+    fails = [False]
+
+    class Failing(Block):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if fails[0]:
+                raise ArithmeticError("a block fails")
+            return super().forward(x)
+
+    built: list[torch.nn.Module] = []
+
+    def make() -> torch.nn.Module:
+        built.append(Blocks(Failing))
+        return built[-1]
+
+    made = make_trainer(make, "recompute")
+    train(made)
+    (module,) = built
+    before = [dict(vars(part)) for part in module.modules()]
+    fails[0] = True
+    with pytest.raises(TrialFailed, match="a block fails"):
+        made.train(Unit("t0", 3, "p0"), make_feed(3))
+    assert [dict(vars(part)) for part in module.modules()] == before
+
+
 class OwnAdam(torch.optim.Adam):
     pass
 
@@ -235,12 +287,20 @@ def _hooked(parameters: Any) -> Any:
     return optimizer
 
 
+def _with_another_step(parameters: Any) -> Any:
+    optimizer: Any = torch.optim.Adam(parameters)
+    step = optimizer.step
+    optimizer.step = lambda *given: step(*given)
+    return optimizer
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
         (torch.optim.LBFGS, "its optimizer LBFGS may do more than step each parameter"),
         (OwnAdam, "its optimizer OwnAdam may do more"),
         (_hooked, "its optimizer has hooks"),
+        (_with_another_step, "its optimizer has another `step` than its class"),
         (lambda p: torch.optim.SGD(p, lr=0.1), "keeps no state: use 'recompute'"),
     ],
 )
@@ -248,6 +308,20 @@ def test_which_optimizers_stay_on_the_device(make: Any, said: str) -> None:
     module = mlp()
     model = BuiltTorchModel(TorchModel(module, make(module.parameters()), torch.nn.MSELoss()), CPU, None)
     assert said in host_state.find_obstacle(model)
+
+
+def test_hooks_of_all_optimizers_count_and_neither_those_of_a_state_dict_nor_a_schedule() -> None:
+    module = mlp()
+    optimizer = torch.optim.Adam(module.parameters())
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    optimizer.register_state_dict_pre_hook(lambda *_: None)
+    model = BuiltTorchModel(TorchModel(module, optimizer, torch.nn.MSELoss()), CPU, None)
+    assert host_state.find_obstacle(model) == ""
+    hook = register_optimizer_step_post_hook(lambda *_: None)
+    try:
+        assert "its optimizer has hooks" in host_state.find_obstacle(model)
+    finally:
+        hook.remove()
 
 
 @pytest.mark.parametrize(
@@ -321,6 +395,25 @@ def test_what_does_not_fit_is_begun_again_by_the_next(fits: str, caplog: pytest.
     assert len(made.failed_tries) == rungs.index(fits), "it is known for the structure"
 
 
+def test_recurrent_trials_have_one_structure_and_what_fits_is_known_for_it() -> None:
+    made = make_trainer(EXACT["recurrent"], "auto", SmallDevice)
+    assert isinstance(made, SmallDevice)
+    made.fits = ("offload",)
+    states: dict[str, bytes] = {}
+    for epoch in (1, 2):
+        for trial in ("t0", "t1"):
+            if epoch == 1:
+                made.build(trial, PARAMS)
+            else:
+                made.load(trial, PARAMS, states[trial])
+            made.train(Unit(trial, epoch, "p0"), make_feed(epoch))
+            states[trial] = save(made)
+    for trial, state in states.items():
+        assert read(state) == train(make_trainer(EXACT["recurrent"], "plain"), trial=trial)[0]
+    assert len(made.models) == 1
+    assert [each.strategy for each in made.failed_tries] == ["plain", "recompute"]
+
+
 def test_a_unit_goes_back_to_the_checkpoint_that_it_came_from() -> None:
     straight, made = make_trainer(EXACT["cnn"], "plain"), make_trainer(EXACT["cnn"], "auto", SmallDevice)
     assert isinstance(made, SmallDevice)
@@ -341,12 +434,15 @@ def test_what_fits_by_no_strategy_fails_and_says_what_was_tried() -> None:
         made.train(Unit("t0", 1, "p0"), make_feed())
 
 
-def test_auto_leaves_out_what_a_model_cannot_use() -> None:
-    made = make_trainer(REFUSED["hooks"][0], "auto", SmallDevice)
+@pytest.mark.parametrize("name", sorted(set(REFUSED) - {"hidden noise"}))
+def test_auto_leaves_out_what_a_model_cannot_use_and_no_trace_of_it_is_left(name: str) -> None:
+    make = REFUSED[name][0]
+    made = make_trainer(make, "auto", SmallDevice)
     assert isinstance(made, SmallDevice)
     made.fits = ("offload",)
-    assert train(made) == train(make_trainer(REFUSED["hooks"][0], "plain"))
-    assert [each.strategy for each in made.failed_tries] == ["plain"]
+    assert train(made) == train(make_trainer(make, "plain"))
+    assert made.failed_tries[0].strategy == "plain"
+    assert made.strategy == "offload"
 
 
 # Logs

@@ -14,7 +14,6 @@ from torch.nn.modules.module import _has_any_global_hook
 from cerebro_spark.trainer.torch.built_model import keeps_extra_state
 from cerebro_spark.trainer.torch.signature import hook_parts
 
-_CONTAINERS = (torch.nn.ModuleList, torch.nn.Sequential)
 _LEAST_LAYERS = 3
 """A sequence of fewer layers is not cut."""
 
@@ -60,36 +59,41 @@ def find_obstacle(module: torch.nn.Module, blocks: list[Block]) -> str:
     """Return why blocks cannot be computed again, as far as their parts say; "" if nothing speaks against it."""
     if not blocks:
         return (
-            "it has no blocks that could be computed again: put its layers into a torch.nn.Sequential or a"
-            " torch.nn.ModuleList"
+            "it has no blocks that could be computed again: put its layers into a torch.nn.Sequential, or into modules"
+            " of several layers each, and these into a torch.nn.ModuleList"
         )
     if _has_any_global_hook():
         return "all modules have hooks, which would be called twice"
-    for part in module.modules():
+    for name, part in module.named_modules():
         if keeps_extra_state(part):
             return f"its {type(part).__name__} keeps extra state, which may change each time that it is computed"
+        if isinstance(part, torch.jit.ScriptModule) or _is_compiled(part):
+            return f"its {type(part).__name__}{f' {name!r}' if name else ''} is compiled"
     for block in blocks:
         for name, part in block.parts():
-            if isinstance(part, torch.jit.ScriptModule) or hasattr(part, "_orig_mod"):
-                return f"its {type(part).__name__} {name!r} is compiled"
             # Those of the block itself are called outside of its forward.
-            if (part is not block.module or block.runs) and hook_parts(vars(part)):
+            if (part is not block.module or block.runs) and _is_hooked(part):
                 return f"its {type(part).__name__} {name!r} has hooks, which would be called twice"
     return ""
+
+
+def _is_hooked(module: torch.nn.Module) -> bool:
+    """Whether a module has hooks that a forward pass or its gradients call; those of its `state_dict` they do not."""
+    return any("state_dict" not in place for place, _ in hook_parts(vars(module)))
 
 
 def _list_blocks(name: str, module: torch.nn.Module) -> Iterator[Block]:
     children = [(f"{name}.{key}" if name else key, child) for key, child in module.named_children()]
     kinds = Counter(type(child) for _, child in children if _is_composite(child))
-    is_listing = type(module) in _CONTAINERS
+    is_listing = type(module) is torch.nn.Sequential or not _has_forward(module)
     if type(module) is torch.nn.Sequential and children and not kinds:
         runs = _cut([child for _, child in children])
         if len(runs) > 1:
             yield Block(name, module, runs)
         return
     for path, child in children:
-        repeats = is_listing or (kinds[type(child)] > 1 and type(child) not in _CONTAINERS)
-        if _is_composite(child) and repeats and not _is_listing(child):
+        repeats = is_listing or (kinds[type(child)] > 1 and type(child) is not torch.nn.Sequential)
+        if _is_composite(child) and repeats and _has_forward(child) and not _is_listing(child):
             yield Block(path, child)
         else:
             yield from _list_blocks(path, child)
@@ -99,9 +103,18 @@ def _is_composite(module: torch.nn.Module) -> bool:
     return next(module.children(), None) is not None
 
 
+def _has_forward(module: torch.nn.Module) -> bool:
+    """Whether a module can be called: a list and a dict of modules cannot."""
+    return any("forward" in vars(kind) for kind in type(module).__mro__ if kind is not torch.nn.Module)
+
+
+def _is_compiled(module: torch.nn.Module) -> bool:
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+
+
 def _is_listing(module: torch.nn.Module) -> bool:
-    """Whether a module only lists blocks: these are smaller than it."""
-    return type(module) in _CONTAINERS and any(map(_is_composite, module.children()))
+    """Whether a sequence only lists blocks: these are smaller than it."""
+    return type(module) is torch.nn.Sequential and any(map(_is_composite, module.children()))
 
 
 def _cut(layers: list[Any]) -> tuple[tuple[torch.nn.Module, ...], ...]:

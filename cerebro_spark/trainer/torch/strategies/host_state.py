@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch.optim import optimizer as optimizers
 
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
 from cerebro_spark.trainer.torch.signature import hook_parts
@@ -28,13 +29,22 @@ def find_obstacle(model: BuiltTorchModel) -> str:
     kind = type(optimizer)
     if kind.__name__ not in _BY_PARAMETER or getattr(torch.optim, kind.__name__, None) is not kind:
         return f"its optimizer {kind.__name__} may do more than step each parameter by itself"
-    if hook_parts(vars(optimizer)):
+    step = vars(optimizer).get("step")
+    if step is not None and not hasattr(step, "_wrapped_by_lr_sched"):
+        return "its optimizer has another `step` than its class, which would be called for each piece of a step"
+    if _has_step_hooks(optimizer):
         return "its optimizer has hooks, which would be called for each piece of a step"
     if model.scaler.is_enabled():
         return "its gradients are scaled for precision='float16', all at once: use 'bfloat16'"
     if kind is torch.optim.SGD and not any(group["momentum"] for group in optimizer.param_groups):
         return "its optimizer is an SGD without momentum, which keeps no state: use 'recompute'"
     return ""
+
+
+def _has_step_hooks(optimizer: Any) -> bool:
+    """Whether a step of an optimizer calls hooks, its own or those of all optimizers."""
+    of_all = optimizers._global_optimizer_pre_hooks or optimizers._global_optimizer_post_hooks
+    return bool(of_all) or any("state_dict" not in place for place, _ in hook_parts(vars(optimizer)))
 
 
 def place_state(model: BuiltTorchModel, on_host: bool) -> None:

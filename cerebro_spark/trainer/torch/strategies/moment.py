@@ -1,4 +1,4 @@
-"""What a forward pass may change besides its result: generators and buffers, as they were at a moment.
+"""What a forward pass may read or change besides its inputs: generators, buffers and modes, as they were at a moment.
 
 It compares no values: that would wait for a GPU.
 """
@@ -66,9 +66,29 @@ class HeldBuffer(NamedTuple):
     def has_moved(self) -> bool:
         """Whether it may be another by now. Kernels of normalization layers write without saying so."""
         now = self.module._buffers.get(self.name)
-        if now is not self.tensor or now._version != self.version:
-            return True
-        return isinstance(self.module, _NormBase) and self.module.training
+        return now is not self.tensor or now._version != self.version or isinstance(self.module, _NormBase)
+
+
+class SeenParameter(NamedTuple):
+    """A parameter at a moment, which is not copied.
+
+    Attributes:
+        module: Whose it is.
+        name: Its name there.
+        tensor: The parameter itself.
+        version: How often it had been written to.
+    """
+
+    module: torch.nn.Module
+    name: str
+    tensor: torch.Tensor
+    version: int
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether it is another by now."""
+        now = self.module._parameters.get(self.name)
+        return now is not self.tensor or now._version != self.version
 
 
 def hold_buffers(modules: Iterable[torch.nn.Module]) -> list[HeldBuffer]:
@@ -87,7 +107,7 @@ def _copy_likely(module: torch.nn.Module, buffer: torch.Tensor) -> torch.Tensor 
 
 
 class Moment:
-    """The time before a forward pass, to which generators and buffers can be taken back for a while.
+    """The time before a forward pass, to which generators, buffers and modes can be taken back for a while.
 
     Args:
         draws: The generators.
@@ -98,9 +118,18 @@ class Moment:
         self._draws = draws
         self._drawn = draws.capture()
         self._held = hold_buffers(modules)
+        self._modes = [(module, module.training) for module in modules]
+        self._kept: list[HeldBuffer | SeenParameter] = [
+            SeenParameter(module, name, parameter, parameter._version)
+            for module in modules
+            for name, parameter in module._parameters.items()
+            if parameter is not None
+        ]
+        """What stays as it is until the pass is computed again."""
 
     def end(self) -> None:
-        """The pass is over: forget what it has not changed. Raises StrategyRefused for a change that was not copied."""
+        """The pass is over: copies of what it has not changed go. Raises StrategyRefused for what was not copied."""
+        self._kept += [held._replace(values=None) for held in self._held if not held.has_moved]
         self._held = [held for held in self._held if held.has_moved]
         for held in self._held:
             if held.values is None:
@@ -108,19 +137,42 @@ class Moment:
                     f"its {type(held.module).__name__} changes its buffer {held.name!r} of"
                     f" {held.tensor.numel()} elements while it computes, which is too large to be copied each time"
                 )
+        self._require_kept()
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """Have generators and buffers as they were then, for a block; afterwards as they were before the block."""
+        """Have all as it was then, for a block; afterwards as it was before the block.
+
+        Raises StrategyRefused if something has changed since that cannot be taken back.
+        """
+        self._require_kept()
         drawn = self._draws.capture()
         now = [_hold_again(held) for held in self._held]
+        modes = [(module, module.training) for module, _ in self._modes]
         self._draws.restore(self._drawn)
         _put_back(self._held)
+        _set_modes(self._modes)
         try:
             yield
         finally:
+            _set_modes(modes)
             _put_back(now)
             self._draws.restore(drawn)
+
+    def _require_kept(self) -> None:
+        for kept in self._kept:
+            if kept.has_moved:
+                kind = "parameter" if isinstance(kept, SeenParameter) else "buffer"
+                raise StrategyRefused(
+                    f"the {kind} {kept.name!r} of its {type(kept.module).__name__} is written to or exchanged between a"
+                    " forward pass and its gradients, so that it cannot be computed again: do that before the pass"
+                )
+
+
+def _set_modes(modes: Iterable[tuple[torch.nn.Module, bool]]) -> None:
+    for module, training in modes:
+        if module.training != training:
+            module.training = training
 
 
 def _hold_again(held: HeldBuffer) -> HeldBuffer:

@@ -6,7 +6,7 @@ The model shows nothing of it: for a while its blocks have another `forward`, an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial, wraps
 from typing import Any
 
@@ -79,11 +79,9 @@ class Recomputing:
         given = _list_given(name, (args, kwargs))
         moment, versions = Moment(self._draws, modules), [tensor._version for tensor in given]
 
-        @contextmanager
-        def again() -> Iterator[None]:
+        def again() -> AbstractContextManager[None]:
             _check_unchanged(name, given, versions)
-            with moment.again():
-                yield
+            return moment.again()
 
         # As positional arguments: PyTorch does not look for the device among the others.
         call = partial(_call, function, tuple(kwargs))
@@ -96,8 +94,28 @@ class Recomputing:
         return result
 
 
-def _give_contexts(again: Callable[[], Any]) -> tuple[Any, Any]:
-    return nullcontext(), again()
+def _give_contexts(again: Callable[[], AbstractContextManager[None]]) -> tuple[Any, Any]:
+    return nullcontext(), _EachTime(again)
+
+
+class _EachTime:
+    """A context that can be entered several times: gradients of gradients compute a block again more than once.
+
+    Args:
+        enter: Returns a new context.
+    """
+
+    def __init__(self, enter: Callable[[], AbstractContextManager[None]]) -> None:
+        self._enter = enter
+        self._entered: list[AbstractContextManager[None]] = []
+
+    def __enter__(self) -> None:
+        context = self._enter()
+        context.__enter__()
+        self._entered.append(context)
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._entered.pop().__exit__(*error)
 
 
 def _call(function: Callable[..., Any], names: tuple[str, ...], *values: Any) -> Any:
