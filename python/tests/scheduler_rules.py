@@ -11,6 +11,7 @@ from scheduler_stage import WORKERS, SchedulerStage
 from cerebro_spark.commands import Command
 from cerebro_spark.events import (
     Blame,
+    CostEstimated,
     GatheringBegan,
     GatheringEnded,
     GroupGaveUp,
@@ -44,6 +45,11 @@ class SearchRules(SchedulerStage):
         if trial not in self.auditor.failed | self.auditor.taken_over and trial not in self.stopped:
             self.works[trial] += more
             self.feed(WorkAdded(self.now, Work(trial, {"lr": 0.2, "layers": layers}, self.works[trial])))
+
+    @precondition(lambda self: self.works)
+    @rule(data=st.data(), seconds=st.sampled_from([0.1, 1.0, 30.0]))
+    def time_some_batches(self, data: st.DataObject, seconds: float) -> None:
+        self.feed(CostEstimated(self.now, data.draw(st.sampled_from(sorted(self.works))), seconds))
 
     @precondition(lambda self: not self.ended and len(self.reports) >= 2)
     @rule(data=st.data())
