@@ -16,7 +16,14 @@ from cerebro_spark.trainer.checkpoints.writing import write_checkpoint
 from cerebro_spark.trainer.feed import Batch, Columns, Feed
 from cerebro_spark.trainer.framework_trainer import CurrentTrial, FrameworkTrainer
 from cerebro_spark.trainer.group import Group, GroupRefused, GroupTrained, Meeting, Seat
-from cerebro_spark.trainer.group_checks import LEAST_ROWS, Probe, find_mixing, find_obstacle
+from cerebro_spark.trainer.group_checks import (
+    LEAST_ROWS,
+    NARROW_ROUNDING,
+    ROUNDING,
+    Probe,
+    find_mixing,
+    find_obstacle,
+)
 from cerebro_spark.trainer.group_notes import MemberNote, find_difference, merge_notes
 from cerebro_spark.trainer.shares import ShareFeed, Step, split_steps
 from cerebro_spark.trainer.sharing.built_model import M
@@ -64,6 +71,10 @@ class GroupTraining(FrameworkTrainer[M]):
     def _computes_narrow(self, model: M) -> bool:
         """Whether the model computes in a precision below float32."""
         return self.resources.precision is not None
+
+    def _rounding(self, model: M) -> float:
+        """Return what the model rounds, as a share of the largest value; see `group_checks`."""
+        return NARROW_ROUNDING if self._computes_narrow(model) else ROUNDING
 
     def _is_drawn(self, name: str) -> bool:
         """Whether an array of the model's state is that of a generator, which may differ between members."""
@@ -178,8 +189,7 @@ class GroupTraining(FrameworkTrainer[M]):
         with self._guarded(current, unit), self._own_generators(current, keep=False):
             given, reason = self._map_parts(current, batch)
             checked = self._label_checks.check(self._label_rules(current.model), [given])
-            narrow = self._computes_narrow(current.model)
-            reason = reason or find_obstacle(next(iter(checked)), attempt, narrow)
+            reason = reason or find_obstacle(next(iter(checked)), attempt, self._rounding(current.model))
             self._go_back(current, state.getvalue())
         return reason
 

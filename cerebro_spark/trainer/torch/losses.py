@@ -211,7 +211,7 @@ class BatchLoss(CheckedFunction):
     def __call__(self, output: Any, label: Any) -> torch.Tensor:
         value, fitted = self.compute(output, label)
         checked = _check_value(value, output, fitted, row_count(label))
-        if checked.ndim == 0 and self._divides_unseen():
+        if checked.ndim == 0 and self.divides_unseen:
             _warn_once(*_name_and_place(self._function))
         return checked
 
@@ -230,6 +230,12 @@ class BatchLoss(CheckedFunction):
             and known.setting("reduction", "mean") == "mean"
             and known.setting("weight", None) is not None
         )
+
+    @property
+    def divides_unseen(self) -> bool:
+        """Whether code of the user's divides the loss of a batch, by a number that nobody else knows."""
+        known = self._known
+        return known is None or (not known.own and known.setting("reduction", "mean") != "sum")
 
     def weigh(self, output: Any, label: Any, rows: int) -> Any:
         """Return how much the loss of a batch counts; None if it is a sum over its rows."""
@@ -250,11 +256,6 @@ class BatchLoss(CheckedFunction):
         values = read_values(label)
         if values is not None:
             self.label_rule.check("the label", values)
-
-    def _divides_unseen(self) -> bool:
-        """Whether code of the user's divides the loss of a batch, by a number that nobody else knows."""
-        known = self._known
-        return known is None or (not known.own and known.setting("reduction", "mean") != "sum")
 
 
 def _check_tensor(what: str, output: Any) -> None:

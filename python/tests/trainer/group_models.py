@@ -222,6 +222,49 @@ class Scattered:
         return float(np.median(self.rows))
 
 
+class Gated(nn.Module):
+    """Weighs two experts, and while training gives a loss by how evenly a batch uses them; it may add noise."""
+
+    def __init__(self, noise: float, drop: float = 0.0) -> None:
+        super().__init__()
+        self.gate, self.experts, self.noise, self.drop = nn.Linear(8, 2), nn.Linear(8, 2), noise, nn.Dropout(drop)
+
+    def forward(self, x: Any) -> Any:
+        scores = self.gate(x)
+        if self.training and self.noise:
+            scores = scores + self.noise * torch.randn_like(scores)
+        shares = scores.softmax(1)
+        uneven = shares.mean(0).square().sum() if self.training else torch.zeros(())
+        return {"out": (shares * self.drop(self.experts(x))).sum(1), "uneven": uneven}
+
+
+def balanced(output: Any, label: Any) -> Any:
+    return functional.binary_cross_entropy_with_logits(output["out"], label.float()) + 0.1 * output["uneven"]
+
+
+class SpreadInTraining(nn.Module):
+    """A loss that compares rows, but only while training."""
+
+    def forward(self, output: Any, label: Any) -> Any:
+        loss = functional.mse_loss(output.squeeze(-1), label.float())
+        return loss - output.var() if self.training else loss
+
+
+def slightly_contrastive(output: Any, label: Any) -> Any:
+    return functional.mse_loss(output.squeeze(-1), label.float()) - 1e-3 * output.var()
+
+
+def root(output: Any, label: Any) -> Any:
+    return functional.mse_loss(output.squeeze(-1), label.float()).sqrt()
+
+
+def of_labels_that_count(output: Any, label: Any) -> Any:
+    """The mean over rows whose label is not -1."""
+    counts = (label >= 0).float()
+    each = functional.binary_cross_entropy_with_logits(output.squeeze(-1), label.clamp(0).float(), reduction="none")
+    return (each * counts).sum() / counts.sum()
+
+
 def hooked(change: Callable[[Any], Any]) -> Callable[[], Any]:
     def module() -> Any:
         built = mlp()
@@ -260,12 +303,17 @@ class ClipsInside(torch.autograd.Function):
 
 
 class Clipping(nn.Module):
-    def __init__(self) -> None:
+    """Clips gradients inside, always or while training only."""
+
+    def __init__(self, always: bool = True) -> None:
         super().__init__()
-        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 1)
+        self.first, self.last, self.always = nn.Linear(8, 16), nn.Linear(16, 1), always
 
     def forward(self, x: Any) -> Any:
-        return self.last(ClipsInside.apply(torch.tanh(self.first(x))))  # type: ignore[no-untyped-call]
+        x = torch.tanh(self.first(x))
+        if self.always or self.training:
+            x = ClipsInside.apply(x)  # type: ignore[no-untyped-call]
+        return self.last(x)
 
 
 def ranked(output: Any, label: Any) -> Any:
@@ -349,6 +397,21 @@ REFUSED: dict[str, tuple[str, ModelFn, dict[str, Any], str]] = {
     "sparse": ("tokens", make(sparse), {}, "its Embedding '0' has sparse gradients"),
     "functionally_sparse": ("tokens", make(functionally_sparse), {}, "it has sparse gradients"),
     "clips_inside": ("tabular", make(Clipping), {}, "the gradient of a batch is not that of its parts"),
+    "clips_in_training": (
+        "tabular",
+        make(lambda: Clipping(always=False)),
+        {},
+        "the gradient of a batch is not that of its parts",
+    ),
+    "slightly_contrastive": ("tabular", make(mlp, slightly_contrastive), {}, "its loss is no mean over rows: it is"),
+    "spread": ("tabular", make(mlp, SpreadInTraining()), {}, "its loss is no mean over rows: it is"),
+    "balanced": ("tabular", make(lambda: Gated(0.0, 0.3), balanced, metrics={}), {}, "its loss is no mean over rows"),
+    "noisily_balanced": (
+        "tabular",
+        make(lambda: Gated(0.1), balanced, metrics={}),
+        {},
+        "its model gives something that is not by rows, which cannot be tried on parts",
+    ),
     "module_hook": (
         "tabular",
         make(hooked(lambda m: m[0].register_full_backward_hook(lambda *given: None))),
@@ -362,5 +425,7 @@ REFUSED: dict[str, tuple[str, ModelFn, dict[str, Any], str]] = {
         "its parameters have hooks for gradients",
     ),
 }
+ROOT = make(mlp, root)
+COUNTING = make(mlp, of_labels_that_count, metrics={})
 NOISY = make(mlp, optimizer=lambda parameters: Drifting(parameters, lr=0.1))
 IGNORING = make(lambda: mlp(out=3), nn.CrossEntropyLoss(ignore_index=2), metrics={})

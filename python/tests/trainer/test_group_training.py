@@ -147,3 +147,23 @@ def test_labels_that_the_loss_leaves_out_are_found_in_the_end(members: Members) 
 
     (said,) = refused(members, GroupRun(models.IGNORING, "classes", change=ignore_last, rows=(300, 300), batch=8))
     assert "its loss counts 299 for 300 rows: it leaves rows out" in said
+
+
+def test_a_loss_that_is_nearly_a_mean_in_large_batches_is_refused(members: Members) -> None:
+    (said,) = {
+        text.partition(": it is")[0] for text in refused(members, GroupRun(models.ROOT, rows=(600, 600), batch=256))
+    }
+    assert said.endswith("its loss is no mean over rows")
+
+
+def test_a_loss_that_leaves_out_rows_of_few_batches_is_refused_in_the_end(members: Members) -> None:
+    def leave_out(arrays: Any) -> Any:
+        return {**arrays, "label": np.where(np.arange(len(arrays["label"])) == 9, -1, arrays["label"])}
+
+    run = GroupRun(models.COUNTING, rows=(300, 300), change=leave_out)
+    for said in refused(members, run):
+        assert "its loss is no mean over rows: the means of two parts of a batch differ from it by" in said or (
+            said.startswith("GroupBroken")
+        )
+    outcome, _ = trained(members, replace(run, change=None))
+    assert np.abs(outcome.weights - train_alone(replace(run, change=None)).weights).max() <= 1e-6
