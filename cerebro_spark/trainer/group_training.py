@@ -64,6 +64,10 @@ class GroupTraining(FrameworkTrainer[M]):
             group: The links to the others.
         """
 
+    def _find_inexact(self, model: M) -> str:
+        """Return why the share that was just trained was not trained exactly, if that showed only then; else ""."""
+        return ""
+
     @abstractmethod
     def _seed_member(self, model: M, seed: int) -> None:
         """Have all generators draw from this seed, those of the model too."""
@@ -97,7 +101,7 @@ class GroupTraining(FrameworkTrainer[M]):
         seat.links.callback(group.close)
         formed = time.perf_counter()
         metrics = self._train_with_others(current, unit, feed, steps, group)
-        note = MemberNote(self._digest_for_group(current), metrics, prepared, self._find_uncounted(feed, metrics))
+        note = MemberNote(self._digest_for_group(current), metrics, prepared, self._find_inexact(current.model))
         notes = [MemberNote.unpack(data) for data in group.gather(note.pack())]
         self._require_same(current, notes, group)
         merged = merge_notes(notes)
@@ -136,13 +140,6 @@ class GroupTraining(FrameworkTrainer[M]):
         """Return a digest of what all members must have learned: all but the generators."""
         arrays, meta = self._contents(current)
         return compute_digest([array for array in arrays if not self._is_drawn(array.name)], meta)
-
-    def _find_uncounted(self, feed: Feed, metrics: Metrics) -> str:
-        """Return what shows in the metrics that the loss was no mean over all rows; "" if nothing does."""
-        counted, rows = metrics.weights.get("loss"), len(feed.order)
-        if counted is None or counted == rows:
-            return ""
-        return f"its loss counts {counted:g} for {rows} rows: it leaves rows out, or weighs them by their class"
 
     def _require_same(self, current: CurrentTrial[M], notes: Sequence[MemberNote], group: Group) -> None:
         """Raise GroupRefused, as all other members do, if members differ in what they learned."""

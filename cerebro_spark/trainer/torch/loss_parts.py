@@ -1,8 +1,8 @@
-"""Whether a user's loss is a mean over rows, seen from what it makes of parts of batches. It takes no step.
+"""Whether a loss is a mean over rows, seen from the batches of a unit. It takes no step.
 
 A batch that is tried before a group begins may not show it: most sequences of a data set may have the same length. So
-it is looked at in every step. The loss is computed again for two parts of what the model gave, which is cheap beside
-the model.
+it is looked at in every step. A user's loss is computed again for two parts of what the model gave, which is cheap
+beside the model. Of PyTorch's own it is known which labels they leave out.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class LossParts:
     def __init__(self, model: BuiltTorchModel) -> None:
         self._model = model
         self._may_differ = model.loss.divides_unseen
+        self._ignored: Any = 0
         self._off: Any = 0.0
         self._size: Any = 0.0
 
@@ -41,6 +42,7 @@ class LossParts:
             output: What the model gave.
             label: Its label, or labels.
         """
+        self._ignored = self._ignored + self._model.loss.count_ignored(output, label)
         rows = row_count(label)
         if not self._may_differ or rows < _LEAST_ROWS:
             return
@@ -57,15 +59,17 @@ class LossParts:
         first, rest = (part.double() for part in parts)
         self._count(loss.double(), first, rest, cut / rows)
 
-    def find_difference(self, rounding: float) -> str | None:
-        """Return why the loss of the batches was no mean over their rows; None if it was. It waits for a GPU.
+    def find_difference(self, rounding: float) -> str:
+        """Return why the loss of the batches was no mean over their rows; "" if it was. It waits for a GPU.
 
         Args:
             rounding: What is rounded, as a share of the losses.
         """
-        off, size = float(self._off), float(self._size)
+        ignored, off, size = int(self._ignored), float(self._off), float(self._size)
+        if ignored:
+            return f"its loss leaves labels out (ignore_index), {ignored} in a unit, so that it is no mean over rows"
         if off <= rounding * size:
-            return None
+            return ""
         by = f"by {off / size:.1g} of it" if size and off < float("inf") else "in that some have none"
         return (
             f"its loss is no mean over rows: the means of two parts of a batch differ from it {by} (one that is divided"

@@ -130,6 +130,13 @@ class KnownLoss:
             return counted.sum()
         return torch.where(counted, weight[torch.where(counted, label, 0)], 0).sum()
 
+    def count_ignored(self, output: Any, label: Any) -> Any:
+        """Return how many labels the mean over a batch leaves out."""
+        if not self.by_class or self.setting("reduction", "mean") != "mean":
+            return 0
+        label = self.fit(output, label)
+        return 0 if label.ndim == output.ndim else (label == self.setting("ignore_index", -100)).sum()
+
 
 def recognize_loss(loss: Any) -> KnownLoss | None:
     """Return what is known of a loss of PyTorch: a module, a function, or a `functools.partial` of these; else None."""
@@ -240,6 +247,10 @@ class BatchLoss(CheckedFunction):
     def weigh(self, output: Any, label: Any, rows: int) -> Any:
         """Return how much the loss of a batch counts; None if it is a sum over its rows."""
         return rows if self._known is None else self._known.weigh(output, label, rows)
+
+    def count_ignored(self, output: Any, label: Any) -> Any:
+        """Return how many labels the mean over a batch leaves out, as far as that is known."""
+        return 0 if self._known is None else self._known.count_ignored(output, label)
 
     def _fit(self, known: KnownLoss, output: Any, label: Any) -> Any:
         fitted = known.fit_gradients(output, known.fit(output, label))

@@ -15,7 +15,7 @@ from cerebro_spark.trainer.checkpoints.arrays import StateArray, wrap_numpy
 from cerebro_spark.trainer.checkpoints.randomness import capture_host, restore_host, seed_host
 from cerebro_spark.trainer.checkpoints.tree import Tree
 from cerebro_spark.trainer.feed import Array, Batch, Feed
-from cerebro_spark.trainer.group import Group, GroupRefused, Meeting
+from cerebro_spark.trainer.group import Group, Meeting
 from cerebro_spark.trainer.group_checks import FINE_ROUNDING, Probe
 from cerebro_spark.trainer.label_rules import LabelRule
 from cerebro_spark.trainer.shares import Step
@@ -242,10 +242,11 @@ class TorchTrainer(StrategyTraining):
             if scheduler is not None:
                 scheduler.step()
         model.model.optimizer.zero_grad()
-        difference = taken.loss_parts.find_difference(self._rounding(model))
-        if difference is not None:
-            raise GroupRefused(difference)
+        self._loss_parts = taken.loss_parts
         return collector.collect()
+
+    def _find_inexact(self, model: BuiltTorchModel) -> str:
+        return self._loss_parts.find_difference(self._rounding(model))
 
     @torch.no_grad()
     def _evaluate(self, model: BuiltTorchModel, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:

@@ -8,10 +8,10 @@ from torch.overrides import TorchFunctionMode
 
 # What drops some of its first argument.
 _DROPPING = frozenset(
-    "dropout dropout1d dropout2d dropout3d alpha_dropout feature_dropout feature_alpha_dropout".split()
+    ["dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout", "feature_alpha_dropout"]
 )
 # What computes more than that: its only float is the share that is dropped.
-_DROPPING_INSIDE = frozenset("lstm gru rnn_tanh rnn_relu multi_head_attention_forward".split())
+_DROPPING_INSIDE = frozenset(["lstm", "gru", "rnn_tanh", "rnn_relu", "multi_head_attention_forward"])
 
 
 class Undropped(TorchFunctionMode):

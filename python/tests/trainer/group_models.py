@@ -156,6 +156,15 @@ EXACT: dict[str, tuple[str, ModelFn]] = {
 }
 
 
+class ByToken(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(20, 6), nn.Linear(6, 3)
+
+    def forward(self, tokens: Any) -> Any:
+        return self.head(self.embedding(tokens)).transpose(1, 2)
+
+
 class Widened(nn.Module):
     def forward(self, x: Any) -> Any:
         return x.double()
@@ -425,6 +434,7 @@ REFUSED: dict[str, tuple[str, ModelFn, dict[str, Any], str]] = {
         "its parameters have hooks for gradients",
     ),
 }
+BY_TOKEN = make(ByToken, nn.CrossEntropyLoss(), metrics={})
 ROOT = make(mlp, root)
 COUNTING = make(mlp, of_labels_that_count, metrics={})
 NOISY = make(mlp, optimizer=lambda parameters: Drifting(parameters, lr=0.1))
