@@ -226,7 +226,8 @@ class MopScheduler:
             if event.lasting:
                 self._groups.forbid(trial, event.reason)
             else:
-                self._groups.note_loss(trial)
+                self._groups.note_loss()
+            self._trials.lose_group(trial, event.unit, event.reason, lasting=event.lasting)
             self._dismiss_all(assignment)
 
     def _dismiss_all(self, assignment: RunUnit) -> None:
