@@ -109,10 +109,22 @@ def find_mixing(whole: Batch, parts: Sequence[Batch]) -> str | None:
     'x'
     """
     for name, array in whole.items():
-        one, other = np.asarray(array), np.concatenate([np.asarray(part[name]) for part in parts])
-        if one.shape != other.shape or not _is_close(one, other, ROUNDING):
+        one, others = np.asarray(array), [np.asarray(part[name]) for part in parts]
+        if any(other.shape[1:] != one.shape[1:] for other in others):
+            return name
+        if not _is_close(one, np.concatenate(others), ROUNDING):
             return name
     return None
+
+
+def find_reshaped(first: Batch, other: Batch) -> str | None:
+    """Return the name of a column whose rows have another shape, or dtype, in another batch; None if there is none.
+
+    >>> find_reshaped({"x": np.zeros((4, 9))}, {"x": np.zeros((2, 7))})
+    'x'
+    """
+    pairs = ((name, np.asarray(array), np.asarray(other[name])) for name, array in first.items())
+    return next((name for name, one, two in pairs if (one.shape[1:], one.dtype) != (two.shape[1:], two.dtype)), None)
 
 
 def _compare_parts(whole: Probe, parts: Sequence[Probe], weights: Sequence[float], rounding: float) -> str | None:

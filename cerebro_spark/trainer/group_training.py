@@ -23,6 +23,7 @@ from cerebro_spark.trainer.group_checks import (
     Probe,
     find_mixing,
     find_obstacle,
+    find_reshaped,
 )
 from cerebro_spark.trainer.group_notes import MemberNote, find_difference, merge_notes
 from cerebro_spark.trainer.shares import ShareFeed, Step, split_steps
@@ -122,7 +123,7 @@ class GroupTraining(FrameworkTrainer[M]):
                 self._end_epochs(current.model, unit.epoch - current.epoch)
             self._begin_unit(current.model, training=True)
             metrics = self._run_unit(
-                current, None, lambda model, rows, _: self._train_share(model, rows, steps, group), share, None
+                current, None, lambda model, rows, _: self._train_share(model, _watch(rows), steps, group), share, None
             )
             check_loss(metrics, unit, current.params)
         self._check_growth(current, unit, feed)
@@ -210,6 +211,25 @@ class GroupTraining(FrameworkTrainer[M]):
     def _describe_generators(self) -> str:
         json, arrays = flatten({"drawn": self._capture_generators()}, self._wrap_array)
         return compute_digest(arrays, json)
+
+
+def _watch(batches: Feed | Iterable[Batch]) -> Feed | Iterable[Batch]:
+    """Look at the batches that an `input_fn` makes: not every batch that is tried shows that it mixes rows."""
+    return batches if isinstance(batches, Feed) else _of_one_shape(batches)
+
+
+def _of_one_shape(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Yield batches. Raises GroupRefused if rows of some have another shape: that goes by the other rows of a batch."""
+    first: Batch | None = None
+    for batch in batches:
+        first = first or batch
+        column = find_reshaped(first, batch)
+        if column is not None:
+            raise GroupRefused(
+                f"its input_fn makes rows of {column!r} of one shape in some batches and of another one in others, by"
+                " what other rows there are, of which each member has others"
+            )
+        yield batch
 
 
 @contextmanager

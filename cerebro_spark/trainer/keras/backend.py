@@ -48,6 +48,11 @@ class KerasBackend(ABC):
     def claim(self) -> None:
         """Set threads and device, once a process. Raises ConfigurationError if they cannot be had."""
 
+    @property
+    @abstractmethod
+    def is_on_host(self) -> bool:
+        """Whether models compute on CPUs."""
+
     @abstractmethod
     def run(self, model: BuiltKerasModel, kind: Pass, feed: Feed | Iterable[Batch]) -> None:
         """Run `train_step` or `test_step` for each batch of the feed."""

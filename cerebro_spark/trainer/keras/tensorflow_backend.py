@@ -112,7 +112,11 @@ class TensorFlowBackend(KerasBackend):
     def _budget(self) -> int:
         if self._resources.data_memory is not None:
             return self._resources.data_memory
-        return _GPU_DATA_BYTES if tf.config.list_logical_devices("GPU") else 0
+        return 0 if self.is_on_host else _GPU_DATA_BYTES
+
+    @property
+    def is_on_host(self) -> bool:
+        return not tf.config.list_logical_devices("GPU")
 
     # Graphs
 

@@ -69,6 +69,10 @@ class TorchBackend(KerasBackend):
     def set_mode(self, model: BuiltKerasModel, training: bool) -> None:
         model.model.train(training)
 
+    @property
+    def is_on_host(self) -> bool:
+        return torch.device(get_device()).type == "cpu"
+
     def join(self, meeting: Meeting) -> Group:
         try:
             from cerebro_spark.trainer.torch.links import join_group

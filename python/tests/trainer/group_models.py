@@ -295,6 +295,22 @@ def centre(batch: Any, params: Any) -> Any:
     return {**batch, "features": batch["features"] - batch["features"].mean(0)}
 
 
+def trim(batch: Any, params: Any) -> Any:
+    """Leave out the last tokens, as far as no row has any there."""
+    return {**batch, "tokens": batch["tokens"][:, : (batch["tokens"] > 0).sum(1).max()]}
+
+
+class Pooling(nn.Module):
+    """Takes tokens of any number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(20, 6), nn.Linear(6, 1)
+
+    def forward(self, tokens: Any) -> Any:
+        return self.head(self.embedding(tokens).mean(1))
+
+
 def own_loop(model: Any, batches: Any, params: Any) -> Any:
     return {"loss": 0.0, "rows": sum(len(batch["label"]) for batch in batches)}
 
@@ -435,6 +451,7 @@ REFUSED: dict[str, tuple[str, ModelFn, dict[str, Any], str]] = {
     ),
 }
 BY_TOKEN = make(ByToken, nn.CrossEntropyLoss(), metrics={})
+POOLING = make(Pooling)
 ROOT = make(mlp, root)
 COUNTING = make(mlp, of_labels_that_count, metrics={})
 NOISY = make(mlp, optimizer=lambda parameters: Drifting(parameters, lr=0.1))

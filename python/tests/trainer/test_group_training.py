@@ -183,3 +183,16 @@ def test_a_loss_by_token_is_a_mean_over_rows_of_one_length(members: Members) -> 
 
     (said,) = refused(members, replace(run, change=leave_out, rows=(200, 200), batch=8))
     assert "its loss leaves labels out (ignore_index), 2 in a unit" in said
+
+
+@pytest.mark.parametrize("rare", [False, True], ids=["often", "rarely"])
+def test_an_input_fn_that_trims_a_batch_to_its_longest_row_is_refused(members: Members, rare: bool) -> None:
+    def shorten(arrays: Any) -> Any:
+        rows = np.arange(len(arrays["label"]))
+        lengths = np.where(rows == len(rows) - 1, 6, 5) if rare else rows % 5 + 2
+        return {**arrays, "tokens": np.where(np.arange(6) < lengths[:, None], arrays["tokens"] % 19 + 1, 0)}
+
+    run = GroupRun(models.POOLING, "tokens", hooks={"input_fn": models.trim}, change=shorten, rows=(300, 300), batch=8)
+    said = refused(members, run)
+    assert any("its input_fn makes " in text and "of 'tokens'" in text for text in said)
+    assert all(text.startswith(("GroupRefused: no group can train trial t exactly", "GroupBroken")) for text in said)
