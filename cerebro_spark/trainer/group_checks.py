@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cerebro_spark.errors import CerebroError
 from cerebro_spark.trainer.feed import Array, Batch
 from cerebro_spark.types import Metrics
 
@@ -65,16 +66,37 @@ def find_obstacle(batch: Batch, attempt: Try, rounding: float) -> str | None:
     rows = np.arange(len(next(iter(batch.values()))))
     # Parts of many rows are much alike: there what is no mean over rows (the root of a mean) hides in the rounding.
     few = _take(batch, rows[:LEAST_ROWS])
-    found = _try_evaluating(few, attempt, rounding)
+    found = _try_single_row(few, attempt) or _try_evaluating(few, 1, attempt, rounding)
     if found is None and len(rows) > LEAST_ROWS:
-        found = _try_evaluating(batch, attempt, rounding)
+        found = _try_evaluating(batch, _cut(len(rows)), attempt, rounding)
     return found or _try_training(few, attempt, rounding)
 
 
-def _try_evaluating(batch: Batch, attempt: Try, rounding: float) -> str | None:
-    """Return why parts of a batch do not train what the whole trains, as far as that shows outside of training."""
+def _try_single_row(batch: Batch, attempt: Try) -> str | None:
+    """Return why a member could not give a single row, as each does now and then: elsewhere no batch is so small."""
+    try:
+        attempt(_take(batch, np.arange(1)), False)
+    except CerebroError:
+        raise
+    except Exception as error:  # of the model, the loss or a metric
+        first_line = (str(error).splitlines() or [""])[0]
+        return (
+            "it fails with a batch of a single row, as members of a group get it now and then"
+            f" ({type(error).__name__}: {first_line}): if that is a `squeeze`, name its dimension"
+        )
+    return None
+
+
+def _try_evaluating(batch: Batch, cut: int, attempt: Try, rounding: float) -> str | None:
+    """Return why parts of a batch do not train what the whole trains, as far as that shows outside of training.
+
+    Args:
+        batch: The batch.
+        cut: How many rows its first part has.
+        attempt: Tries a batch.
+        rounding: What the model rounds.
+    """
     rows = np.arange(len(next(iter(batch.values()))))
-    cut = _cut(len(rows))
     first, rest = _take(batch, rows[:cut]), _take(batch, rows[cut:])
     weights = [cut / len(rows), 1 - cut / len(rows)]
     whole = attempt(batch, False)

@@ -300,6 +300,17 @@ def trim(batch: Any, params: Any) -> Any:
     return {**batch, "tokens": batch["tokens"][:, : (batch["tokens"] > 0).sum(1).max()]}
 
 
+class Squeezing(nn.Module):
+    """Takes a batch of a single row for something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(1, 8, 3), nn.Linear(8, 3)
+
+    def forward(self, image: Any) -> Any:
+        return self.head(self.conv(image).mean((2, 3), keepdim=True).squeeze()).log_softmax(1)
+
+
 class Pooling(nn.Module):
     """Takes tokens of any number."""
 
@@ -436,6 +447,12 @@ REFUSED: dict[str, tuple[str, ModelFn, dict[str, Any], str]] = {
         make(lambda: Gated(0.1), balanced, metrics={}),
         {},
         "its model gives something that is not by rows, which cannot be tried on parts",
+    ),
+    "squeezing": (
+        "images",
+        make(Squeezing, nn.NLLLoss(), metrics={}),
+        {},
+        "it fails with a batch of a single row, as members of a group get it now and then (IndexError: Dimension out",
     ),
     "module_hook": (
         "tabular",
