@@ -22,6 +22,7 @@ from cerebro_spark.events import (
     CommandReceived,
     DeleteCheckpoint,
     Event,
+    FailRun,
     FinishRun,
     GatheringBegan,
     GatheringEnded,
@@ -51,6 +52,7 @@ from cerebro_spark.scheduling.forming import BundleFormation
 from cerebro_spark.scheduling.groups import GroupRules
 from cerebro_spark.scheduling.inspection import audit
 from cerebro_spark.scheduling.records import OrderRecord, TrialRecord, WorkerRecord
+from cerebro_spark.scheduling.script import largest_group
 from cerebro_spark.scheduling.script_bundles import ScriptBundles
 from cerebro_spark.scheduling.settings import check_settings
 from cerebro_spark.scheduling.state import make_state
@@ -111,7 +113,7 @@ class MopScheduler:
             LossExplained: lambda event: self._trials.explain(lambda kill: kill.worker == event.worker),
             WorkerRetiring: lambda event: self._workers.retire(event.worker),
             GatheringBegan: lambda event: self.state.holdings.await_workers(event.workers),
-            GatheringEnded: lambda event: self.state.actions.extend(self.state.holdings.gather()),
+            GatheringEnded: self._gathering_ended,
             PartitionLoaded: lambda event: self._workers.record_load(event.worker, event.partition),
             PartitionLost: lambda event: self._blame.judge_load(event.worker, event.partition, event.reason),
             UnitFinished: self._unit_finished,
@@ -176,6 +178,14 @@ class MopScheduler:
     def _run_started(self, event: RunStarted) -> None:
         if event.settings != self.settings:
             raise SchedulingError(f"run {event.run} was started with other settings than this scheduler's")
+
+    def _gathering_ended(self, event: GatheringEnded) -> None:
+        """Begin with the workers that are there; a replay must have as many as ever trained a unit together."""
+        self.state.actions += self.state.holdings.gather()
+        least, there = largest_group(self.settings.script), len(self.state.holdings.available())
+        if there < least:
+            reason = f"it repeats one in which {least} workers trained a unit together, and only {there} have come"
+            self.state.actions.append(FailRun(reason))
 
     def _unit_finished(self, event: UnitFinished) -> None:
         worker = self._assignee(event)

@@ -17,7 +17,18 @@ from cerebro_spark.commands import Command
 from cerebro_spark.engine import Engine
 from cerebro_spark.errors import ConfigurationError, ReplayDiverged
 from cerebro_spark.eventlog import EventLog
-from cerebro_spark.events import CommandAnswered, Event, RunStarted, RunUnit, Settings, UnitFinished, WorkerLost
+from cerebro_spark.events import (
+    CommandAnswered,
+    Event,
+    FailRun,
+    GatheringEnded,
+    RunStarted,
+    RunUnit,
+    Settings,
+    UnitFinished,
+    WorkerJoined,
+    WorkerLost,
+)
 from cerebro_spark.outcomes import view_of
 from cerebro_spark.replays import ReplayChecker, ReplaySearch, RunScript
 from cerebro_spark.scheduler import MopScheduler
@@ -159,6 +170,18 @@ def test_a_replay_with_fewer_workers_than_a_group_had_is_refused(whole: list[Eve
         ConfigurationError, match=rf"{largest} workers trained together.*at least {largest} workers, not 1"
     ):
         script.settings_like(replace(AUTO, workers=1))
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_replay_to_which_too_few_workers_come_ends_and_says_so(whole: list[Event], missing: int) -> None:
+    largest = max(sizes(whole))
+    scheduler = MopScheduler(RunScript.from_events(whole).settings_like(replace(AUTO, workers=largest)))
+    for number in range(largest - missing):
+        scheduler.handle(WorkerJoined(0.0, f"w{number}", host="h"))
+    actions = scheduler.handle(GatheringEnded(1.0))
+    reasons = [action.reason for action in actions if isinstance(action, FailRun)]
+    expected = f"it repeats one in which {largest} workers trained a unit together, and only {largest - 1} have come"
+    assert reasons == [expected] * missing
 
 
 class Unfit(SimulatedBackend):
