@@ -76,8 +76,8 @@ class TensorFlowShares(GroupedSteps):
         if graph.layout != self._layout:
             raise GroupRefused("which of its weights have gradients depends on the shape of a batch")
         dense, sparse, seen = graph.run(tensors, tf.constant(weight, tf.float64))
-        pairs = [[(one.numpy(), other.numpy()) for one, other in several] for several in (sparse, seen)]
-        return [part.numpy() for part in dense], *pairs
+        rows, losses = ([(one.numpy(), other.numpy()) for one, other in pairs] for pairs in (sparse, seen))
+        return [part.numpy() for part in dense], rows, losses
 
     def _use(self, dense: Sequence[torch.Tensor], sparse: Sequence[Rows]) -> None:
         """Add up what all members have, and have the optimizer use it."""
