@@ -23,6 +23,7 @@ from cerebro_spark.events import (
     CostEstimated,
     DeleteCheckpoint,
     Event,
+    FailRun,
     FinishRun,
     GatheringBegan,
     GatheringEnded,
@@ -52,6 +53,7 @@ from cerebro_spark.scheduling.forming import BundleFormation
 from cerebro_spark.scheduling.groups import GroupRules
 from cerebro_spark.scheduling.inspection import audit
 from cerebro_spark.scheduling.records import OrderRecord, TrialRecord, WorkerRecord
+from cerebro_spark.scheduling.script import largest_group
 from cerebro_spark.scheduling.script_bundles import ScriptBundles
 from cerebro_spark.scheduling.settings import check_settings
 from cerebro_spark.scheduling.state import make_state
@@ -113,7 +115,7 @@ class MopScheduler:
             LossExplained: lambda event: self._trials.explain(lambda kill: kill.worker == event.worker),
             WorkerRetiring: lambda event: self._workers.retire(event.worker),
             GatheringBegan: lambda event: self.state.holdings.await_workers(event.workers),
-            GatheringEnded: lambda event: self.state.actions.extend(self.state.holdings.gather()),
+            GatheringEnded: self._gathering_ended,
             PartitionLoaded: lambda event: self._workers.record_load(event.worker, event.partition),
             PartitionLost: lambda event: self._blame.judge_load(event.worker, event.partition, event.reason),
             UnitFinished: self._unit_finished,
@@ -179,6 +181,14 @@ class MopScheduler:
         if event.settings != self.settings:
             raise SchedulingError(f"run {event.run} was started with other settings than this scheduler's")
 
+    def _gathering_ended(self, event: GatheringEnded) -> None:
+        """Begin with the workers that are there; a replay must have as many as ever trained a unit together."""
+        self.state.actions += self.state.holdings.gather()
+        least, there = largest_group(self.settings.script), len(self.state.holdings.available())
+        if there < least:
+            reason = f"it repeats one in which {least} workers trained a unit together, and only {there} have come"
+            self.state.actions.append(FailRun(reason))
+
     def _unit_finished(self, event: UnitFinished) -> None:
         worker = self._assignee(event)
         if worker is None:
@@ -228,7 +238,8 @@ class MopScheduler:
             if event.lasting:
                 self._groups.forbid(trial, event.reason)
             else:
-                self._groups.note_loss(trial)
+                self._groups.note_loss()
+            self._trials.lose_group(trial, event.unit, event.reason, lasting=event.lasting)
             self._dismiss_all(assignment)
 
     def _dismiss_all(self, assignment: RunUnit) -> None:

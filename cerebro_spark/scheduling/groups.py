@@ -186,9 +186,8 @@ class GroupRules:
         trial.lost_groups = 0
         self._works = True
 
-    def note_loss(self, trial: TrialRecord) -> None:
-        """A group gave up a unit of the trial, or lost a member."""
-        trial.lost_groups += 1
+    def note_loss(self) -> None:
+        """A group gave up a unit, not for what its trial is."""
         self._given_up += 1
 
     def forbid(self, trial: TrialRecord, reason: str) -> None:

@@ -17,6 +17,9 @@ from cerebro_spark.scheduling.script import ScriptRules
 from cerebro_spark.scheduling.state import State
 from cerebro_spark.types import ENDED_BY_A_PERSON, Checkpoint, Metrics, Report, TrialId, Unit, Work, WorkerId
 
+# In a replay a unit is trained by as many workers as it was: after so many lost groups in a row its trial fails.
+_MOST_LOST_OF_SCRIPT = 10
+
 
 class TrialRules:
     """Changes the state of trials as facts come in."""
@@ -243,6 +246,26 @@ class TrialRules:
             )
         else:
             self.fail(trial, event.error)
+
+    def lose_group(self, trial: TrialRecord, unit: Unit, reason: str, lasting: bool = False) -> None:
+        """A group gave up a unit of the trial, or lost a member. In a replay the trial fails if that does not end.
+
+        Args:
+            trial: The trial.
+            unit: The unit.
+            reason: Why.
+            lasting: Whether no group can train the trial. Defaults to False.
+        """
+        trial.lost_groups += 1
+        if not self._state.settings.script or trial.status == "failed":
+            return
+        if lasting or trial.lost_groups >= _MOST_LOST_OF_SCRIPT:
+            times = "" if lasting else f", after {trial.lost_groups} groups that trained nothing"
+            self.fail(
+                trial,
+                f"{len(unit.partitions)} workers trained unit {unit} together in the run that is repeated, and now"
+                f" cannot{times}: {reason}",
+            )
 
     def record_kill(self, assignment: RunUnit, worker: WorkerRecord, reason: str) -> None:
         """A worker died while it ran this unit: the trial fails if that happened more often than chance explains."""

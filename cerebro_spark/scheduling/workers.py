@@ -137,7 +137,8 @@ class WorkerRules:
             is_suspect = self._state.orders[attempt] is suspect
             assignment = self.cancel_assignment(attempt, worker)
             if assignment.partners:
-                trial.lost_groups += event.blames_unit  # if it kills its workers, that shows when it runs by itself
+                if event.blames_unit:  # if it kills its workers, that shows when it runs by itself
+                    self._trials.lose_group(trial, assignment.unit, event.reason)
                 for member in map(self._state.workers.__getitem__, assignment.workers):
                     self.dismiss(member)
             elif is_suspect and suspect is not None and suspect.width > 1:

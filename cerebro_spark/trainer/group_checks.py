@@ -13,13 +13,18 @@ from typing import Any
 
 import numpy as np
 
+from cerebro_spark.errors import CerebroError
 from cerebro_spark.trainer.feed import Array, Batch
 from cerebro_spark.types import Metrics
 
 LEAST_ROWS = 8
 """The rows of a batch that is tried, where there are as many: of fewer some losses have no value."""
-_ROUNDING = 1e-3
-_MIXED_ROUNDING = 5e-2
+FINE_ROUNDING = 1e-5
+"""What is rounded, as a share of the largest value, where float32 is what it says: on a CPU."""
+ROUNDING = 1e-3
+"""The same on a GPU, whose kernels may compute float32 with less."""
+NARROW_ROUNDING = 5e-2
+"""The same below float32."""
 _GRADIENTS = 10
 """How many times as much as of an output may be rounded of a gradient, which is summed over all places."""
 
@@ -50,17 +55,48 @@ Try = Callable[[Batch, bool], Probe]
 """Returns what comes of a batch, while training or not; always from the same state, generators included."""
 
 
-def find_obstacle(batch: Batch, attempt: Try, mixed: bool) -> str | None:
+def find_obstacle(batch: Batch, attempt: Try, rounding: float) -> str | None:
     """Return why parts of a batch do not train what the whole batch trains; None if they do.
 
     Args:
         batch: A real batch of two rows at least.
         attempt: Tries a batch.
-        mixed: Whether the model computes in a precision below float32.
+        rounding: What the model rounds, as a share of the largest value.
     """
-    rounding = _MIXED_ROUNDING if mixed else _ROUNDING
     rows = np.arange(len(next(iter(batch.values()))))
-    cut = max(1, len(rows) // 3)  # parts of different sizes: the mean of two halves is right by chance
+    # Parts of many rows are much alike: there what is no mean over rows (the root of a mean) hides in the rounding.
+    few = _take(batch, rows[:LEAST_ROWS])
+    found = _try_single_row(few, attempt) or _try_evaluating(few, 1, attempt, rounding)
+    if found is None and len(rows) > LEAST_ROWS:
+        found = _try_evaluating(batch, _cut(len(rows)), attempt, rounding)
+    return found or _try_training(few, attempt, rounding)
+
+
+def _try_single_row(batch: Batch, attempt: Try) -> str | None:
+    """Return why a member could not give a single row, as each does now and then: elsewhere no batch is so small."""
+    try:
+        attempt(_take(batch, np.arange(1)), False)
+    except CerebroError:
+        raise
+    except Exception as error:  # of the model, the loss or a metric
+        first_line = (str(error).splitlines() or [""])[0]
+        return (
+            "it fails with a batch of a single row, as members of a group get it now and then"
+            f" ({type(error).__name__}: {first_line}): if that is a `squeeze`, name its dimension"
+        )
+    return None
+
+
+def _try_evaluating(batch: Batch, cut: int, attempt: Try, rounding: float) -> str | None:
+    """Return why parts of a batch do not train what the whole trains, as far as that shows outside of training.
+
+    Args:
+        batch: The batch.
+        cut: How many rows its first part has.
+        attempt: Tries a batch.
+        rounding: What the model rounds.
+    """
+    rows = np.arange(len(next(iter(batch.values()))))
     first, rest = _take(batch, rows[:cut]), _take(batch, rows[cut:])
     weights = [cut / len(rows), 1 - cut / len(rows)]
     whole = attempt(batch, False)
@@ -70,13 +106,13 @@ def find_obstacle(batch: Batch, attempt: Try, mixed: bool) -> str | None:
     # Parts may have as many rows of each class as the whole, by chance, but hardly twice.
     chosen = rows % 3 == 0
     parts = [attempt(_take(batch, rows[places]), False) for places in (chosen, ~chosen)]
-    found = _compare_sums(whole, parts, [float(chosen.mean()), float(1 - chosen.mean())], rounding)
-    return found or _try_training(batch, cut, attempt, rounding)
+    return _compare_sums(whole, parts, [float(chosen.mean()), float(1 - chosen.mean())], rounding)
 
 
-def _try_training(batch: Batch, cut: int, attempt: Try, rounding: float) -> str | None:
+def _try_training(batch: Batch, attempt: Try, rounding: float) -> str | None:
     """Return why parts of a batch do not train what the whole trains, as far as training differs from evaluating."""
     rows = np.arange(len(next(iter(batch.values()))))
+    cut = _cut(len(rows))
     # The same number of rows, so that the same random numbers are drawn; but after the first ones there are others.
     others = _take(batch, np.where(rows < cut, rows, 0))
     whole, first = attempt(batch, True), attempt(_take(batch, rows[:cut]), True)
@@ -95,10 +131,22 @@ def find_mixing(whole: Batch, parts: Sequence[Batch]) -> str | None:
     'x'
     """
     for name, array in whole.items():
-        one, other = np.asarray(array), np.concatenate([np.asarray(part[name]) for part in parts])
-        if one.shape != other.shape or not _is_close(one, other, _ROUNDING):
+        one, others = np.asarray(array), [np.asarray(part[name]) for part in parts]
+        if any(other.shape[1:] != one.shape[1:] for other in others):
+            return name
+        if not _is_close(one, np.concatenate(others), ROUNDING):
             return name
     return None
+
+
+def find_reshaped(first: Batch, other: Batch) -> str | None:
+    """Return the name of a column whose rows have another shape, or dtype, in another batch; None if there is none.
+
+    >>> find_reshaped({"x": np.zeros((4, 9))}, {"x": np.zeros((2, 7))})
+    'x'
+    """
+    pairs = ((name, np.asarray(array), np.asarray(other[name])) for name, array in first.items())
+    return next((name for name, one, two in pairs if (one.shape[1:], one.dtype) != (two.shape[1:], two.dtype)), None)
 
 
 def _compare_parts(whole: Probe, parts: Sequence[Probe], weights: Sequence[float], rounding: float) -> str | None:
@@ -154,6 +202,15 @@ def _compare_training(whole: Probe, others: Probe, part: Probe, cut: int, roundi
     return None
 
 
+def _cut(rows: int) -> int:
+    """Return the size of the first part: parts are of different sizes, since the mean of two halves is right by chance.
+
+    >>> _cut(2), _cut(8)
+    (1, 2)
+    """
+    return max(1, rows // 3)
+
+
 def _take(batch: Batch, rows: Array) -> Batch:
     return {name: np.asarray(array)[rows] for name, array in batch.items()}
 
@@ -184,8 +241,10 @@ def _is_close(one: Array, other: Array, rounding: float) -> bool:
 
 
 def _is_near(one: float, other: float, rounding: float, size: float) -> bool:
-    if not (np.isfinite(one) and np.isfinite(other)):
+    if not np.isfinite(one):
         return True  # nothing can be told by it, and the unit fails anyway
+    if not np.isfinite(other):
+        return False  # a part has no value where the whole has one: a mean over those rows that count
     return abs(one - other) <= rounding * max(abs(one), abs(other), size)
 
 
@@ -193,7 +252,8 @@ def _is_sum(whole: Array | None, parts: Sequence[Array | None], weights: Sequenc
     if whole is None:
         return True
     total: Any = sum(weight * part for weight, part in zip(weights, parts, strict=True) if part is not None)
-    size = float(np.linalg.norm(whole))
+    # Gradients of parts may cancel out each other, and are rounded before.
+    size = max(float(np.linalg.norm(gradient)) for gradient in (whole, *parts) if gradient is not None)
     return not np.isfinite(size) or float(np.linalg.norm(whole - total)) <= rounding * size
 
 

@@ -16,7 +16,15 @@ from cerebro_spark.trainer.checkpoints.writing import write_checkpoint
 from cerebro_spark.trainer.feed import Batch, Columns, Feed
 from cerebro_spark.trainer.framework_trainer import CurrentTrial, FrameworkTrainer
 from cerebro_spark.trainer.group import Group, GroupRefused, GroupTrained, Meeting, Seat
-from cerebro_spark.trainer.group_checks import LEAST_ROWS, Probe, find_mixing, find_obstacle
+from cerebro_spark.trainer.group_checks import (
+    LEAST_ROWS,
+    NARROW_ROUNDING,
+    ROUNDING,
+    Probe,
+    find_mixing,
+    find_obstacle,
+    find_reshaped,
+)
 from cerebro_spark.trainer.group_notes import MemberNote, find_difference, merge_notes
 from cerebro_spark.trainer.shares import ShareFeed, Step, split_steps
 from cerebro_spark.trainer.sharing.built_model import M
@@ -57,6 +65,10 @@ class GroupTraining(FrameworkTrainer[M]):
             group: The links to the others.
         """
 
+    def _find_inexact(self, model: M) -> str:
+        """Return why the share that was just trained was not trained exactly, if that showed only then; else ""."""
+        return ""
+
     @abstractmethod
     def _seed_member(self, model: M, seed: int) -> None:
         """Have all generators draw from this seed, those of the model too."""
@@ -64,6 +76,10 @@ class GroupTraining(FrameworkTrainer[M]):
     def _computes_narrow(self, model: M) -> bool:
         """Whether the model computes in a precision below float32."""
         return self.resources.precision is not None
+
+    def _rounding(self, model: M) -> float:
+        """Return what the model rounds, as a share of the largest value; see `group_checks`."""
+        return NARROW_ROUNDING if self._computes_narrow(model) else ROUNDING
 
     def _is_drawn(self, name: str) -> bool:
         """Whether an array of the model's state is that of a generator, which may differ between members."""
@@ -86,7 +102,7 @@ class GroupTraining(FrameworkTrainer[M]):
         seat.links.callback(group.close)
         formed = time.perf_counter()
         metrics = self._train_with_others(current, unit, feed, steps, group)
-        note = MemberNote(self._digest_for_group(current), metrics, prepared, self._find_uncounted(feed, metrics))
+        note = MemberNote(self._digest_for_group(current), metrics, prepared, self._find_inexact(current.model))
         notes = [MemberNote.unpack(data) for data in group.gather(note.pack())]
         self._require_same(current, notes, group)
         merged = merge_notes(notes)
@@ -107,7 +123,7 @@ class GroupTraining(FrameworkTrainer[M]):
                 self._end_epochs(current.model, unit.epoch - current.epoch)
             self._begin_unit(current.model, training=True)
             metrics = self._run_unit(
-                current, None, lambda model, rows, _: self._train_share(model, rows, steps, group), share, None
+                current, None, lambda model, rows, _: self._train_share(model, _watch(rows), steps, group), share, None
             )
             check_loss(metrics, unit, current.params)
         self._check_growth(current, unit, feed)
@@ -125,13 +141,6 @@ class GroupTraining(FrameworkTrainer[M]):
         """Return a digest of what all members must have learned: all but the generators."""
         arrays, meta = self._contents(current)
         return compute_digest([array for array in arrays if not self._is_drawn(array.name)], meta)
-
-    def _find_uncounted(self, feed: Feed, metrics: Metrics) -> str:
-        """Return what shows in the metrics that the loss was no mean over all rows; "" if nothing does."""
-        counted, rows = metrics.weights.get("loss"), len(feed.order)
-        if counted is None or counted == rows:
-            return ""
-        return f"its loss counts {counted:g} for {rows} rows: it leaves rows out, or weighs them by their class"
 
     def _require_same(self, current: CurrentTrial[M], notes: Sequence[MemberNote], group: Group) -> None:
         """Raise GroupRefused, as all other members do, if members differ in what they learned."""
@@ -178,8 +187,7 @@ class GroupTraining(FrameworkTrainer[M]):
         with self._guarded(current, unit), self._own_generators(current, keep=False):
             given, reason = self._map_parts(current, batch)
             checked = self._label_checks.check(self._label_rules(current.model), [given])
-            narrow = self._computes_narrow(current.model)
-            reason = reason or find_obstacle(next(iter(checked)), attempt, narrow)
+            reason = reason or find_obstacle(next(iter(checked)), attempt, self._rounding(current.model))
             self._go_back(current, state.getvalue())
         return reason
 
@@ -203,6 +211,25 @@ class GroupTraining(FrameworkTrainer[M]):
     def _describe_generators(self) -> str:
         json, arrays = flatten({"drawn": self._capture_generators()}, self._wrap_array)
         return compute_digest(arrays, json)
+
+
+def _watch(batches: Feed | Iterable[Batch]) -> Feed | Iterable[Batch]:
+    """Look at the batches that an `input_fn` makes: not every batch that is tried shows that it mixes rows."""
+    return batches if isinstance(batches, Feed) else _of_one_shape(batches)
+
+
+def _of_one_shape(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Yield batches. Raises GroupRefused if rows of some have another shape: that goes by the other rows of a batch."""
+    first: Batch | None = None
+    for batch in batches:
+        first = first or batch
+        column = find_reshaped(first, batch)
+        if column is not None:
+            raise GroupRefused(
+                f"its input_fn makes rows of {column!r} of one shape in some batches and of another one in others, by"
+                " what other rows there are, of which each member has others"
+            )
+        yield batch
 
 
 @contextmanager

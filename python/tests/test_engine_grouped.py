@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from engine_runs import SETTINGS, Recording, watch, workers
@@ -14,9 +15,21 @@ from snapshots import snapshot
 from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World
 from cerebro_spark.commands import Command
 from cerebro_spark.engine import Engine
-from cerebro_spark.errors import ConfigurationError
+from cerebro_spark.errors import ConfigurationError, ReplayDiverged
 from cerebro_spark.eventlog import EventLog
-from cerebro_spark.events import CommandAnswered, CostEstimated, Event, RunStarted, Settings, UnitFinished, WorkerLost
+from cerebro_spark.events import (
+    CommandAnswered,
+    CostEstimated,
+    Event,
+    FailRun,
+    GatheringEnded,
+    RunStarted,
+    RunUnit,
+    Settings,
+    UnitFinished,
+    WorkerJoined,
+    WorkerLost,
+)
 from cerebro_spark.outcomes import view_of
 from cerebro_spark.replays import ReplayChecker, ReplaySearch, RunScript
 from cerebro_spark.scheduler import MopScheduler
@@ -158,6 +171,49 @@ def test_a_replay_with_fewer_workers_than_a_group_had_is_refused(whole: list[Eve
         ConfigurationError, match=rf"{largest} workers trained together.*at least {largest} workers, not 1"
     ):
         script.settings_like(replace(AUTO, workers=1))
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_replay_to_which_too_few_workers_come_ends_and_says_so(whole: list[Event], missing: int) -> None:
+    largest = max(sizes(whole))
+    scheduler = MopScheduler(RunScript.from_events(whole).settings_like(replace(AUTO, workers=largest)))
+    for number in range(largest - missing):
+        scheduler.handle(WorkerJoined(0.0, f"w{number}", host="h"))
+    actions = scheduler.handle(GatheringEnded(1.0))
+    reasons = [action.reason for action in actions if isinstance(action, FailRun)]
+    expected = f"it repeats one in which {largest} workers trained a unit together, and only {largest - 1} have come"
+    assert reasons == [expected] * missing
+
+
+class Unfit(SimulatedBackend):
+    """Members find that no group can train the trial, or, if `lasting` is False, that they cannot reach each other."""
+
+    lasting = True
+
+    def _refuse_group(self, order: RunUnit) -> str | None:
+        return "its loss is a sum"
+
+    def _give_up(self, *given: Any) -> list[Event]:
+        return [replace(event, lasting=self.lasting) for event in super()._give_up(*given)]  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+def test_a_replay_whose_groups_never_train_a_unit_ends_and_says_why(
+    whole: list[Event], tmp_path: Path, lasting: bool
+) -> None:
+    script = RunScript.from_events(whole)
+    settings, log = script.settings_like(replace(AUTO, workers=4)), EventLog(LocalStore(tmp_path), "log")
+    backend = Unfit(workers(4), WORLD)
+    backend.lasting = lasting
+    again = Engine(ReplaySearch(script), settings, backend, log, "log")
+    watch(again, settings)
+    how = "" if lasting else ", after 10 groups that trained nothing"
+    with pytest.raises(
+        ReplayDiverged,
+        match=rf"it did not fail. This time: \d workers trained unit t.* together in the run that is repeated, and now"
+        f" cannot{how}: its loss is a sum",
+    ):
+        again.run()
 
 
 def test_a_worker_that_a_group_of_a_replay_needs_cannot_be_let_go(whole: list[Event], tmp_path: Path) -> None:

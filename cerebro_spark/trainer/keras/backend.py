@@ -50,8 +50,8 @@ class KerasBackend(ABC):
 
     @property
     @abstractmethod
-    def on_gpu(self) -> bool:
-        """Whether it computes on a GPU; asked once this is claimed."""
+    def is_on_host(self) -> bool:
+        """Whether models compute on CPUs."""
 
     @abstractmethod
     def run(self, model: BuiltKerasModel, kind: Pass, feed: Feed | Iterable[Batch]) -> None:

@@ -7,7 +7,7 @@ rows of the member, and what the optimizer is given are the gradients of all mem
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,8 @@ import numpy as np
 from cerebro_spark.trainer.feed import Batch
 from cerebro_spark.trainer.group import Group
 from cerebro_spark.trainer.keras.built_model import BuiltKerasModel
+from cerebro_spark.trainer.keras.loss_parts import LossParts
+from cerebro_spark.trainer.keras.replacing import replaced
 from cerebro_spark.trainer.shares import Step
 
 
@@ -26,9 +28,13 @@ class GroupedSteps(ABC):
     Args:
         model: The built model.
         group: The other members.
+
+    Attributes:
+        loss_parts: Whether its losses are means over rows.
     """
 
     def __init__(self, model: BuiltKerasModel, group: Group) -> None:
+        self.loss_parts = LossParts(model.model)
         self._model = model
         self._group = group
 
@@ -87,19 +93,5 @@ def weighing(optimizer: Any, weight: Any, **methods: Callable[..., Any]) -> Iter
         scaled = scale_loss(loss)
         return scaled * keras.ops.cast(weight, scaled.dtype)
 
-    with _replaced(optimizer, {"scale_loss": weigh, **methods}):
+    with replaced(optimizer, {"scale_loss": weigh, **methods}):
         yield
-
-
-@contextmanager
-def _replaced(owner: Any, methods: Mapping[str, Any]) -> Iterator[None]:
-    """Give an object other methods for a block."""
-    own = vars(owner)  # not by setattr: Keras tracks what is set
-    before = {name: own[name] for name in methods if name in own}
-    own.update(methods)
-    try:
-        yield
-    finally:
-        for name in methods:
-            own.pop(name)
-        own.update(before)

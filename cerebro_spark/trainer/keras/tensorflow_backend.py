@@ -49,10 +49,6 @@ class TensorFlowBackend(KerasBackend):
         claim_threads(self._resources.threads)
         claim_gpus(self._resources.device)
 
-    @property
-    def on_gpu(self) -> bool:
-        return bool(tf.config.list_logical_devices("GPU"))
-
     def run(self, model: BuiltKerasModel, kind: Pass, feed: Feed | Iterable[Batch]) -> None:
         if isinstance(feed, Feed) and not model.model.run_eagerly:
             arrays = self._to_tensors(feed)
@@ -116,7 +112,11 @@ class TensorFlowBackend(KerasBackend):
     def _budget(self) -> int:
         if self._resources.data_memory is not None:
             return self._resources.data_memory
-        return _GPU_DATA_BYTES if self.on_gpu else 0
+        return 0 if self.is_on_host else _GPU_DATA_BYTES
+
+    @property
+    def is_on_host(self) -> bool:
+        return not tf.config.list_logical_devices("GPU")
 
     # Graphs
 

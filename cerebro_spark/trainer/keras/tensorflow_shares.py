@@ -25,7 +25,8 @@ class ShareGraph(NamedTuple):
     """The graph that computes gradients.
 
     Attributes:
-        run: Returns the dense gradients and the rows of the others, from tensors by name and a weight.
+        run: Returns the dense gradients, the rows of the others, and what was seen of losses. It takes tensors by name
+            and a weight.
         layout: Which is which; found out when the graph was traced.
     """
 
@@ -53,7 +54,8 @@ class TensorFlowShares(GroupedSteps):
         self._layout = self._find_graph(backend.load(model.sample)).layout
 
     def _take(self, batch: Batch, weight: float) -> None:
-        dense, sparse = self._compute(batch, weight)
+        dense, sparse, seen = self._compute(batch, weight)
+        self.loss_parts.count(seen)
         self._use([torch.from_numpy(np.array(part)) for part in dense], [Rows(*rows) for rows in sparse])
 
     def _take_nothing(self) -> None:
@@ -65,13 +67,17 @@ class TensorFlowShares(GroupedSteps):
     def _run(self, batch: Batch) -> None:
         self._compute(batch, 0.0)
 
-    def _compute(self, batch: Batch, weight: float) -> tuple[list[Array], list[tuple[Array, Array]]]:
+    def _compute(
+        self, batch: Batch, weight: float
+    ) -> tuple[list[Array], list[tuple[Array, Array]], list[tuple[Array, Array]]]:
+        """Return the dense gradients, the rows of the others, and what was seen of losses."""
         tensors = self._backend.load(batch)
         graph = self._find_graph(tensors)
         if graph.layout != self._layout:
             raise GroupRefused("which of its weights have gradients depends on the shape of a batch")
-        dense, sparse = graph.run(tensors, tf.constant(weight, tf.float64))
-        return [part.numpy() for part in dense], [(values.numpy(), places.numpy()) for values, places in sparse]
+        dense, sparse, seen = graph.run(tensors, tf.constant(weight, tf.float64))
+        rows, losses = ([(one.numpy(), other.numpy()) for one, other in pairs] for pairs in (sparse, seen))
+        return [part.numpy() for part in dense], rows, losses
 
     def _use(self, dense: Sequence[torch.Tensor], sparse: Sequence[Rows]) -> None:
         """Add up what all members have, and have the optimizer use it."""
@@ -99,9 +105,10 @@ class TensorFlowShares(GroupedSteps):
 
         def compute(arrays: Mapping[str, Any], weight: Any) -> Any:
             self._backend.traces += 1
-            gradients = _compute_gradients(model, arrays, weight)
+            with self.loss_parts.watching() as seen:
+                gradients = _compute_gradients(model, arrays, weight)
             layouts.append(GradientLayout.of(gradients, model.model.trainable_variables))
-            return _split(gradients, layouts[-1])
+            return *_split(gradients, layouts[-1]), [tuple(each) for each in seen]
 
         signature = [dict(specs), tf.TensorSpec([], tf.float64)]
         jit = bool(model.model.jit_compile)

@@ -36,10 +36,6 @@ class TorchBackend(KerasBackend):
             # Without a scope Keras uses the first GPU.
             _SCOPES.enter_context(keras.device(str(device)))
 
-    @property
-    def on_gpu(self) -> bool:
-        return str(get_device()).startswith("cuda")
-
     def begin_unit(self) -> None:
         torch.set_grad_enabled(True)
 
@@ -72,6 +68,10 @@ class TorchBackend(KerasBackend):
 
     def set_mode(self, model: BuiltKerasModel, training: bool) -> None:
         model.model.train(training)
+
+    @property
+    def is_on_host(self) -> bool:
+        return torch.device(get_device()).type == "cpu"
 
     def join(self, meeting: Meeting) -> Group:
         try:

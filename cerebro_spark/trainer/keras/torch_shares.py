@@ -37,7 +37,9 @@ class TorchShares(GroupedSteps):
             self._sum.run()
             apply([variable.value.grad for variable in variables], variables)
 
-        self._step(batch, weight, use)
+        with self.loss_parts.watching() as seen:
+            self._step(batch, weight, use)
+        self.loss_parts.count(seen)
 
     def _take_nothing(self) -> None:
         own = self._model.model

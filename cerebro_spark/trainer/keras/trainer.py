@@ -17,7 +17,7 @@ from cerebro_spark.trainer.checkpoints.randomness import capture_host, restore_h
 from cerebro_spark.trainer.checkpoints.tree import Tree
 from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
 from cerebro_spark.trainer.group import Group, Meeting
-from cerebro_spark.trainer.group_checks import Probe
+from cerebro_spark.trainer.group_checks import FINE_ROUNDING, Probe
 from cerebro_spark.trainer.keras.backend import BACKEND, Pass, make_backend
 from cerebro_spark.trainer.keras.built_model import (
     BuiltKerasModel,
@@ -93,7 +93,7 @@ class KerasTrainer(KerasBundling):
 
     def _claim_resources(self) -> None:
         self._backend.claim()
-        self.on_gpu = self._backend.on_gpu
+        self.on_gpu = not self._backend.is_on_host
 
     def _libraries(self) -> Mapping[str, Any]:
         return {**KERAS_LIBRARIES, **self._backend.libraries}
@@ -180,7 +180,15 @@ class KerasTrainer(KerasBundling):
         taken, batches = self._backend.make_grouped_steps(model, group), iter(feed)
         for step in steps:
             taken.take_share(next(batches) if step.rows else None, step)
+        self._loss_parts = taken.loss_parts
         return read_metrics(model.metrics)
+
+    def _find_inexact(self, model: BuiltKerasModel) -> str:
+        return self._loss_parts.find_difference(self._rounding(model))
+
+    def _rounding(self, model: BuiltKerasModel) -> float:
+        exact = self._backend.is_on_host and not self._computes_narrow(model)
+        return FINE_ROUNDING if exact else super()._rounding(model)
 
     def _predict(self, model: BuiltKerasModel, batches: Iterable[Batch]) -> Iterator[dict[str, Array]]:
         for batch in batches:

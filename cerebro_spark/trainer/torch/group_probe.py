@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
 from cerebro_spark.trainer.torch.metrics import MetricCollector
 from cerebro_spark.trainer.torch.shapes import list_tensors
 from cerebro_spark.trainer.torch.steps import ComputeLoss
+from cerebro_spark.trainer.torch.undropped import Undropped
 from cerebro_spark.types import Metrics
 
 
@@ -25,6 +27,7 @@ def probe_model(
     compute: ComputeLoss,
     make_collector: Callable[[BuiltTorchModel, Metrics | None], MetricCollector],
     training: bool,
+    describe_generators: Callable[[], str],
 ) -> Probe:
     """Return what a model makes of a batch; its buffers and the generators may be others afterwards.
 
@@ -33,12 +36,21 @@ def probe_model(
         tensors: The batch.
         compute: Computes the loss of a batch.
         make_collector: Makes what measures.
-        training: Whether it is in training. Gradients and metrics are not computed then: dropout makes them others.
+        training: Whether it is in training. Dropout is off then nevertheless: what it draws for a batch is not what it
+            draws for parts. Metrics are not computed.
+        describe_generators: Returns a text that is another one once random numbers were drawn.
+
+    Raises:
+        GroupRefused: Something about the model that shows when it runs, and that no comparison would find.
     """
+    before = describe_generators()
     # cuDNN computes no gradients of recurrent layers outside of training.
-    with torch.backends.cudnn.flags(enabled=False), torch.set_grad_enabled(not training):
+    with torch.backends.cudnn.flags(enabled=False), Undropped() if training else nullcontext():
         loss, output, label = compute(model, tensors)
-        gradient = None if training else _compute_gradient(loss, model.parameters)
+        gradient = _compute_gradient(loss, model.parameters)
+    drawn = training and describe_generators() != before
+    if drawn:
+        _refuse_what_hides(output, len(next(iter(tensors.values()))))
     metrics = Metrics()
     if not training:
         collector = make_collector(model, None)
@@ -46,7 +58,21 @@ def probe_model(
         metrics = collector.collect()
     outputs = [_to_numpy(tensor) for tensor in list_tensors(output)]
     statistics = {name: _to_numpy(tensor) for name, tensor in model.copy_statistics().items()}
-    return Probe(outputs, float(loss.detach()), gradient, statistics, metrics)
+    return Probe(outputs, float(loss.detach()), None if drawn else gradient, statistics, metrics)
+
+
+def _refuse_what_hides(output: Any, rows: int) -> None:
+    """Raise GroupRefused if a model that draws random numbers while training gives something to be trained by itself.
+
+    Args:
+        output: What it gives.
+        rows: The rows of the batch.
+    """
+    if any(part.requires_grad and part.shape[:1] != (rows,) for part in list_tensors(output)):
+        raise GroupRefused(
+            "its model gives something that is not by rows, which cannot be tried on parts of a batch since random"
+            " numbers are drawn while training (other than by PyTorch's dropout)"
+        )
 
 
 def _compute_gradient(loss: torch.Tensor, parameters: Sequence[torch.Tensor]) -> Array | None:

@@ -14,6 +14,7 @@ from cerebro_spark.trainer.group import Group, GroupRefused
 from cerebro_spark.trainer.shares import Step
 from cerebro_spark.trainer.torch.batches import Tensors
 from cerebro_spark.trainer.torch.built_model import BuiltTorchModel
+from cerebro_spark.trainer.torch.loss_parts import LossParts
 from cerebro_spark.trainer.torch.steps import ComputeLoss, EagerSteps, StepResult
 
 
@@ -106,11 +107,15 @@ class GroupedSteps(EagerSteps):
         model: The built model.
         compute: Computes the loss of a batch.
         group: The other members.
+
+    Attributes:
+        loss_parts: Whether its losses are means over rows.
     """
 
     def __init__(self, model: BuiltTorchModel, compute: ComputeLoss, group: Group) -> None:
         super().__init__(model, compute)
         self._gradients = GradientSum(model.parameters, group)
+        self.loss_parts = LossParts(model)
 
     def take_share(self, tensors: Tensors | None, step: Step) -> StepResult | None:
         """Take a step together with the others.
@@ -132,6 +137,7 @@ class GroupedSteps(EagerSteps):
             # Not the loss that counts in the metrics: its part of the mean over the rows of all.
             torch.autograd.backward(scaler.scale(loss * step.weight))
             result = loss.detach(), output, label
+            self.loss_parts.look(*result)
         self._gradients.run()
         self._apply_gradients()
         return result

@@ -130,6 +130,13 @@ class KnownLoss:
             return counted.sum()
         return torch.where(counted, weight[torch.where(counted, label, 0)], 0).sum()
 
+    def count_ignored(self, output: Any, label: Any) -> Any:
+        """Return how many labels the mean over a batch leaves out."""
+        if not self.by_class or self.setting("reduction", "mean") != "mean":
+            return 0
+        label = self.fit(output, label)
+        return 0 if label.ndim == output.ndim else (label == self.setting("ignore_index", -100)).sum()
+
 
 def recognize_loss(loss: Any) -> KnownLoss | None:
     """Return what is known of a loss of PyTorch: a module, a function, or a `functools.partial` of these; else None."""
@@ -211,7 +218,7 @@ class BatchLoss(CheckedFunction):
     def __call__(self, output: Any, label: Any) -> torch.Tensor:
         value, fitted = self.compute(output, label)
         checked = _check_value(value, output, fitted, row_count(label))
-        if checked.ndim == 0 and self._divides_unseen():
+        if checked.ndim == 0 and self.divides_unseen:
             _warn_once(*_name_and_place(self._function))
         return checked
 
@@ -231,9 +238,19 @@ class BatchLoss(CheckedFunction):
             and known.setting("weight", None) is not None
         )
 
+    @property
+    def divides_unseen(self) -> bool:
+        """Whether code of the user's divides the loss of a batch, by a number that nobody else knows."""
+        known = self._known
+        return known is None or (not known.own and known.setting("reduction", "mean") != "sum")
+
     def weigh(self, output: Any, label: Any, rows: int) -> Any:
         """Return how much the loss of a batch counts; None if it is a sum over its rows."""
         return rows if self._known is None else self._known.weigh(output, label, rows)
+
+    def count_ignored(self, output: Any, label: Any) -> Any:
+        """Return how many labels the mean over a batch leaves out, as far as that is known."""
+        return 0 if self._known is None else self._known.count_ignored(output, label)
 
     def _fit(self, known: KnownLoss, output: Any, label: Any) -> Any:
         fitted = known.fit_gradients(output, known.fit(output, label))
@@ -250,11 +267,6 @@ class BatchLoss(CheckedFunction):
         values = read_values(label)
         if values is not None:
             self.label_rule.check("the label", values)
-
-    def _divides_unseen(self) -> bool:
-        """Whether code of the user's divides the loss of a batch, by a number that nobody else knows."""
-        known = self._known
-        return known is None or (not known.own and known.setting("reduction", "mean") != "sum")
 
 
 def _check_tensor(what: str, output: Any) -> None:

@@ -16,7 +16,7 @@ from cerebro_spark.trainer.checkpoints.randomness import capture_host, restore_h
 from cerebro_spark.trainer.checkpoints.tree import Tree
 from cerebro_spark.trainer.feed import Array, Batch, Feed
 from cerebro_spark.trainer.group import Group, Meeting
-from cerebro_spark.trainer.group_checks import Probe
+from cerebro_spark.trainer.group_checks import FINE_ROUNDING, Probe
 from cerebro_spark.trainer.label_rules import LabelRule
 from cerebro_spark.trainer.shares import Step
 from cerebro_spark.trainer.sharing.hooks import own_params
@@ -218,7 +218,17 @@ class TorchTrainer(StrategyTraining):
         torch.manual_seed(seed)
 
     def _probe(self, model: BuiltTorchModel, batch: Batch, training: bool) -> Probe:
-        return probe_model(model, self._batches.load_batch(batch), self._compute_loss, self._make_collector, training)
+        tensors, describe = self._batches.load_batch(batch), self._describe_generators
+        return probe_model(model, tensors, self._compute_loss, self._make_collector, training, describe)
+
+    def _computes_narrow(self, model: BuiltTorchModel) -> bool:
+        return super()._computes_narrow(model) or any(
+            part.dtype in (torch.float16, torch.bfloat16) for part in model.parameters
+        )
+
+    def _rounding(self, model: BuiltTorchModel) -> float:
+        exact = self.device.type == "cpu" and not self._computes_narrow(model)
+        return FINE_ROUNDING if exact else super()._rounding(model)
 
     def _train_share(
         self, model: BuiltTorchModel, feed: Feed | Iterable[Batch], steps: Sequence[Step], group: Group
@@ -233,7 +243,11 @@ class TorchTrainer(StrategyTraining):
             if scheduler is not None:
                 scheduler.step()
         model.model.optimizer.zero_grad()
+        self._loss_parts = taken.loss_parts
         return collector.collect()
+
+    def _find_inexact(self, model: BuiltTorchModel) -> str:
+        return self._loss_parts.find_difference(self._rounding(model))
 
     @torch.no_grad()
     def _evaluate(self, model: BuiltTorchModel, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:

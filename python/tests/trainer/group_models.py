@@ -156,6 +156,15 @@ EXACT: dict[str, tuple[str, ModelFn]] = {
 }
 
 
+class ByToken(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(20, 6), nn.Linear(6, 3)
+
+    def forward(self, tokens: Any) -> Any:
+        return self.head(self.embedding(tokens)).transpose(1, 2)
+
+
 class Widened(nn.Module):
     def forward(self, x: Any) -> Any:
         return x.double()
@@ -222,6 +231,49 @@ class Scattered:
         return float(np.median(self.rows))
 
 
+class Gated(nn.Module):
+    """Weighs two experts, and while training gives a loss by how evenly a batch uses them; it may add noise."""
+
+    def __init__(self, noise: float, drop: float = 0.0) -> None:
+        super().__init__()
+        self.gate, self.experts, self.noise, self.drop = nn.Linear(8, 2), nn.Linear(8, 2), noise, nn.Dropout(drop)
+
+    def forward(self, x: Any) -> Any:
+        scores = self.gate(x)
+        if self.training and self.noise:
+            scores = scores + self.noise * torch.randn_like(scores)
+        shares = scores.softmax(1)
+        uneven = shares.mean(0).square().sum() if self.training else torch.zeros(())
+        return {"out": (shares * self.drop(self.experts(x))).sum(1), "uneven": uneven}
+
+
+def balanced(output: Any, label: Any) -> Any:
+    return functional.binary_cross_entropy_with_logits(output["out"], label.float()) + 0.1 * output["uneven"]
+
+
+class SpreadInTraining(nn.Module):
+    """A loss that compares rows, but only while training."""
+
+    def forward(self, output: Any, label: Any) -> Any:
+        loss = functional.mse_loss(output.squeeze(-1), label.float())
+        return loss - output.var() if self.training else loss
+
+
+def slightly_contrastive(output: Any, label: Any) -> Any:
+    return functional.mse_loss(output.squeeze(-1), label.float()) - 1e-3 * output.var()
+
+
+def root(output: Any, label: Any) -> Any:
+    return functional.mse_loss(output.squeeze(-1), label.float()).sqrt()
+
+
+def of_labels_that_count(output: Any, label: Any) -> Any:
+    """The mean over rows whose label is not -1."""
+    counts = (label >= 0).float()
+    each = functional.binary_cross_entropy_with_logits(output.squeeze(-1), label.clamp(0).float(), reduction="none")
+    return (each * counts).sum() / counts.sum()
+
+
 def hooked(change: Callable[[Any], Any]) -> Callable[[], Any]:
     def module() -> Any:
         built = mlp()
@@ -243,6 +295,33 @@ def centre(batch: Any, params: Any) -> Any:
     return {**batch, "features": batch["features"] - batch["features"].mean(0)}
 
 
+def trim(batch: Any, params: Any) -> Any:
+    """Leave out the last tokens, as far as no row has any there."""
+    return {**batch, "tokens": batch["tokens"][:, : (batch["tokens"] > 0).sum(1).max()]}
+
+
+class Squeezing(nn.Module):
+    """Takes a batch of a single row for something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(1, 8, 3), nn.Linear(8, 3)
+
+    def forward(self, image: Any) -> Any:
+        return self.head(self.conv(image).mean((2, 3), keepdim=True).squeeze()).log_softmax(1)
+
+
+class Pooling(nn.Module):
+    """Takes tokens of any number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(20, 6), nn.Linear(6, 1)
+
+    def forward(self, tokens: Any) -> Any:
+        return self.head(self.embedding(tokens).mean(1))
+
+
 def own_loop(model: Any, batches: Any, params: Any) -> Any:
     return {"loss": 0.0, "rows": sum(len(batch["label"]) for batch in batches)}
 
@@ -260,12 +339,17 @@ class ClipsInside(torch.autograd.Function):
 
 
 class Clipping(nn.Module):
-    def __init__(self) -> None:
+    """Clips gradients inside, always or while training only."""
+
+    def __init__(self, always: bool = True) -> None:
         super().__init__()
-        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 1)
+        self.first, self.last, self.always = nn.Linear(8, 16), nn.Linear(16, 1), always
 
     def forward(self, x: Any) -> Any:
-        return self.last(ClipsInside.apply(torch.tanh(self.first(x))))  # type: ignore[no-untyped-call]
+        x = torch.tanh(self.first(x))
+        if self.always or self.training:
+            x = ClipsInside.apply(x)  # type: ignore[no-untyped-call]
+        return self.last(x)
 
 
 def ranked(output: Any, label: Any) -> Any:
@@ -349,6 +433,27 @@ REFUSED: dict[str, tuple[str, ModelFn, dict[str, Any], str]] = {
     "sparse": ("tokens", make(sparse), {}, "its Embedding '0' has sparse gradients"),
     "functionally_sparse": ("tokens", make(functionally_sparse), {}, "it has sparse gradients"),
     "clips_inside": ("tabular", make(Clipping), {}, "the gradient of a batch is not that of its parts"),
+    "clips_in_training": (
+        "tabular",
+        make(lambda: Clipping(always=False)),
+        {},
+        "the gradient of a batch is not that of its parts",
+    ),
+    "slightly_contrastive": ("tabular", make(mlp, slightly_contrastive), {}, "its loss is no mean over rows: it is"),
+    "spread": ("tabular", make(mlp, SpreadInTraining()), {}, "its loss is no mean over rows: it is"),
+    "balanced": ("tabular", make(lambda: Gated(0.0, 0.3), balanced, metrics={}), {}, "its loss is no mean over rows"),
+    "noisily_balanced": (
+        "tabular",
+        make(lambda: Gated(0.1), balanced, metrics={}),
+        {},
+        "its model gives something that is not by rows, which cannot be tried on parts",
+    ),
+    "squeezing": (
+        "images",
+        make(Squeezing, nn.NLLLoss(), metrics={}),
+        {},
+        "it fails with a batch of a single row, as members of a group get it now and then (IndexError: Dimension out",
+    ),
     "module_hook": (
         "tabular",
         make(hooked(lambda m: m[0].register_full_backward_hook(lambda *given: None))),
@@ -362,5 +467,9 @@ REFUSED: dict[str, tuple[str, ModelFn, dict[str, Any], str]] = {
         "its parameters have hooks for gradients",
     ),
 }
+BY_TOKEN = make(ByToken, nn.CrossEntropyLoss(), metrics={})
+POOLING = make(Pooling)
+ROOT = make(mlp, root)
+COUNTING = make(mlp, of_labels_that_count, metrics={})
 NOISY = make(mlp, optimizer=lambda parameters: Drifting(parameters, lr=0.1))
 IGNORING = make(lambda: mlp(out=3), nn.CrossEntropyLoss(ignore_index=2), metrics={})

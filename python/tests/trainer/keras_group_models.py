@@ -181,6 +181,8 @@ OTHERS = {
     "float16": ("tabular", make(lambda: in_policy("mixed_float16"))),
     "bfloat16": ("tabular", make(lambda: in_policy("bfloat16"))),
     "noisy": ("tabular", make(mlp(), lambda: Drifting(0.1))),
+    "counting": ("tabular", make(mlp(), loss=lambda label, output: of_labels_that_count(label, output))),
+    "root": ("tabular", make(mlp(), loss=lambda label, output: root(label, output))),
 }
 
 
@@ -296,6 +298,21 @@ def by_class(label: Any, output: Any) -> Any:
     return ops.sum(weight * error) / ops.sum(weight)
 
 
+def of_labels_that_count(label: Any, output: Any) -> Any:
+    """The mean over rows whose label is not -1."""
+    given, output = ops.reshape(ops.cast(label, output.dtype), (-1,)), ops.reshape(output, (-1,))
+    counts = ops.cast(given >= 0, output.dtype)
+    return ops.sum(counts * ops.square(output - given)) / ops.sum(counts)
+
+
+def root(label: Any, output: Any) -> Any:
+    return ops.sqrt(squares(label, output))
+
+
+def slightly_contrastive(label: Any, output: Any) -> Any:
+    return squares(label, output) - 1e-2 * ops.var(output)
+
+
 def ranked(label: Any, output: Any) -> Any:
     """A metric whose value of a row depends on the other rows."""
     return ops.mean(ops.cast(ops.argsort(ops.argsort(output, axis=0), axis=0), "float32") ** 2, axis=-1)
@@ -319,6 +336,7 @@ def with_loss(loss: Callable[[], Any], kind: str = "tabular", out: int = 1) -> t
 
 
 REFUSED = {
+    "slightly_contrastive": ("tabular", make(mlp(), loss=slightly_contrastive), {}, "its loss is no mean over rows"),
     "train_fn": ("tabular", make(mlp()), {"train_fn": own_loop}, "its train_fn takes the steps"),
     "train_step": ("tabular", make(lambda: own_loss(kind=OwnStep)), {}, "it has a train_step of its own"),
     "compute_metrics": ("tabular", make(lambda: own_loss(kind=OwnMetrics)), {}, "it has a compute_metrics of its own"),

@@ -146,4 +146,53 @@ def test_labels_that_the_loss_leaves_out_are_found_in_the_end(members: Members) 
         }
 
     (said,) = refused(members, GroupRun(models.IGNORING, "classes", change=ignore_last, rows=(300, 300), batch=8))
-    assert "its loss counts 299 for 300 rows: it leaves rows out" in said
+    assert "its loss leaves labels out (ignore_index), 1 in a unit, so that it is no mean over rows" in said
+
+
+def test_a_loss_that_is_nearly_a_mean_in_large_batches_is_refused(members: Members) -> None:
+    (said,) = {
+        text.partition(": it is")[0] for text in refused(members, GroupRun(models.ROOT, rows=(600, 600), batch=256))
+    }
+    assert said.endswith("its loss is no mean over rows")
+
+
+def test_a_loss_that_leaves_out_rows_of_few_batches_is_refused_in_the_end(members: Members) -> None:
+    def leave_out(arrays: Any) -> Any:
+        return {**arrays, "label": np.where(np.arange(len(arrays["label"])) == 9, -1, arrays["label"])}
+
+    run = GroupRun(models.COUNTING, rows=(300, 300), change=leave_out)
+    (said,) = refused(members, run)
+    assert "its loss is no mean over rows: the means of two parts of a batch differ from it by" in said
+    outcome, _ = trained(members, replace(run, change=None))
+    assert np.abs(outcome.weights - train_alone(replace(run, change=None)).weights).max() <= 1e-6
+
+
+def test_a_loss_by_token_is_a_mean_over_rows_of_one_length(members: Members) -> None:
+    def label_tokens(arrays: Any) -> Any:
+        return {**arrays, "label": arrays["tokens"] % 3}
+
+    run = GroupRun(models.BY_TOKEN, "tokens", rows=(90, 75), change=label_tokens, epochs=2)
+    outcome, _ = trained(members, run)
+    assert np.abs(outcome.weights - train_alone(run).weights).max() <= 1e-6
+    assert outcome.metrics[0].weights["loss"] == 165 * 6
+
+    def leave_out(arrays: Any) -> Any:
+        labels = arrays["tokens"] % 3
+        labels[-1, 4:] = -100
+        return {**arrays, "label": labels}
+
+    (said,) = refused(members, replace(run, change=leave_out, rows=(200, 200), batch=8))
+    assert "its loss leaves labels out (ignore_index), 2 in a unit" in said
+
+
+@pytest.mark.parametrize("rare", [False, True], ids=["often", "rarely"])
+def test_an_input_fn_that_trims_a_batch_to_its_longest_row_is_refused(members: Members, rare: bool) -> None:
+    def shorten(arrays: Any) -> Any:
+        rows = np.arange(len(arrays["label"]))
+        lengths = np.where(rows == len(rows) - 1, 6, 5) if rare else rows % 5 + 2
+        return {**arrays, "tokens": np.where(np.arange(6) < lengths[:, None], arrays["tokens"] % 19 + 1, 0)}
+
+    run = GroupRun(models.POOLING, "tokens", hooks={"input_fn": models.trim}, change=shorten, rows=(300, 300), batch=8)
+    said = refused(members, run)
+    assert any("its input_fn makes " in text and "of 'tokens'" in text for text in said)
+    assert all(text.startswith(("GroupRefused: no group can train trial t exactly", "GroupBroken")) for text in said)

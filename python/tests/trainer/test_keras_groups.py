@@ -166,3 +166,34 @@ def test_members_without_rows_take_the_same_steps_on_pytorch(on_torch: Members) 
 @pytest.mark.parametrize("case", ["batchnorm", "sum", "added_sum", "training", "statistic", "clips_inside"])
 def test_what_no_group_on_pytorch_trains_exactly_is_refused_by_name(on_torch: Members, case: str) -> None:
     check_refused(on_torch, case)
+
+
+def leave_out(arrays: Any) -> Any:
+    return {**arrays, "label": np.where(np.arange(len(arrays["label"])) == 9, -1, arrays["label"])}
+
+
+def check_counted(members: Members) -> None:
+    """A loss that leaves out rows of few batches is refused in the end; it is none if they leave out none."""
+    run: Any = {"table": "OTHERS", "rows": (300, 300)}
+    (said,) = set(
+        members.run(lambda meeting: train_case(meeting, "OTHERS", "counting", rows=(300, 300), change=leave_out))
+    )
+    assert "its loss is no mean over rows: the means of two parts of a batch differ from it by" in said
+    first, _ = trained(members, "counting", **run)
+    assert furthest(first, alone(members, "counting", **run)) <= 1e-6
+
+
+def test_a_loss_that_leaves_out_rows_of_few_batches_is_refused_in_the_end(members: Members) -> None:
+    check_counted(members)
+
+
+def test_a_loss_that_is_nearly_a_mean_in_large_batches_is_refused(members: Members) -> None:
+    (said,) = {
+        text.partition(": it is")[0]
+        for text in members.run(lambda meeting: train_case(meeting, "OTHERS", "root", rows=(600, 600), batch=256))
+    }
+    assert said.endswith("its loss is no mean over rows")
+
+
+def test_a_loss_that_leaves_out_rows_of_few_batches_is_refused_on_pytorch(on_torch: Members) -> None:
+    check_counted(on_torch)
