@@ -137,7 +137,8 @@ class Settings:
     evaluation went by itself. With `keep_last` a trial that is finished or stopped keeps its last checkpoint until the
     run ends, so that a person can let it go on; once only its best one was kept. Exactly `group` workers train a unit
     together; with `group_auto` at most as many, where that is sooner (see `scheduling/groups.py`). Once every unit had
-    one worker. `efficiency` is that of one worker, of two, and so on, if it is known before anything was measured.
+    one worker. `efficiency` is that of one worker, of two, and so on, if it is known before anything was measured. With
+    `group_on_host` no group has workers of several hosts; where a host has too few, a unit has fewer workers.
     """
 
     partitions: tuple[Partition, ...]
@@ -163,6 +164,7 @@ class Settings:
     group: int = 1
     group_auto: bool = False
     efficiency: tuple[float, ...] = ()
+    group_on_host: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,7 @@ class Recipe:
             fuse=self.fuse,
             group=self.group,
             group_auto=self.group_auto,
+            group_on_host=self.trainer.resources.strategy == "shard",
         )
         return with_todays_rules(settings, max_kills=self.max_kills, unit_timeout=self.unit_timeout)
 

@@ -108,6 +108,7 @@ class RunScript:
             script=self.trials,
             group=1,
             group_auto=False,
+            group_on_host=False,
             smallest_batch=self.settings.smallest_batch,
             digest=self.settings.digest,
         )
@@ -180,7 +181,7 @@ class _ScriptBuilder:
         if unit.kind == "eval":
             self._evaluated.setdefault((unit.trial, unit.epoch), {})[unit.partition] = event
             return
-        if event.strategy:
+        if event.strategy and not event.partners:  # what a group does follows from what was asked for
             self._strategies[unit.trial] = event.strategy  # a trial that needed more memory later gets that at once
         history = self._histories[unit.trial]
         if self._scheduler.state.assignments[event.attempt].rebased:

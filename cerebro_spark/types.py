@@ -20,8 +20,9 @@ Steps = Literal["", "eager", "graph", "traced", "stacked"]
 
 It is "" where that is not known or no choice.
 """
-Strategy = Literal["", "plain", "recompute", "offload", "offload+recompute"]
-"""How a model that trains lies on its device: as it is, with parts computed again, with parts kept on the host.
+Strategy = Literal["", "plain", "recompute", "offload", "offload+recompute", "shard"]
+"""How a model that trains lies on its device: as it is, with parts computed again, with parts kept on the host, or in
+parts at the members of a group.
 
 It is "" where that is not known or no choice.
 """

@@ -32,6 +32,10 @@ class Sizing(Protocol):
         """Whether a unit has to wait until there are as many workers as its size says."""
 
     @property
+    def on_one_host(self) -> bool:
+        """Whether no group may have workers of several hosts."""
+
+    @property
     def are_loading(self) -> bool:
         """Whether some worker is about to hold more than it does."""
 
@@ -157,7 +161,15 @@ class _Selection:
     def _best_team(self, row: int) -> _Team | None:
         """Return the team with which the trial gets on fastest, if it waits for every unit as long as for this one."""
         size = min(int(self._sizes[row]), int(np.count_nonzero(self._board.may[row])))
-        teams = list(self._teams(row, size))
+        if not self._sizing.on_one_host:
+            return self._choose_team(row, size, list(self._teams(row, size)))
+        hosts = np.unique(self._hosts[self._holders_for(row)])
+        found = [self._choose_team(row, size, list(self._teams(row, size, int(host)))) for host in hosts]
+        teams = [team for team in found if team is not None]
+        return min(teams, key=lambda team: (-len(team.members), team.begins + team.seconds), default=None)
+
+    def _choose_team(self, row: int, size: int, teams: list[_Team]) -> _Team | None:
+        """Choose among teams of one worker, of two, and so on."""
         if not teams or self._sizing.exact:
             few = not teams or (len(teams[-1].members) < size and self._may_be_more(row))
             return None if few else teams[-1]
@@ -172,10 +184,16 @@ class _Selection:
     def _seconds_alone(self, row: int) -> float:
         return float(self._board.costs.cost[row]) * float(self._board.column_weight.mean())
 
-    def _teams(self, row: int, size: int) -> Iterator[_Team]:
-        """Yield the teams of one worker, of two, and so on up to `size`, of those that can begin first."""
+    def _teams(self, row: int, size: int, host: int | None = None) -> Iterator[_Team]:
+        """Yield the teams of one worker, of two, and so on up to `size`, of those that can begin first.
+
+        Args:
+            row: The trial.
+            size: The most workers of a team.
+            host: The only host whose workers may be in them; None for all.
+        """
         board, alone = self._board, self._seconds_alone(row)
-        workers = self._in_order(row, size, alone)
+        workers = self._in_order(row, size, alone, host)
         matching = Matching({worker: self._columns_of(row, worker) for worker in workers})
         begins = self._now
         for worker in workers:
@@ -198,9 +216,11 @@ class _Selection:
         board = self._board
         return np.asarray((board.live & (board.holds & board.may[row]).any(axis=1)).nonzero()[0], dtype=np.int64)
 
-    def _in_order(self, row: int, size: int, alone: float) -> list[int]:
+    def _in_order(self, row: int, size: int, alone: float, host: int | None) -> list[int]:
         """Return the workers for the trial that come first: the idle ones, those of one host side by side."""
         workers = self._holders_for(row)
+        if host is not None:
+            workers = workers[self._hosts[workers] == host]
         idle = self._idle[workers]
         ends_in_time = self._now + alone <= self._kept[workers] + 1e-9
         # A single worker has nobody to wait for.

@@ -75,6 +75,11 @@ class GroupRules:
         return self._scripted or not self._auto
 
     @property
+    def on_one_host(self) -> bool:
+        """Whether no group may have workers of several hosts. What a script says counts for more."""
+        return self._state.settings.group_on_host and not self._scripted
+
+    @property
     def must_wait(self) -> bool:
         """Whether groups are to begin once all workers have loaded what they begin with: nothing was given out yet."""
         if not self._on or self._state.attempts or not self.are_loading:
@@ -133,7 +138,7 @@ class GroupRules:
     def _renewed(self, size: int) -> Teams:
         board, known = self._state.board, self._teams.get(size)
         workers = [int(row) for row in np.flatnonzero(board.holds.any(axis=1))]
-        formed = form_teams(self._homes, self.hosts(), board.costs.slowness, workers, size)
+        formed = form_teams(self._homes, self.hosts(), board.costs.slowness, workers, size, self.on_one_host)
         if known is None or formed.weights(board.costs).sum() < _NOTICEABLE * known.weights(board.costs).sum():
             return formed
         return known

@@ -53,7 +53,14 @@ class Teams:
         )
 
 
-def form_teams(homes: Ints, hosts: Sequence[str], slowness: Floats, workers: Sequence[int], size: int) -> Teams:
+def form_teams(
+    homes: Ints,
+    hosts: Sequence[str],
+    slowness: Floats,
+    workers: Sequence[int],
+    size: int,
+    on_one_host: bool = False,
+) -> Teams:
     """Put workers into teams of about one size: those of one host together as far as that goes, then the equally fast.
 
     Args:
@@ -62,6 +69,7 @@ def form_teams(homes: Ints, hosts: Sequence[str], slowness: Floats, workers: Seq
         slowness: By worker, how slow it is: a team is as slow as its slowest.
         workers: The workers that are there.
         size: The most workers of a team.
+        on_one_host: Whether no team has workers of several hosts. Defaults to False: those that are left over may.
 
     Returns:
         The teams. Where workers have several columns a team has several classes.
@@ -78,7 +86,11 @@ def form_teams(homes: Ints, hosts: Sequence[str], slowness: Floats, workers: Seq
     # Those with as many columns are equal partners too: a team takes as many units as its worker with most.
     alike = {worker: (-len(held[worker]), float(slowness[worker]), worker) for worker in able}
     together, others = _within_hosts(able, hosts, alike, size)
-    teams = together + _split(sorted(others, key=alike.__getitem__), size)
+    left = sorted(others, key=alike.__getitem__)
+    places = sorted({hosts[worker] for worker in left}) if on_one_host else [None]
+    for place in places:
+        together += _split([worker for worker in left if place in (None, hosts[worker])], size)
+    teams = together
     classes: list[list[Member]] = []
     team_of: list[int] = []
     for number, team in enumerate(teams):

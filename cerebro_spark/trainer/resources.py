@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from cerebro_spark.errors import ConfigurationError
 
-_STRATEGIES = ("auto", "plain", "recompute", "offload", "offload+recompute")
+_STRATEGIES = ("auto", "plain", "recompute", "offload", "offload+recompute", "shard")
 # What fields meant before they were known.
 _ONCE = {"compile": False, "strategy": "plain"}
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
@@ -45,7 +45,10 @@ class Resources:
             the gradients. "offload": the state of the optimizer is kept in the host's memory, and comes to the GPU
             piece by piece for each step. "offload+recompute": both. "auto", the default, takes the first of these that
             fits, as tried with real batches; on a CPU it is "plain". On a CPU "offload" changes nothing. With any but
-            "plain" steps are not recorded, and trials train neither together nor by several workers.
+            "plain" steps are not recorded, and trials train neither together nor by several workers. "shard": the
+            workers of one trial, on one host, have a part of its parameters, gradients and optimizer state each
+            (FSDP2). It needs `workers_per_trial` of 2 or more, PyTorch 2.8 or later, and no `fuse`; a unit for which
+            there is only one worker is trained as by "auto".
 
     Raises:
         ConfigurationError: If a value is none of those above.
@@ -61,7 +64,7 @@ class Resources:
     model_memory: int = 4 << 30
     data_memory: int | None = None
     compile: Literal["auto"] | bool = "auto"
-    strategy: Literal["auto", "plain", "recompute", "offload", "offload+recompute"] = "auto"
+    strategy: Literal["auto", "plain", "recompute", "offload", "offload+recompute", "shard"] = "auto"
 
     def __setstate__(self, state: Sequence[Any]) -> None:
         """Take on the pickled fields. An older pickle lacks the last ones, and means what was done then."""
@@ -86,11 +89,6 @@ class Resources:
         if self.compile not in ("auto", True, False):
             raise ConfigurationError(
                 f"compile is {self.compile!r}, but must be 'auto', True or False: leave it out for 'auto'"
-            )
-        if str(self.strategy) == "shard":
-            raise ConfigurationError(
-                "strategy is 'shard', but models cannot be spread over several workers yet: use 'offload+recompute',"
-                " which needs the least memory of one device, or 'auto'"
             )
         if self.strategy not in _STRATEGIES:
             raise ConfigurationError(

@@ -89,6 +89,25 @@ def check_options(options: TrainingOptions) -> None:
             " example"
         )
     check_kind(options.kind)
+    _check_strategy(options)
+
+
+def _check_strategy(options: TrainingOptions) -> None:
+    """Raise ConfigurationError if models are to lie in parts at several workers, but trials have one at a time."""
+    if options.resources is None or options.resources.strategy != "shard":
+        return
+    group = group_of(options.workers_per_trial)
+    if group.auto or group.size < 2:
+        raise ConfigurationError(
+            f"strategy is 'shard' and `workers_per_trial` is {options.workers_per_trial!r}, but a model lies in parts"
+            " at a number of workers of one host, at least 2: write workers_per_trial=2, or use another strategy, such"
+            " as 'offload'"
+        )
+    if fused_trials(options.fuse) > 1:
+        raise ConfigurationError(
+            f"strategy is 'shard' and `fuse` is {options.fuse!r}, but trials in a bundle have one worker, and models in"
+            " parts have several: leave out `fuse`, or use another strategy"
+        )
 
 
 def check_progress(progress: object) -> None:

@@ -291,3 +291,38 @@ def test_no_estimate_makes_a_group_last_that_does_not_pay(tmp_path: Path, off: f
     events = logged(store)
     assert set(done(events).values()) == {1}
     assert sizes(events)[-1] == 1
+
+
+def trained_apart(folder: Path, hosts: str, settings: Settings, seed: int = 0, **world: object) -> list[set[str]]:
+    """Return the hosts of the workers of each training unit, in a run on these hosts."""
+    spec = [SimulatedWorker(f"w{number}", host=host) for number, host in enumerate(hosts)]
+    store = LocalStore(folder)
+    engine(store, SimulatedBackend(spec, replace(WORLD, **world), seed), settings).run()  # type: ignore[arg-type]
+    events = logged(store)
+    assert set(done(events).values()) == {1}
+    assert len(done(events)) == UNITS
+    units = [each for each in events if isinstance(each, UnitFinished) and each.unit.kind == "train"]
+    return [{hosts[int(worker[1:])] for worker in each.workers} for each in units for _ in each.workers[1:]]
+
+
+@pytest.mark.parametrize("hosts", ["aabb", "abab", "aaab", "aaaa", "abbb"])
+def test_groups_of_one_host_alone(tmp_path: Path, hosts: str) -> None:
+    groups = trained_apart(tmp_path / "one", hosts, replace(FIXED, group_on_host=True))
+    assert groups
+    assert all(len(there) == 1 for there in groups)
+    anywhere = trained_apart(tmp_path / "any", hosts, FIXED)
+    assert any(len(there) > 1 for there in anywhere) == (hosts in ("aaab", "abbb"))
+
+
+def test_on_hosts_with_too_few_workers_units_have_fewer(tmp_path: Path) -> None:
+    assert trained_apart(tmp_path / "one", "abcd", replace(FIXED, group_on_host=True)) == []
+    three = trained_apart(tmp_path / "three", "aabb", replace(FIXED, group=3, group_on_host=True))
+    assert three
+    assert all(len(there) == 1 for there in three)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_groups_of_one_host_where_workers_die(tmp_path: Path, seed: int) -> None:
+    settings = replace(FIXED, group_on_host=True, max_failures=99)
+    groups = trained_apart(tmp_path, "aabb", settings, seed, failure_rate=0.1, repair_seconds=4.0, load_seconds=0.5)
+    assert all(len(there) == 1 for there in groups)

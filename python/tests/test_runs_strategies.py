@@ -60,3 +60,27 @@ def test_a_run_by_a_strategy(tmp_path: Path, kept_backend: KeptWorkers) -> None:
     second = trained(dataset, "r2")
     assert {each.strategy for each in second.values()} == {"recompute"}
     assert digests(second) == digests(first)
+
+
+def parts_model_fn(params: Mapping[str, Any]) -> Any:
+    import torch
+
+    from cerebro_spark.trainer import TorchModel
+
+    layers = [torch.nn.Linear(FEATURES, 16), torch.nn.Tanh(), torch.nn.Linear(16, 7), torch.nn.Linear(7, 1)]
+    module = torch.nn.Sequential(*layers, torch.nn.Flatten(0))
+    return TorchModel(module, torch.optim.Adam(module.parameters(), lr=params["lr"]), torch.nn.BCEWithLogitsLoss())
+
+
+def test_a_run_in_parts(tmp_path: Path, kept_backend: KeptWorkers) -> None:
+    dataset = small_dataset(tmp_path, partitions=3)
+    spec = TrainerSpec(Hooks(parts_model_fn), seed=SEED).with_resources(strategy="shard")
+    recipe = replace(small_recipe(dataset, 2), trainer=spec, group=2)
+    runs.execute(recipe, dataset.store, kept_backend(3), "r1")
+    first = trained(dataset, "r1")
+    # A third partition is left, which one worker trains as a whole.
+    assert {(len(each.workers), each.strategy) for each in first.values()} == {(2, "shard"), (1, "plain")}
+    runs.replay(dataset.store, "r1", kept_backend(3), "r2")
+    second = trained(dataset, "r2")
+    assert {(len(each.workers), each.strategy) for each in second.values()} == {(2, "shard"), (1, "plain")}
+    assert digests(second) == digests(first)

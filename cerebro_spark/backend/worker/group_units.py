@@ -121,6 +121,7 @@ class GroupRunner:
             values=values,
             waited=self._units.waited,
             steps=trainer.steps,
+            strategy=trainer.strategy,
             partners=order.partners,
         )
         self._units.finish(order, report)

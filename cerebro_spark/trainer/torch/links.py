@@ -135,6 +135,34 @@ class TorchLinks(Group):
         self.sum(places)
         return [place.numpy()[:size].tobytes() for place, size in zip(places, sizes.tolist(), strict=True)]
 
+    def gather_parts(self, output: torch.Tensor, part: torch.Tensor) -> None:
+        """Gather what each member has into one tensor, by rank.
+
+        Args:
+            output: Where it is written to, as many times as large as a part as there are members.
+            part: What this member has. All have as much.
+        """
+        whole, own = output.to(self._device), part.to(self._device)
+        if whole is output and own is part:
+            own = part.clone()  # it may be a piece of the output
+        self._run(lambda group: group._allgather_base(_as_bytes(whole), _as_bytes(own)))
+        if whole is not output:
+            output.copy_(whole)
+
+    def sum_parts(self, output: torch.Tensor, values: torch.Tensor) -> None:
+        """Add up a tensor over all members, each of which keeps a part of the sum.
+
+        Args:
+            output: Where this member's part is written to.
+            values: What it adds, with a part for each member, by rank. Its content is lost.
+        """
+        if self._device.type == "cuda":
+            self._run(lambda group: group._reduce_scatter_base(output, values))
+            return
+        # Gloo sums everything up anyway, and its work of this kind never says that it is completed.
+        self.sum(values)
+        output.copy_(values.view(self.size, -1)[self.rank].view_as(output))
+
     def close(self) -> None:
         process_group, work = self._process_group, self._work
         self._process_group = self._work = None
@@ -165,6 +193,11 @@ class TorchLinks(Group):
                 with contextlib.suppress(RuntimeError):  # the time is over, or it has failed: then it is completed
                     work.wait(_SLICE)
         work.wait()
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as it lies in memory: all that is gathered comes as it was, whatever its dtype."""
+    return tensor.view(-1).view(torch.uint8)
 
 
 def _outlive(kept: list[Any], on_gpu: bool) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -45,12 +45,15 @@ from cerebro_spark.trainer.torch.stacked.comparing import StepObserver
 from cerebro_spark.trainer.torch.state_copy import StateCopy, has_room_for_copies
 from cerebro_spark.trainer.torch.steps import EagerSteps
 from cerebro_spark.trainer.torch.strategies.host_state import find_obstacle as find_offload_obstacle
-from cerebro_spark.trainer.torch.strategies.ladder import offloads
+from cerebro_spark.trainer.torch.strategies.ladder import offloads, shards
 from cerebro_spark.trainer.torch.strategies.steps import StrategySteps
 from cerebro_spark.trainer.torch.strategies.training import StrategyTraining
 from cerebro_spark.trainer.torch.tensors import TensorSource, from_numpy, wrap_tensor
 from cerebro_spark.trainer.torch.traced.steps import TracedSteps
 from cerebro_spark.types import Metrics
+
+if TYPE_CHECKING:  # some builds of PyTorch have no such part
+    from cerebro_spark.trainer.torch.strategies.sharded_steps import ShardedSteps
 
 __all__ = ["TorchModel", "TorchTrainer"]
 
@@ -113,10 +116,12 @@ class TorchTrainer(StrategyTraining):
         return built
 
     def _prepare(self, model: BuiltTorchModel, params: Params) -> None:
+        strategy, on_gpu = self.resources.strategy, self.device.type == "cuda"
         model.keeps_state_on_host = (
-            self.device.type == "cuda" and offloads(self.resources.strategy) and not find_offload_obstacle(model)
+            on_gpu and (offloads(strategy) or shards(strategy)) and not find_offload_obstacle(model)
         )
-        if self.resources.compile and self.device.type == "cuda" and self.hooks.train_fn is None:
+        # FSDP takes parameters with their axes in order alone.
+        if self.resources.compile and on_gpu and self.hooks.train_fn is None and not shards(strategy):
             with self._outer_generators():
                 self._layout.convert(model, lambda: self._batches.load_batch(self._sample(params)))
 
@@ -234,20 +239,35 @@ class TorchTrainer(StrategyTraining):
         self, model: BuiltTorchModel, feed: Feed | Iterable[Batch], steps: Sequence[Step], group: Group
     ) -> Metrics:
         scheduler = model.model.lr_scheduler if model.model.scheduler_step == "batch" else None
-        collector, taken = self._make_collector(model, None), GroupedSteps(model, self._compute_loss, group)
-        batches = iter(self._batches.load(feed))
-        for step in steps:
-            result = taken.take_share(next(batches) if step.rows else None, step)
-            if result is not None:
-                collector.add(*result)
-            if scheduler is not None:
-                scheduler.step()
+        collector, batches = self._make_collector(model, None), iter(self._batches.load(feed))
+        with self._shared_steps(model, group) as taken:
+            for step in steps:
+                result = taken.take_share(next(batches) if step.rows else None, step)
+                if result is not None:
+                    collector.add(*result)
+                if scheduler is not None:
+                    scheduler.step()
         model.model.optimizer.zero_grad()
         self._loss_parts = taken.loss_parts
         return collector.collect()
 
     def _find_inexact(self, model: BuiltTorchModel) -> str:
         return self._loss_parts.find_difference(self._rounding(model))
+
+    @contextmanager
+    def _shared_steps(self, model: BuiltTorchModel, group: Group) -> Iterator[GroupedSteps | ShardedSteps]:
+        """Yield what takes the steps of a unit together with others."""
+        if not shards(self.resources.strategy):
+            yield GroupedSteps(model, self._compute_loss, group)
+            return
+        from cerebro_spark.trainer.torch.links import TorchLinks
+        from cerebro_spark.trainer.torch.strategies.sharded_steps import ShardedSteps
+        from cerebro_spark.trainer.torch.strategies.sharding import sharded
+
+        assert isinstance(group, TorchLinks), "as _join returns them"
+        generators = Generators(self._capture_draws, self._restore_draws)
+        with sharded(model, group) as parts:
+            yield ShardedSteps(model, self._compute_loss, group, parts, generators, self._lend_rows)
 
     @torch.no_grad()
     def _evaluate(self, model: BuiltTorchModel, feed: Feed | Iterable[Batch], carried: Metrics | None) -> Metrics:

@@ -86,6 +86,7 @@ class Hand:
         model_fn: Makes the model.
         folder: Where models leave files; the run is named as it is.
         store: Where checkpoints go. Defaults to None: to the store of the data.
+        strategy: How the model lies on the workers. Defaults to "auto".
     """
 
     def __init__(
@@ -95,12 +96,13 @@ class Hand:
         model_fn: Any,
         folder: Path,
         store: Store | None = None,
+        strategy: Any = "auto",
         **hooks: Any,
     ) -> None:
         self._backend, self._dataset, self._folder = backend, dataset, folder
         self._heard: list[Event] = []
         self._attempts = 0
-        resources = Resources(threads=1, device="cpu")
+        resources = Resources(threads=1, device="cpu", strategy=strategy)
         trainer = TrainerSpec(Hooks(model_fn, **hooks), framework="torch", resources=resources)
         self.job = Job(folder.name, store or dataset.store, dataset, trainer, smallest_batch=2)
         backend.bind(self.job)

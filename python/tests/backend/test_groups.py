@@ -34,8 +34,8 @@ def drive(kept_backend: KeptWorkers, dataset: Dataset, tmp_path: Path) -> Iterat
     """Begins a run of three workers, each with a partition; in the test, since workers know the environment."""
     backend = kept_backend(3)
 
-    def begin(model_fn: Any = paced_model_fn, store: Store | None = None) -> Hand:
-        return Hand(backend, dataset, model_fn, tmp_path, store)
+    def begin(model_fn: Any = paced_model_fn, store: Store | None = None, strategy: Any = "auto") -> Hand:
+        return Hand(backend, dataset, model_fn, tmp_path, store, strategy)
 
     yield begin
     if backend._current is not None:
@@ -63,8 +63,9 @@ def test_two_and_three_train_together_and_one_goes_on(drive: Drive) -> None:
     assert hand.heard == [], "nobody but rank 0 has said anything"
 
 
-def test_a_killed_member_is_noticed_and_the_others_go_on(drive: Drive) -> None:
-    hand = drive()
+@pytest.mark.parametrize("strategy", ["auto", "shard"])
+def test_a_killed_member_is_noticed_and_the_others_go_on(drive: Drive, strategy: str) -> None:
+    hand = drive(strategy=strategy)
     order = hand.order(["w0", "w1", "w2"], pause=0.02, share=SHARE_OF_THREE)
     hand.wait_until_training(order)
     hand.strike("w1", signal.SIGKILL)
@@ -74,11 +75,13 @@ def test_a_killed_member_is_noticed_and_the_others_go_on(drive: Drive) -> None:
     assert all("another member is gone" in event.reason for event in gave_up)
     for worker in ("w0", "w2"):
         hand.submit(AbandonUnit(worker, order.attempt))
-    assert hand.finish(hand.order(["w0", "w2"])).metrics.weights == {"loss": 300.0}
+    done = hand.finish(hand.order(["w0", "w2"]))
+    assert (done.metrics.weights, done.strategy) == ({"loss": 300.0}, "shard" if strategy == "shard" else "")
 
 
-def test_a_frozen_member_keeps_nobody_who_is_told_to_leave(drive: Drive) -> None:
-    hand = drive()
+@pytest.mark.parametrize("strategy", ["auto", "shard"])
+def test_a_frozen_member_keeps_nobody_who_is_told_to_leave(drive: Drive, strategy: str) -> None:
+    hand = drive(strategy=strategy)
     order = hand.order(["w0", "w1", "w2"], pause=0.02, share=SHARE_OF_THREE)
     hand.wait_until_training(order)
     hand.strike("w1", signal.SIGSTOP)

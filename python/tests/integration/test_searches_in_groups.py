@@ -174,6 +174,21 @@ def test_what_is_no_number_of_workers_is_refused_before_any_is_started(
     assert dataset.store.list("runs") == []
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"workers_per_trial": 1}, r"strategy is 'shard' and `workers_per_trial` is 1, but a model lies in parts at"),
+        ({"workers_per_trial": "auto"}, r"`workers_per_trial` is 'auto', but .*write workers_per_trial=2"),
+        ({"fuse": "auto"}, r"strategy is 'shard' and `fuse` is 'auto', but trials in a bundle have one worker"),
+        ({"fuse": 2}, r"`fuse` is 2, but .*leave out `fuse`"),
+    ],
+)
+def test_models_in_parts_need_workers(dataset: Dataset, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        search(LocalBackend(2), dataset, resources=cs.Resources(strategy="shard"), **options).fit(dataset)
+    assert dataset.store.list("runs") == []
+
+
 def test_more_workers_than_partitions_are_refused(tmp_path: Path) -> None:
     prepared = small_dataset(tmp_path, partitions=2)
     message = r"`workers_per_trial` is 3, but there are 2 partitions to train on.*use at most 2, or 'auto'"

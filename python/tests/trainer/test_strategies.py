@@ -327,10 +327,12 @@ def test_hooks_of_all_optimizers_count_and_neither_those_of_a_state_dict_nor_a_s
 @pytest.mark.parametrize(
     ("strategy", "said"),
     [
-        ("best", "strategy is 'best', but must be 'auto', 'plain', 'recompute', 'offload' or 'offload\\+recompute'"),
+        (
+            "best",
+            "strategy is 'best', but must be 'auto', 'plain', 'recompute', 'offload', 'offload\\+recompute' or 'shard'",
+        ),
         (None, "strategy is None, but must be .*: leave it out for 'auto'"),
         (["plain"], "strategy is \\['plain'\\], but must be"),
-        ("shard", "cannot be spread over several workers yet: use 'offload\\+recompute'"),
     ],
 )
 def test_other_values_are_refused(strategy: Any, said: str) -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 from cerebro_spark.types import Strategy
 
 LADDER: tuple[Strategy, ...] = ("plain", "recompute", "offload", "offload+recompute")
-"""From the fastest to the one that needs the least memory."""
+"""Of one worker, from the fastest to the one that needs the least memory."""
 
 
 def recomputes(strategy: str) -> bool:
@@ -29,18 +29,27 @@ def offloads(strategy: str) -> bool:
     return "offload" in strategy
 
 
+def shards(strategy: str) -> bool:
+    """Whether a strategy has members of a group keep a part of the model each.
+
+    >>> [name for name in (*LADDER, "shard") if shards(name)]
+    ['shard']
+    """
+    return strategy == "shard"
+
+
 def rungs_of(asked: Literal["auto"] | Strategy, has_own_memory: bool) -> tuple[Strategy, ...]:
-    """Return the strategies that may be tried, in their order.
+    """Return the strategies that may be tried by one worker, in their order.
 
     Args:
-        asked: What the user asked for.
+        asked: What the user asked for. "shard" is for groups: a unit that one worker has to train is trained as it can.
         has_own_memory: Whether the device has a memory apart from the host's. On a CPU all is on the host already, so
             that offloading changes nothing, and what does not fit there fits nowhere.
 
     >>> rungs_of("auto", True) == LADDER, rungs_of("auto", False), rungs_of("offload+recompute", False)
     (True, ('plain',), ('recompute',))
     """
-    if asked == "auto":
+    if asked == "auto" or shards(asked):
         return LADDER if has_own_memory else ("plain",)
     if has_own_memory or not offloads(asked):
         return (asked,)

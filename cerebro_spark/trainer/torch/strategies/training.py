@@ -32,7 +32,7 @@ from cerebro_spark.trainer.torch.strategies import blocks, host_state
 from cerebro_spark.trainer.torch.strategies.choice import Choice, FailedTry
 from cerebro_spark.trainer.torch.strategies.comparing import Comparison
 from cerebro_spark.trainer.torch.strategies.host_state import HostedOptimizer, place_state
-from cerebro_spark.trainer.torch.strategies.ladder import offloads, recomputes, rungs_from, rungs_of
+from cerebro_spark.trainer.torch.strategies.ladder import offloads, recomputes, rungs_from, rungs_of, shards
 from cerebro_spark.trainer.torch.strategies.memory import (
     causes_of,
     collect_memory,
@@ -41,6 +41,7 @@ from cerebro_spark.trainer.torch.strategies.memory import (
 )
 from cerebro_spark.trainer.torch.strategies.recomputing import Recomputing
 from cerebro_spark.trainer.torch.strategies.refusal import StrategyRefused
+from cerebro_spark.trainer.torch.strategies.shard_rules import find_obstacle as find_shard_obstacle
 from cerebro_spark.trainer.torch.strategies.steps import StrategySteps
 from cerebro_spark.types import Metrics, Strategy, TrialId, Unit
 
@@ -60,6 +61,11 @@ class StrategyTraining(BundledEvaluation):
         self._compared: set[str] = set()
         """The signatures of models that learn the same if they are computed again."""
         self._in_force: Choice | None = None
+        self._has_said_alone = False
+        self._shardable: set[str] = set()
+        """The signatures of models whose parts let them be at several workers."""
+        self._sharing: CurrentTrial[BuiltTorchModel] | None = None
+        """The trial that a group is training."""
         self._way_back: Callable[[], None] | None = None
         """Has the current trial take on the state again that it has now."""
         self.failed_tries: list[FailedTry] = []
@@ -95,6 +101,7 @@ class StrategyTraining(BundledEvaluation):
 
     def train(self, unit: Unit, feed: Feed | Iterable[Batch], carried: Metrics | None = None) -> Metrics:
         current = self._require_unchanged()
+        self._require_shardable(current)
         choice = self._find_choice(current, feed)
         self._require_possible(choice, current.model, unit)
         while True:
@@ -108,6 +115,7 @@ class StrategyTraining(BundledEvaluation):
             current = self._require_current()
         choice.has_trained = True
         self._say(choice)
+        self._say_alone(choice)
         self.strategy = choice.strategy if self._has_choice else ""
         return metrics
 
@@ -188,6 +196,17 @@ class StrategyTraining(BundledEvaluation):
             choice.strategy,
             why,
         )
+
+    def _say_alone(self, choice: Choice) -> None:
+        """Say, once, that a model that was to be in parts was trained as a whole."""
+        if shards(self.resources.strategy) and not self._has_said_alone:
+            self._has_said_alone = True
+            _log.info(
+                "%s trains as a whole by strategy %r in a unit for which there is one worker: it is in parts where"
+                " several workers of one host have a partition each on which the trial has yet to train",
+                choice.name,
+                choice.strategy,
+            )
 
     # Tries
 
@@ -345,23 +364,64 @@ class StrategyTraining(BundledEvaluation):
         choice = self._find_choice_of(trial, model, size)
         return choice.strategy == "plain" and not choice.eagerly
 
+    def _require_shardable(self, current: CurrentTrial[BuiltTorchModel]) -> None:
+        """Raise ConfigurationError if the trial is to be in parts, and cannot, as far as that is seen without trying.
+
+        Units of one worker do so too: then it is found in the rehearsal, and before a group has waited for anybody.
+        """
+        signature = self.models.signature_of(current.model)
+        if not shards(self.resources.strategy) or (signature and signature in self._shardable):
+            return
+        obstacle = "its train_fn takes the steps" if self.hooks.train_fn is not None else ""
+        obstacle = obstacle or find_shard_obstacle(current.model)
+        if obstacle:
+            raise _refuse_shard(f"trial {current.trial} cannot be in parts and learn the same: {obstacle}")
+        self._shardable.add(signature)
+
+    def _lend_rows(self) -> Any:
+        """Return rows that may stand in where a member has none. They look like rows, and nothing is learnt of them."""
+        assert self._sharing is not None, "a group trains"
+        return self._batches.load_batch(self._sample(self._sharing.params))
+
     def _require_fit(self, current: CurrentTrial[BuiltTorchModel], unit: Unit, feed: Feed) -> None:
         choice = self._find_choice(current, feed)
-        if choice.strategy != "plain":
+        if choice.strategy != "plain" and not shards(self.resources.strategy):
             raise GroupRefused(f"its strategy is {choice.strategy!r}, and groups train by 'plain' alone so far")
         super()._require_fit(current, unit, feed)
 
     def train_in_group(self, unit: Unit, feed: Feed, seat: Seat) -> GroupTrained:
+        in_parts = shards(self.resources.strategy)
+        self._sharing = self._require_unchanged()
+        self._require_shardable(self._sharing)
         try:
             done = super().train_in_group(unit, feed, seat)
+        except GroupRefused as error:
+            if not in_parts:
+                raise
+            raise _refuse_shard(str(error)) from None
         except Exception as error:
             if _find_reason(error) != _OUT_OF_MEMORY:
                 raise
         else:
-            self.strategy = "plain" if self._has_choice else ""
+            own: Strategy = "plain" if self._has_choice else ""
+            self.strategy = "shard" if in_parts else own
             return done
+        finally:
+            self._sharing = None
         collect_memory(self.device)
+        if in_parts:
+            raise TrialFailed(
+                f"trial {unit.trial} failed in epoch {unit.epoch}: its model in {len(seat.rows)} parts does not fit"
+                f" into the memory of {self.device}: have more workers in a group by workers_per_trial, or use"
+                " strategy 'offload+recompute'"
+            )
         raise GroupRefused(f"no group can train trial {unit.trial}: a member has run out of memory on its device")
+
+
+def _refuse_shard(why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"strategy is 'shard', but {why}. Use 'auto', by which a worker trains as much of a model as fits"
+    )
 
 
 def _find_reason(error: BaseException) -> str:
