@@ -67,11 +67,6 @@ class CostModel:
         self._estimates[kin] = math.log(max(seconds, 1e-9))
         self._guess_unmeasured()
 
-    def forget_estimate(self, kin: str) -> None:
-        """Expect nothing of this kin any more until it is measured: what was estimated cannot be right."""
-        self._estimates.pop(kin, None)
-        self._guess_unmeasured()
-
     def set_kin(self, row: int, kin: str) -> None:
         """The trial is of this kin from now on."""
         self._kin[row] = kin
@@ -214,8 +209,7 @@ class CostModel:
         unmeasured = [row for row, log in enumerate(self._log_cost) if log is None]
         if unmeasured:
             known = [log for log in self._log_cost if log is not None] or list(self._estimates.values())
-            if known:
-                self._guess = math.exp(float(np.quantile(known, _UNMEASURED_QUANTILE))) * (1 + 1e-9)
+            self._guess = math.exp(float(np.quantile(known, _UNMEASURED_QUANTILE))) * (1 + 1e-9)
             guesses = {kin: self._unmeasured_cost(kin) for kin in {self._kin[row] for row in unmeasured}}
             self.cost[unmeasured] = [guesses[self._kin[row]] for row in unmeasured]
 

@@ -62,6 +62,8 @@ class GroupRules:
         self._seen = (-1, -1)
         self._works, self._given_up = False, 0
         """Whether a group has ever trained a unit, and how many gave theirs up."""
+        self._doubted: set[str] = set()
+        """The kin that one worker has to train before a group does again: what was estimated of it may be wrong."""
         self.never: dict[str, str] = {}
 
     @property
@@ -174,8 +176,7 @@ class GroupRules:
         apart = self.are_apart([worker for worker, _ in members])
         efficiency = alone / max(seconds, 1e-9)
         if costs.is_estimated(trial.row) and not _is_credible(efficiency, len(members)):
-            costs.forget_estimate(trial.kin)  # then the next unit has one worker, and is measured
-            return
+            self._doubted.add(trial.kin)
         self._efficiencies.observe(trial.kin, len(members), efficiency, apart)
 
     def learn_alone(self, trial: TrialRecord, worker: int, column: int, seconds: float) -> None:
@@ -311,7 +312,9 @@ class GroupRules:
         if trial.alone or trial.followers or trial.kin in self.never or trial.lost_groups >= _MOST_LOST:
             return False
         costs = self._state.board.costs
-        return not self._auto or not costs.is_new(trial.row) or (self._are_few and not costs.is_unknown(trial.row))
+        if not self._auto or not costs.is_new(trial.row):
+            return True
+        return self._are_few and trial.kin not in self._doubted and not costs.is_unknown(trial.row)
 
     def _may_begin_with_groups(self) -> bool:
         """Whether it was estimated what each trial costs, and many workers would idle."""

@@ -163,14 +163,14 @@ def _compare_parts(whole: Probe, parts: Sequence[Probe], weights: Sequence[float
 
 def _compare_sums(whole: Probe, parts: Sequence[Probe], weights: Sequence[float], rounding: float) -> str | None:
     """Return what of a batch's loss and gradient is not the mean over its parts."""
-    found = _compare_loss("its loss", whole.loss, [part.loss for part in parts], weights, rounding)
-    if found is not None:
-        return found
     if any(len(part.terms) != len(whole.terms) for part in parts):
         return "how many losses it adds depends on the rows of a batch"
+    # Before the whole loss, of which they are a part: so the reason says where it comes from.
     for number, term in enumerate(whole.terms):
-        terms = [part.terms[number] for part in parts]
-        found = found or _compare_loss("a loss that it adds", term, terms, weights, rounding)
+        found = _compare_loss("a loss that it adds", term, [part.terms[number] for part in parts], weights, rounding)
+        if found is not None:
+            return found
+    found = _compare_loss("its loss", whole.loss, [part.loss for part in parts], weights, rounding)
     if found is not None:
         return found
     if not _is_sum(whole.gradient, [part.gradient for part in parts], weights, _GRADIENTS * rounding):

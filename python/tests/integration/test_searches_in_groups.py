@@ -22,7 +22,7 @@ from cerebro_spark import hp, runs
 from cerebro_spark.backend.local import LocalBackend
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.errors import ConfigurationError
-from cerebro_spark.events import GroupGaveUp
+from cerebro_spark.events import CostEstimated, GroupGaveUp
 from cerebro_spark.search import FixedSearch
 from cerebro_spark.trainer.torch.model import TorchModel
 from cerebro_spark.types import Metrics
@@ -92,7 +92,7 @@ def test_workers_that_would_idle_help(kept: KeptWorkers, dataset: Dataset) -> No
     space = {"lr": hp.choice([0.01]), "batch_size": 32}
     result = search(kept(2), dataset, space=space, workers_per_trial="auto", epochs=3).fit(dataset)
     events = check_exactly_once(dataset, result.run_id)
-    assert sizes(events)[0] == 1, "what a unit takes one worker is measured first"
+    assert any(isinstance(event, CostEstimated) for event in events), "some batches were timed"
     assert max(sizes(events)) == 2
     again = cs.replay(dataset.store, result.run_id, backend=kept(2))
     assert digests(check_exactly_once(dataset, again.run_id)) == digests(events)

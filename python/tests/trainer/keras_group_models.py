@@ -395,7 +395,7 @@ REFUSED = {
         "tabular",
         make(mlp(lambda: Added(lambda x, training: ops.sum(ops.square(x)) if training else ops.mean(x)))),
         {},
-        "its loss is no mean over rows",
+        "a loss that it adds is no mean over rows",
     ),
     "added_by_chance": (
         "tabular",
