@@ -23,6 +23,7 @@ from cerebro_spark.events import (
     Event,
     FailRun,
     GatheringEnded,
+    GroupGaveUp,
     RunStarted,
     RunUnit,
     Settings,
@@ -194,7 +195,8 @@ class Unfit(SimulatedBackend):
         return "its loss is a sum"
 
     def _give_up(self, *given: Any) -> list[Event]:
-        return [replace(event, lasting=self.lasting) for event in super()._give_up(*given)]  # type: ignore[type-var]
+        events = super()._give_up(*given)
+        return [replace(event, lasting=self.lasting) if isinstance(event, GroupGaveUp) else event for event in events]
 
 
 @pytest.mark.parametrize("lasting", [True, False])
