@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 from cerebro_spark.errors import StoreError
@@ -15,6 +16,10 @@ from cerebro_spark.store.hdfs_patience import PIECE, NewFile, PatientClient
 # By attempt, the seconds to wait for a few bytes. Healthy data nodes take milliseconds; one that is gone without a word
 # must not keep a driver from its log for a minute. If all are slow, later attempts have the time.
 _PATIENCE = (4.0, 4.0, 4.0, 8.0, 16.0, 30.0, 60.0, 60.0)
+# A name node hands out a data node that was just killed until it misses it. Such a node refuses at once, so that many
+# attempts take no time: they go on for so many seconds at least, with pauses that double so many times.
+_REFUSED_FOR = 20.0
+_DOUBLED = 4
 _MIB, _GIB = 1 << 20, 1 << 30
 
 
@@ -50,10 +55,11 @@ def _upload(client: PatientClient, source: bytes | memoryview | Path, staged: st
     waited may still go on.
     """
     size = block_size(source.stat().st_size if isinstance(source, Path) else memoryview(source).nbytes)
-    for attempt in range(len(_PATIENCE)):
+    began, last = time.monotonic(), len(_PATIENCE) - 1
+    for attempt in count():
         path, file = f"{staged}-{attempt}", None
         try:
-            file = client.create(path, size, _PATIENCE[attempt])
+            file = client.create(path, size, _PATIENCE[min(attempt, last)])
             _write(file, source)
             return path
         except BaseException as error:
@@ -62,10 +68,10 @@ def _upload(client: PatientClient, source: bytes | memoryview | Path, staged: st
             client.delete(path)  # this is allowed for an open file, and ends its lease
             # Without a file the error is the name node's, and final.
             repeats = file is not None and _is_of_data_nodes(error)
-            if not repeats or attempt == len(_PATIENCE) - 1:
+            if not repeats or (attempt >= last and time.monotonic() - began >= _REFUSED_FOR):
                 raise
-        time.sleep(random.uniform(0.05, 0.1) * 2**attempt)
-    raise AssertionError("the last attempt returns or raises")
+        time.sleep(random.uniform(0.05, 0.1) * 2 ** min(attempt, _DOUBLED))
+    raise AssertionError("an attempt returns or raises")
 
 
 def _is_of_data_nodes(error: BaseException) -> bool:

@@ -127,9 +127,38 @@ def test_data_nodes_that_are_all_slow_get_more_time_at_last(monkeypatch: pytest.
     assert len(names.created) == 3
 
 
+def test_refusals_that_come_at_once_do_not_use_up_all_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name node may hand out a data node that was just killed many times in a row."""
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    names = Names()
+    refused = OSError("Connection refused (os error 111)")
+    create = names.create
+
+    def hand_out(path: str, block_size: int) -> BinaryIO:
+        names.error = refused if len(names.created) < 30 else None
+        return create(path, block_size)
+
+    monkeypatch.setattr(names, "create", hand_out)
+    upload_new(PatientClient(names), b"abc", "/s/1", "/a")
+    assert names.files == {"/a": b"abc"}
+    assert len(names.created) == 31
+
+
+def test_refusals_that_do_not_end_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: seconds[0])
+    monkeypatch.setattr("time.sleep", lambda pause: seconds.append(seconds.pop() + pause))
+    names = Names(error=OSError("Connection refused (os error 111)"))
+    with pytest.raises(OSError, match="refused"):
+        upload_new(PatientClient(names), b"abc", "/s/1", "/a")
+    assert 20 <= seconds[0] < 25
+    assert names.files == {}
+
+
 def test_if_none_answers_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hdfs_patience, "_TO_WRITE", 0.01)
     monkeypatch.setattr(hdfs_uploads, "_PATIENCE", (60.0, 60.0))
+    monkeypatch.setattr(hdfs_uploads, "_REFUSED_FOR", 0.0)
     names = Names(silent=2)
     try:
         with pytest.raises(OSError, match=r"took no bytes within 0\.01 s"):
