@@ -40,15 +40,15 @@ class Resources:
             with "auto" where a structure has trained for some thousand steps and real batches show that it is exact and
             at least a tenth faster; with True wherever it is exact. It means nothing to Keras, for a `train_fn`, and
             for a `precision` on a CPU.
-        strategy: How a PyTorch model lies on its device while it trains; none of them changes what it learns. "plain":
-            as it is. "recompute": what its blocks compute on the way to the loss is not kept, but computed again for
-            the gradients. "offload": the state of the optimizer is kept in the host's memory, and comes to the GPU
-            piece by piece for each step. "offload+recompute": both. "auto", the default, takes the first of these that
-            fits, as tried with real batches; on a CPU it is "plain". On a CPU "offload" changes nothing. With any but
-            "plain" steps are not recorded, and trials train neither together nor by several workers. "shard": the
-            workers of one trial, on one host, have a part of its parameters, gradients and optimizer state each
-            (FSDP2). It needs `workers_per_trial` of 2 or more, PyTorch 2.8 or later, and no `fuse`; a unit for which
-            there is only one worker is trained as by "auto".
+        strategy: How a PyTorch model lies on its device while it trains. What it learns is the same, with "shard" but
+            for rounding. "plain": as it is. "recompute": what its blocks compute on the way to the loss is not kept,
+            but computed again for the gradients. "offload": the state of the optimizer is kept in the host's memory,
+            and comes to the GPU piece by piece for each step. "offload+recompute": both. "auto", the default, takes the
+            first of these that fits, as tried with real batches; on a CPU it is "plain". On a CPU "offload" changes
+            nothing. With the middle three, chosen or given, steps are not recorded, and a trial has one worker at a
+            time and goes into no bundle. "shard": the workers of one trial, on one host, have a part of its parameters,
+            gradients and optimizer state each (FSDP2). It needs `workers_per_trial` of 2 or more, PyTorch 2.8 or later,
+            and no `fuse`; a unit for which there is only one worker is trained as by "auto".
 
     Raises:
         ConfigurationError: If a value is none of those above.
