@@ -19,6 +19,7 @@ from cerebro_spark.trainer.sharing.built_model import BuiltModel
 from cerebro_spark.trainer.torch.losses import BatchLoss
 from cerebro_spark.trainer.torch.metric_states import move_part
 from cerebro_spark.trainer.torch.model import TorchModel
+from cerebro_spark.trainer.torch.recurrent_dropout import find_dropping
 from cerebro_spark.trainer.torch.settings import Settings
 from cerebro_spark.trainer.torch.tensors import (
     TENSOR_TAGS,
@@ -45,6 +46,8 @@ class BuiltTorchModel(BuiltModel):
         self.parameters = [p for group in model.optimizer.param_groups for p in group["params"]]
         self._trainable = {name: p.requires_grad for name, p in model.module.named_parameters()}
         self.loss = BatchLoss(model.loss)
+        self.dropping = find_dropping(model.module, device)
+        """The recurrent layers for whose dropout cuDNN draws."""
         self.settings: Settings = {}
         """What `model_fn` set otherwise than the process, for its trial."""
         self.steps: Any = None

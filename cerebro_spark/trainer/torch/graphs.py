@@ -50,10 +50,14 @@ class GraphedSteps(EagerSteps):
     @contextmanager
     def unit(self) -> Iterator[None]:
         """Prepare for the steps of one unit."""
-        self._in_a_row, self._last_shapes, self._has_stepped = 0, (), False
-        self._checked.clear()
+        self.begin()
         with self.optimizer.on_device():
             yield
+
+    def begin(self) -> None:
+        """Take notice that the state of the model may be another one now."""
+        self._in_a_row, self._last_shapes, self._has_stepped = 0, (), False
+        self._checked.clear()
 
     def take_eagerly(self, tensors: Tensors) -> StepResult:
         """Take a step kernel by kernel. It leaves the bits that `take` would."""

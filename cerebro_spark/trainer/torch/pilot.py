@@ -99,7 +99,13 @@ class Pilot:
             return f"it cannot be recorded: {cause[0] if cause else type(error).__name__}"
         if steps.captures == 0:
             return "no step of it is like the one before"
-        return "" if graphed.matches(eager) else "a recorded step would not do what its Python code does in every step"
+        if not graphed.matches(eager):
+            return "a recorded step would not do what its Python code does in every step"
+        # From the first step on by the graph: a state of the device that nobody puts back would have gone on.
+        steps.begin()
+        if not self._try(steps.take, batches, state, start, seed=3).matches(eager):
+            return "recorded steps go on with a state of the device that no checkpoint carries"
+        return ""
 
     def _try(
         self,

@@ -38,6 +38,7 @@ from cerebro_spark.trainer.torch.model_checks import check_model
 from cerebro_spark.trainer.torch.own_loops import watch_own_loop
 from cerebro_spark.trainer.torch.ownership import note_built, own_tensors, refuse_shared
 from cerebro_spark.trainer.torch.pilot import Generators
+from cerebro_spark.trainer.torch.recurrent_dropout import begin_anew
 from cerebro_spark.trainer.torch.settings import capture_settings, restore_settings
 from cerebro_spark.trainer.torch.shapes import with_rows
 from cerebro_spark.trainer.torch.signature import compute_model_signature
@@ -299,6 +300,7 @@ class TorchTrainer(StrategyTraining):
     def _compute_loss(self, model: BuiltTorchModel, tensors: Tensors) -> tuple[torch.Tensor, Any, Any]:
         """Return the loss of a batch, the output and the label."""
         label, weight = self._pick_label(tensors), self.columns.weight
+        begin_anew(model.dropping)
         with model.autocast:
             output = with_rows(self._forward(model.model.module, tensors), label)
             return reduce_loss(model.loss(output, label), tensors[weight] if weight else None), output, label

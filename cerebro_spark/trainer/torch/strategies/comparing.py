@@ -6,9 +6,8 @@ It leaves no trace in a model for which that is so. What it refuses may have wri
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -57,16 +56,17 @@ class Comparison:
             tensors = {name: tensor[:_ROWS] for name, tensor in tensors.items()}
         start, statistics = self._generators.capture(), self._model.copy_statistics()
 
-        def run(again: bool) -> _Ran:
+        def run(again: bool, times: int = 1) -> _Ran:
             self._generators.restore(start)
             self._model.restore_statistics(statistics)
             with self._recomputing.in_force() if again else nullcontext():
-                outcome = self._run(tensors, again)
-            return _Ran(outcome, take_passing_snapshot(self._model.model))
+                outcomes = [self._run(tensors, again) for _ in range(times)]
+            return _Ran(outcomes[-1], take_passing_snapshot(self._model.model))
 
         try:
             with repeatable_kernels():
                 _compare(take_passing_snapshot(self._model.model), run, self._rounding)
+                _compare_in_a_row(run, self._rounding)
         finally:
             self._drop_gradients()
             self._generators.restore(start)
@@ -131,16 +131,19 @@ class _Ran(NamedTuple):
     snapshot: ObjectSnapshot
 
 
-def _compare(before: ObjectSnapshot, run: Callable[[bool], _Ran], rounding: float) -> None:
+class _Run(Protocol):
+    """Computes a batch, once or several times in a row, from the same state: with blocks computed again, or without."""
+
+    def __call__(self, again: bool, times: int = 1) -> _Ran: ...
+
+
+def _compare(before: ObjectSnapshot, run: _Run, rounding: float) -> None:
     """Raise StrategyRefused if computing again leaves anything else than computing once."""
     plain, again = run(False), run(True)
     differing = _find_differing(plain.outcome, again.outcome)
     added, more = before.measure_growth(plain.snapshot), plain.snapshot.measure_growth(again.snapshot)
     if differing:
-        # Some kernels add up in another order each time, which no more than rounds otherwise.
-        unsteady = _find_differing(plain.outcome, run(False).outcome)
-        near = {name for name in unsteady if _are_near(plain.outcome[name], again.outcome[name], rounding)}
-        differing -= near
+        differing -= _find_near(plain, again, run(False), rounding)
     if differing:
         raise StrategyRefused(
             f"{min(differing)} would not be the same: something in its forward does not do the same when it is"
@@ -155,6 +158,25 @@ def _compare(before: ObjectSnapshot, run: Callable[[bool], _Ran], rounding: floa
             f"its forward changes `{change.what}`, which is {change.after} instead of {change.before} when it is"
             " computed again: return the value from forward, or set it outside of the blocks"
         )
+
+
+def _compare_in_a_row(run: _Run, rounding: float) -> None:
+    """Raise StrategyRefused if computing again changes what the next batch leaves: of that nothing else may show."""
+    plain, again = run(False, times=2), run(True, times=2)
+    differing = _find_differing(plain.outcome, again.outcome)
+    if differing:
+        differing -= _find_near(plain, again, run(False, times=2), rounding)
+    if differing:
+        raise StrategyRefused(
+            f"{min(differing)} would not be the same from the second batch on: its forward goes by a state of the"
+            " device that goes on from batch to batch, and cannot be put back"
+        )
+
+
+def _find_near(plain: _Ran, again: _Ran, plain_once_more: _Ran, rounding: float) -> set[str]:
+    """Return what differs by rounding alone: some kernels add up in another order each time."""
+    unsteady = _find_differing(plain.outcome, plain_once_more.outcome)
+    return {name for name in unsteady if _are_near(plain.outcome[name], again.outcome[name], rounding)}
 
 
 def _find_differing(one: Outcome, other: Outcome) -> set[str]:
