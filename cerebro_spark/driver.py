@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.backend.driver.deletions import CheckpointSweep, MetricStateFiles
 from cerebro_spark.backend.job import Job
-from cerebro_spark.engine import Engine, Observer
+from cerebro_spark.engine import Engine, Expected, Observer
 from cerebro_spark.errors import EventLogError, ReplayDiverged
 from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import CommandReceived, Settings
@@ -69,6 +69,7 @@ class Driver:
         earlier: The turns after which the run goes on. Empty by default: it begins now.
         relay: Where commands come in. Defaults to None: from the mailbox in the store alone.
         way_on: What to do if the run ends early, for people. Defaults to None: `cs.resume`.
+        expected: What units of a configuration were measured to take, before the run. Knows nothing by default.
 
     Attributes:
         begun: Whether the log of the run has anything yet.
@@ -88,6 +89,7 @@ class Driver:
         earlier: Sequence[Turn] = (),
         relay: Relay | None = None,
         way_on: str | None = None,
+        expected: Expected = lambda params: None,
     ) -> None:
         self._plain_store = store
         self._store = RetryingStore(store, seconds=patience)
@@ -98,6 +100,7 @@ class Driver:
         self._patience = patience
         self._earlier = earlier
         self._relay = relay or Relay()
+        self._expected = expected
         self._way_on = way_on or f'cs.resume("{store.url}", "{run}", backend=...)'
         self._script = recipe.search.script if isinstance(recipe.search, ReplaySearch) else None
         self._log = log
@@ -123,7 +126,16 @@ class Driver:
                 forecasts = LiveForecasts(self._plain_store, None if self._script else search, self._run)
                 checking = [checker] if checker else []
                 all_observers: list[Observer] = [self._note, watching, mailbox.note, forecasts, *checking, *observers]
-                self._engine = Engine(search, settings, self._backend, log, self._run, all_observers, recipe=recipe)
+                self._engine = Engine(
+                    search,
+                    settings,
+                    self._backend,
+                    log,
+                    self._run,
+                    all_observers,
+                    expected=self._expected,
+                    recipe=recipe,
+                )
                 go = self._engine.resume if self._earlier else self._engine.run
                 self._clear_away(mailbox, forecasts)
                 # Commands that wait in the mailbox are handed to the engine before it begins.

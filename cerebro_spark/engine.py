@@ -42,6 +42,8 @@ from cerebro_spark.types import Report, Work
 
 Observer = Callable[[Turn], None]
 CostOf = Callable[[Mapping[str, Any]], float]
+Expected = Callable[[Mapping[str, Any]], float | None]
+"""Returns the seconds that a training unit of a configuration was measured to take, before the run; None if unknown."""
 _MOST_REHEARSALS = 3
 _ENDS_THE_RUN = ("kill", "end")
 _DRIVER_DIED = "the driver ended before it was done: say it again"
@@ -58,7 +60,8 @@ class Engine:
         log: Where turns are kept before they are acted on.
         run: The id of the run.
         observers: Called with every turn after it was logged, in the driver's thread: progress bars, trackers, charts.
-        cost_of: The expected cost of a configuration, where it is known beforehand.
+        cost_of: The cost of a configuration, where it is known beforehand and does not have to be measured.
+        expected: What trial runs have measured of a configuration, which the run's own units correct.
         recipe: The digest of what the run is made from, which its log keeps.
         clock: The wall clock of turns, in seconds since 1970. Nothing is decided by it.
         inbox: Where commands come in. Defaults to None: `post` is the only way.
@@ -73,6 +76,7 @@ class Engine:
         run: str = "run",
         observers: Sequence[Observer] = (),
         cost_of: CostOf | None = None,
+        expected: Expected = lambda params: None,
         recipe: str = "",
         clock: Callable[[], float] = time.time,
         inbox: Inbox | None = None,
@@ -83,6 +87,7 @@ class Engine:
         self._run = run
         self._observers = tuple(observers)
         self._cost_of = cost_of
+        self._expected = expected
         self._recipe = recipe
         self._clock = clock
         self._settings = settings
@@ -200,16 +205,22 @@ class Engine:
             )
 
     def _estimate(self, works: list[Work], at: float) -> list[Event]:
-        """Have a few batches of each kin of trials tried, where it matters: before trials get groups of workers."""
+        """Return what trial runs say of each kin of trials, before its first unit.
+
+        Those of a plan were made already. Where they matter, before trials get groups of workers, others are made now.
+        """
         settings = self._settings
-        if not settings.group_auto or settings.script or settings.efficiency or self._called_off:
+        if settings.script or self._called_off:
             return []
         first: dict[str, Work] = {}
         for work in works:
             first.setdefault(kin_of(work.params), work)
-        seconds = self._backend.estimate([work.params for work in first.values()])
-        pairs = zip(first.values(), seconds, strict=True)
-        return [CostEstimated(at, work.trial, known) for work, known in pairs if known is not None]
+        seconds = {kin: self._expected(work.params) for kin, work in first.items()}
+        unknown = [kin for kin, known in seconds.items() if known is None]
+        if settings.group_auto and not settings.efficiency and unknown:
+            tried = self._backend.estimate([first[kin].params for kin in unknown])
+            seconds |= dict(zip(unknown, tried, strict=True))
+        return [CostEstimated(at, first[kin].trial, known) for kin, known in seconds.items() if known is not None]
 
     def _turn(self, facts: Iterable[Event]) -> None:
         """Take in facts and what the search makes of them; log them all; only then act."""

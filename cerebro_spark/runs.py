@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from cerebro_spark import recipe as recipes
 from cerebro_spark.backend.base import Backend
 from cerebro_spark.driver import Driver
-from cerebro_spark.engine import Observer
+from cerebro_spark.engine import Expected, Observer
 from cerebro_spark.errors import (
     AlreadyInStore,
     ConfigurationError,
@@ -55,6 +55,7 @@ def execute(
     way_on: str | None = None,
     store_patience: float = PATIENCE,
     relay: Relay | None = None,
+    expected: Expected = lambda params: None,
 ) -> str:
     """Run a recipe to its end.
 
@@ -73,6 +74,8 @@ def execute(
         way_on: How to go on with the run if it ends early, for people. Defaults to None: with `cs.resume`.
         store_patience: The seconds for which a failing store is tried again.
         relay: Where commands of this process come in. Defaults to None: only those from the store's mailbox are heard.
+        expected: Returns the seconds that a training unit of a configuration was measured to take before the run, or
+            None. Knows nothing by default.
 
     Returns:
         The id of the run.
@@ -87,7 +90,9 @@ def execute(
         copy = dataclasses.replace(copy, search=led_by)
     log = EventLog(RetryingStore(place, seconds=store_patience), name)
     settings = copy.settings(backend.num_workers)
-    driver = Driver(place, name, copy, backend, settings, store_patience, log, relay=relay, way_on=way_on)
+    driver = Driver(
+        place, name, copy, backend, settings, store_patience, log, relay=relay, way_on=way_on, expected=expected
+    )
     try:
         with Hold(place, name, log.writer):
             driver.drive(recipes.digest(data), observers, progress)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import html
 import io
+import math
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,8 @@ from cerebro_spark.planning.spark_conf import SparkConf, spark_conf
 from cerebro_spark.planning.values import Estimate, Option, Wish
 from cerebro_spark.planning.watch import PlanWatch
 from cerebro_spark.run_view import RunView
+from cerebro_spark.scheduling.kin import kin_of
+from cerebro_spark.trainer.feed import batch_size_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,6 +64,21 @@ class Plan:
         rows = [_row(estimate) for estimate in self._planned.estimates]
         table = pd.DataFrame(rows)
         return table.drop(columns="cost") if self._planned.wish.price is None else table
+
+    def unit_seconds(self, params: Mapping[str, Any]) -> float | None:
+        """Return how long a worker of the best option trains a trial on one partition.
+
+        Args:
+            params: The params of the trial.
+
+        Returns:
+            The seconds; None if no trial of this structure was measured.
+        """
+        planned, option = self._planned, self.best
+        if kin_of(params) not in planned.profile.configurations:
+            return None
+        batches = math.ceil(planned.workload.train / option.partitions / batch_size_of(params))
+        return planned.factor * planned.profile.cost("train", params).of(batches)
 
     def compare(self, view: RunView) -> Comparison:
         """Hold the plan against a run that followed it.

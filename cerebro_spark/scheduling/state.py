@@ -24,7 +24,8 @@ class State:
     workers did not do as many as they were told.
     `fresh_workers` and `fresh_trials` are the rows that became available since the policy was last asked, and
     `look_at_all` says that more than that has changed. `let_go` counts, by host, the workers that were dismissed for
-    their failures.
+    their failures. `tells_kin` says that trials are told apart by kin: some may train together, or it was measured
+    before the run what those of a kin cost.
 
     What people told the run (see `steering.py`): of `halted` trials nothing is given out, not even evaluations. No
     search asked for `clones`. The run is paused since `paused_at`, and was so before for `paused_for` seconds. If it is
@@ -52,6 +53,7 @@ class State:
     fresh_workers: list[int] = field(default_factory=list)
     fresh_trials: list[int] = field(default_factory=list)
     look_at_all: bool = True
+    tells_kin: bool = False
     halted: set[TrialId] = field(default_factory=set)
     clones: set[TrialId] = field(default_factory=set)
     paused_at: float | None = None
@@ -83,6 +85,7 @@ def make_state(settings: Settings) -> State:
         Evaluations([partition.id for partition in settings.partitions if partition.split == "validation"]),
         trials={},
         workers=workers,
+        tells_kin=settings.fuse > 1 or settings.group > 1,
     )
 
 

@@ -104,8 +104,12 @@ class TrialRules:
 
     def estimate_cost(self, trial_id: TrialId, seconds: float) -> None:
         """Expect units of this trial and its kin to take about as many seconds, until one is measured."""
-        trial = self._state.trials[trial_id]
-        self._state.board.costs.estimate(self._kin_of(trial.params), seconds)
+        state = self._state
+        if not state.tells_kin:
+            state.tells_kin = True
+            for trial in state.trials.values():
+                self._set_params(trial, trial.params)
+        state.board.costs.estimate(state.trials[trial_id].kin, seconds)
 
     def end_search(self) -> None:
         """The search asks for nothing more: paused trials are over."""
@@ -126,8 +130,7 @@ class TrialRules:
 
     def _kin_of(self, params: Mapping[str, Any]) -> str:
         """Return whom a trial may go together with, and costs as much as; "" where nobody asks."""
-        settings = self._state.settings
-        return kin_of(params) if settings.fuse > 1 or settings.group > 1 else ""
+        return kin_of(params) if self._state.tells_kin else ""
 
     def _check(self, work: Work, trial: TrialRecord) -> None:
         if trial.status == "failed":

@@ -290,9 +290,13 @@ class ModelSearch(TrainingOptions, _ModelArgument, _Stage):
             # Trackers come second: copies of a search share them, and the next run may begin once the turn is over.
             with backend.turn(wait=not in_thread), tracking:
                 recipe = training.recipe(algorithm, dataset, store, backend)
-                watching = [] if plan is None else [plan.watch()]
-                runs.execute(recipe, store, backend, name, [tracking, observer, *watching], progress, relay=relay)
-                if plan is not None:
+                observers: list[Observer] = [tracking, observer]
+                if plan is None:
+                    runs.execute(recipe, store, backend, name, observers, progress, relay=relay)
+                else:
+                    observers.append(plan.watch())
+                    expected = plan.unit_seconds
+                    runs.execute(recipe, store, backend, name, observers, progress, relay=relay, expected=expected)
                     hold_against(plan, store, name)
                 result: Result = self._handed_over(open_result(store, name))
                 tracking.finish(result)

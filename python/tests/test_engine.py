@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from engine_runs import (
     Faulty,
     Promoting,
     engine,
+    watch,
     workers,
 )
 from snapshots import snapshot
@@ -26,6 +27,7 @@ from cerebro_spark.errors import BackendError, EventLogError, RunStalled
 from cerebro_spark.eventlog import EventLog
 from cerebro_spark.events import (
     Action,
+    CostEstimated,
     Event,
     GatheringEnded,
     LoadPartition,
@@ -225,3 +227,32 @@ def test_a_resumed_run_begins_without_those_who_never_come(tmp_path: Path) -> No
     search = Promoting()
     engine(cut, search, backend).resume()
     assert {(r.trial, r.epoch) for r in search.reports} == EXPECTED
+
+
+class Noting(SimulatedBackend):
+    """Notes the trials in the order in which units are given out."""
+
+    def __init__(self) -> None:
+        super().__init__(workers(), WORLD)
+        self.trials: list[str] = []
+
+    def submit(self, action: Action) -> None:
+        if isinstance(action, RunUnit):
+            self.trials.append(action.unit.trial)
+        super().submit(action)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_trial_runs_have_measured_decides_who_trains_first(tmp_path: Path, known: bool) -> None:
+    trials = [{"cost": cost, "layers": layers} for layers, cost in enumerate([1.0, 1.0, 1.0, 20.0])]
+    log, backend = EventLog(LocalStore(tmp_path), "log"), Noting()
+
+    def expected(params: Mapping[str, Any]) -> float | None:
+        return 2 * params["cost"] if known else None  # in trial runs all was half as fast
+
+    made = Engine(FixedSearch(trials, 1), SETTINGS, backend, log, expected=expected)
+    watch(made)
+    made.run()
+    told = [(event.trial, event.seconds) for event in log.read() if isinstance(event, CostEstimated)]
+    assert told == ([("t0", 2.0), ("t1", 2.0), ("t2", 2.0), ("t3", 40.0)] if known else [])
+    assert ("t3" in backend.trials[:2]) is known

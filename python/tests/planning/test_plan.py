@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from plain_loop import logged
 
 import cerebro_spark as cs
 from cerebro_spark import hp
 from cerebro_spark.backend.machines import Cluster
 from cerebro_spark.backend.simulated import SimulatedWorker, World
 from cerebro_spark.errors import BackendError, CerebroError, ConfigurationError
+from cerebro_spark.events import CostEstimated, UnitFinished, WorkAdded
 from cerebro_spark.planning.plan import Plan
 from cerebro_spark.planning.planner import Planner
 
@@ -104,6 +106,21 @@ class TestPlan:
         assert result.planned.planned == plan.estimate.seconds
         assert result.planned.took == pytest.approx(result.units.end.max())
         assert cs.Result(made.store, result.run_id).planned == result.planned
+
+    def test_the_run_knows_what_its_units_take_before_the_first_one(self, planned: Any) -> None:
+        made, data, plan, _, _ = planned
+        result = made.fit(data, plan=plan)
+        events = logged(data.store, result.run_id)
+        told = {event.trial: event.seconds for event in events if isinstance(event, CostEstimated)}
+        params = {event.work.trial: event.work.params for event in events if isinstance(event, WorkAdded)}
+        assert {params[trial]["width"] for trial in told} == {each["width"] for each in params.values()}
+        assert told == {trial: plan.unit_seconds(params[trial]) for trial in told}
+        usual = result.units[result.units.kind == "train"].seconds.median()
+        assert all(0 < seconds < 20 * usual for seconds in told.values())
+        assert events.index(next(e for e in events if isinstance(e, CostEstimated))) < next(
+            index for index, event in enumerate(events) if isinstance(event, UnitFinished)
+        )
+        assert plan.unit_seconds({"width": 4096, "lr": 0.01, "batch_size": 32}) is None
 
     def test_a_run_that_is_started_is_held_against_it_too(self, planned: Any) -> None:
         made, data, plan, _, _ = planned
