@@ -24,9 +24,9 @@ class HdfsStore(RemoteStore):
     """Blobs as files under one folder of HDFS.
 
     `writer` collects its bytes in a temporary file on local disk and uploads them when the block ends, so that an
-    upload to a dead data node can be repeated. No call waits for ever for a node that does not answer: it raises
-    StoreError after a minute, 20 s if it reads. HDFS does not allow ":" in names: such a name raises
-    ConfigurationError.
+    upload to a dead data node can be repeated. Where a data node says nothing for a second, others are asked beside it.
+    No call waits for ever for a node that does not answer: it raises StoreError after a minute, 20 s if it reads. HDFS
+    does not allow ":" in names: such a name raises ConfigurationError.
 
     Args:
         url: The folder, with the name node or the name service: "hdfs://namenode:8020/folder". (`cs.open_store` also

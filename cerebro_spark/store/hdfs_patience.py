@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import BinaryIO, TypeVar, cast
@@ -20,11 +22,13 @@ T = TypeVar("T")
 _FOR_NAMES = 60.0
 _TO_WRITE = 60.0
 _TO_READ = 20.0
-# The least bytes in a second that data nodes take who are well.
-_SLOWEST = 100_000
 # Bytes and files that one wait is for.
 PIECE = 4 << 20
 _LISTED = 1000
+# A data node that says nothing for so many seconds, and one more for each MiB, may be gone: others are asked, too. The
+# name node says which ones, and may name the silent one again, so a read asks up to so many times.
+SILENT = 1.0
+_ASKED = 7
 
 
 def within(seconds: float, act: Callable[[], T], nothing: str) -> T:
@@ -41,22 +45,51 @@ def within(seconds: float, act: Callable[[], T], nothing: str) -> T:
     >>> within(5, lambda: 1 + 1, "sums were found")
     2
     """
-    outcome: SimpleQueue[tuple[T] | BaseException] = SimpleQueue()
+    return soonest(seconds, [act], seconds, nothing)
 
-    def call() -> None:
+
+def soonest(seconds: float, acts: Sequence[Callable[[], T]], silent: float, nothing: str) -> T:
+    """Return what the first of some calls returns that returns anything, or raise what the last one raises.
+
+    Args:
+        seconds: How long to wait in all.
+        acts: Each is called in a thread of its own, which is left to itself when another one has returned.
+        silent: Seconds without an answer after which the next one is called, beside those before it. From the fourth
+            on that is twice as many, three times, and so on: all may only be slow.
+        nothing: What the error says has not happened by then.
+
+    Raises:
+        TimeoutError: If the time is over.
+
+    >>> soonest(5, [lambda: threading.Event().wait(1), lambda: "soon"], 0.01, "nothing was found")
+    'soon'
+    """
+    outcomes: SimpleQueue[tuple[T] | BaseException] = SimpleQueue()
+
+    def call(act: Callable[[], T]) -> None:
         try:
-            outcome.put((act(),))
+            outcomes.put((act(),))
         except BaseException as error:
-            outcome.put(error)
+            outcomes.put(error)
 
-    threading.Thread(target=call, name="hdfs", daemon=True).start()
-    try:
-        found = outcome.get(timeout=seconds)
-    except Empty:
-        raise TimeoutError(f"{nothing} within {seconds:g} s") from None
-    if isinstance(found, BaseException):
-        raise found
-    return found[0]
+    end, begun, failed = time.monotonic() + seconds, 0, 0
+    while True:
+        if begun < len(acts):
+            threading.Thread(target=call, args=(acts[begun],), name="hdfs", daemon=True).start()
+            begun += 1
+        left = end - time.monotonic()
+        try:
+            pause = silent * max(1, begun - 2) if begun < len(acts) else left
+            found = outcomes.get(timeout=max(0.0, min(left, pause)))
+        except Empty:
+            if begun == len(acts) or time.monotonic() >= end:
+                raise TimeoutError(f"{nothing} within {seconds:g} s") from None
+            continue
+        if not isinstance(found, BaseException):
+            return found[0]
+        failed += 1
+        if failed == begun:
+            raise found
 
 
 class PatientClient:
@@ -82,7 +115,7 @@ class PatientClient:
             yield from some
 
     def open(self, path: str) -> BinaryIO:
-        return cast(BinaryIO, _PatientReader(_answer(lambda: self._client.open(path))))
+        return cast(BinaryIO, _PatientReader(lambda: self._client.open(path)))
 
     def create(self, path: str, block_size: int, patience: float) -> NewFile:
         return NewFile(_answer(lambda: self._client.create(path, block_size)), patience)
@@ -102,10 +135,17 @@ def _answer(act: Callable[[], T]) -> T:
 
 
 class _PatientReader(RawReader):
-    """A file whose bytes come piece by piece. After a wait that was too long it cannot be used."""
+    """A file whose bytes come piece by piece. After a wait that was too long it cannot be used.
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+    Args:
+        open_file: Opens the file, as often as it is called. Its bytes never change.
+    """
+
+    def __init__(self, open_file: Callable[[], BinaryIO]) -> None:
+        self._open_file = open_file
+        self._file = _answer(open_file)
+        self._size = self._file.seek(0, os.SEEK_END) or self._file.tell()  # some clients' `seek` returns nothing
+        self._file.seek(0)
 
     def tell(self) -> int:
         return self._file.tell()
@@ -134,7 +174,20 @@ class _PatientReader(RawReader):
             left = None if left is None else left - len(piece)
 
     def _piece(self, count: int) -> bytes:
-        return within(_TO_READ, lambda: self._file.read(count), "the data nodes sent no bytes")
+        place, file = self._file.tell(), self._file
+
+        def go_on() -> tuple[BinaryIO, bytes]:
+            return file, file.read(count)
+
+        def begin_anew() -> tuple[BinaryIO, bytes]:
+            other = self._open_file()
+            other.seek(place)
+            return other, other.read(count)
+
+        acts = [go_on, *[begin_anew] * (_ASKED - 1)]
+        silent = SILENT + max(0, min(count, self._size - place)) / (1 << 20)
+        self._file, piece = soonest(_TO_READ, acts, silent, "the data nodes sent no bytes")
+        return piece
 
 
 class NewFile:
@@ -142,7 +195,8 @@ class NewFile:
 
     Args:
         file: The client's file.
-        patience: How many seconds to wait for a few bytes; more have more time, but never more than a minute.
+        patience: How many seconds to wait for a few bytes; a whole piece has twice the time. It is never more than a
+            minute.
     """
 
     def __init__(self, file: BinaryIO, patience: float) -> None:
@@ -151,9 +205,9 @@ class NewFile:
         self._limit = min(_TO_WRITE, patience)
 
     def write(self, piece: bytes) -> None:
-        """Add bytes, of which there should be few enough to be sent in a minute."""
+        """Add bytes, a piece of them at most."""
         # A small last piece waits behind those that are still on their way.
-        self._limit = max(self._limit, min(_TO_WRITE, self._patience + len(piece) / _SLOWEST))
+        self._limit = max(self._limit, min(_TO_WRITE, self._patience * (1 + len(piece) / PIECE)))
         within(self._limit, lambda: self._file.write(piece), "the data nodes took no bytes")
 
     def close(self) -> None:

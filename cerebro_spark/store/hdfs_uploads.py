@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 from cerebro_spark.errors import StoreError
 from cerebro_spark.store.files import move_new
 from cerebro_spark.store.hdfs_clients import hdfs_error_kind
-from cerebro_spark.store.hdfs_patience import PIECE, NewFile, PatientClient
+from cerebro_spark.store.hdfs_patience import PIECE, SILENT, NewFile, PatientClient
 
 # By attempt, the seconds to wait for a few bytes. Healthy data nodes take milliseconds; one that is gone without a word
 # must not keep a driver from its log for a minute. If all are slow, later attempts have the time.
@@ -20,6 +21,10 @@ _PATIENCE = (4.0, 4.0, 4.0, 8.0, 16.0, 30.0, 60.0, 60.0)
 # attempts take no time: they go on for so many seconds at least, with pauses that double so many times.
 _REFUSED_FOR = 20.0
 _DOUBLED = 4
+# What is no larger than that is sent to other data nodes, too, when nobody has confirmed it for a while: so many times
+# at once.
+_FEW = 1 << 20
+_AT_ONCE = 3
 _MIB, _GIB = 1 << 20, 1 << 30
 
 
@@ -48,40 +53,141 @@ def upload_new(client: PatientClient, source: bytes | memoryview | Path, staged:
 
 
 def _upload(client: PatientClient, source: bytes | memoryview | Path, staged: str) -> str:
-    """Write the staging file, and return its path; start again if a data node is dead that counts as alive.
+    """Write a staging file, and return its path; start again if a data node is dead that counts as alive.
 
     The native client continues without a node that dies in the middle of a block, but fails, or waits for ever, if the
     first node of a new block does not answer. The next attempt gets other nodes, and a file of its own: an attempt that
     waited may still go on.
     """
-    size = block_size(source.stat().st_size if isinstance(source, Path) else memoryview(source).nbytes)
-    began, last = time.monotonic(), len(_PATIENCE) - 1
-    for attempt in count():
-        path, file = f"{staged}-{attempt}", None
+    return _Attempts(client, source, staged).until_one_succeeds()
+
+
+class _Attempts:
+    """Writes staging files until one is whole, and deletes the others.
+
+    Args:
+        client: The connection to HDFS.
+        source: What is written.
+        staged: What the paths of the files begin with.
+    """
+
+    def __init__(self, client: PatientClient, source: bytes | memoryview | Path, staged: str) -> None:
+        self._client = client
+        self._source = source
+        self._staged = staged
+        size = source.stat().st_size if isinstance(source, Path) else memoryview(source).nbytes
+        self._block_size = block_size(size)
+        self._at_once = _AT_ONCE if size <= _FEW else 1
+        self._began = time.monotonic()
+        self._count = 0
+        self._running: list[_Attempt] = []
+        self._ended: SimpleQueue[tuple[_Attempt, BaseException | None]] = SimpleQueue()
+
+    def until_one_succeeds(self) -> str:
+        """Return the path of a file that is whole. Raises the error of the last attempt if none is."""
         try:
-            file = client.create(path, size, _PATIENCE[min(attempt, last)])
-            _write(file, source)
-            return path
-        except BaseException as error:
-            if file is not None:
-                file.abandon()
-            client.delete(path)  # this is allowed for an open file, and ends its lease
-            # Without a file the error is the name node's, and final.
-            repeats = file is not None and _is_of_data_nodes(error)
-            if not repeats or (attempt >= last and time.monotonic() - began >= _REFUSED_FOR):
-                raise
-        time.sleep(random.uniform(0.05, 0.1) * 2 ** min(attempt, _DOUBLED))
-    raise AssertionError("an attempt returns or raises")
+            while True:
+                self._start()
+                ended = self._wait()
+                if ended is None:
+                    continue  # nobody has answered for a while: one more beside those that wait
+                attempt, error = ended
+                if error is None:
+                    return attempt.path
+                attempt.give_up()
+                if not self._may_go_on(attempt, error):
+                    raise error
+                time.sleep(random.uniform(0.05, 0.1) * 2 ** min(self._count - 1, _DOUBLED))
+        finally:
+            for attempt in self._running:
+                attempt.give_up()
+
+    def _start(self) -> None:
+        patience = _PATIENCE[min(self._count, len(_PATIENCE) - 1)]
+        attempt = _Attempt(self._client, f"{self._staged}-{self._count}", self._block_size, patience)
+        self._count += 1
+        self._running.append(attempt)
+
+        def write() -> None:
+            try:
+                attempt.write(self._source)
+            except BaseException as error:
+                self._ended.put((attempt, error))
+            else:
+                self._ended.put((attempt, None))
+
+        if self._at_once == 1:
+            write()
+        else:
+            threading.Thread(target=write, name="hdfs upload", daemon=True).start()
+
+    def _wait(self) -> tuple[_Attempt, BaseException | None] | None:
+        """Return the next attempt that ends, with its error; None if another one is to begin meanwhile."""
+        try:
+            ended = self._ended.get(timeout=SILENT if len(self._running) < self._at_once else None)
+        except Empty:
+            return None
+        self._running.remove(ended[0])
+        return ended
+
+    def _may_go_on(self, attempt: _Attempt, error: BaseException) -> bool:
+        if not attempt.has_file or not _is_of_data_nodes(error):
+            return False  # it is the name node's, and final
+        return self._count < len(_PATIENCE) or time.monotonic() - self._began < _REFUSED_FOR
+
+
+class _Attempt:
+    """One attempt to write a staging file. Another thread than that which writes may give it up.
+
+    Args:
+        client: The connection to HDFS.
+        path: The path of the file.
+        size: The size of its block.
+        patience: How many seconds data nodes may take for a few bytes.
+    """
+
+    def __init__(self, client: PatientClient, path: str, size: int, patience: float) -> None:
+        self.path = path
+        self._client = client
+        self._size = size
+        self._patience = patience
+        self._lock = threading.Lock()
+        self._file: NewFile | None = None
+        self._given_up = False
+
+    @property
+    def has_file(self) -> bool:
+        """Whether the name node has made the file."""
+        return self._file is not None
+
+    def write(self, source: bytes | memoryview | Path) -> None:
+        """Write the whole file."""
+        file = self._client.create(self.path, self._size, self._patience)
+        with self._lock:
+            self._file = file
+            late = self._given_up
+        if late:  # it was given up, and deleted, before it was made
+            self._delete()
+            return
+        for piece in _pieces(source):
+            file.write(piece)
+        file.close()
+
+    def give_up(self) -> None:
+        """Delete the file, whether it is whole or still being written."""
+        with self._lock:
+            self._given_up, file = True, self._file
+        if file is not None:
+            file.abandon()
+        self._delete()
+
+    def _delete(self) -> None:
+        # This is allowed for an open file, and ends its lease.
+        self._client.delete(self.path)
 
 
 def _is_of_data_nodes(error: BaseException) -> bool:
     return isinstance(error, OSError | RuntimeError) and hdfs_error_kind(error) is StoreError
-
-
-def _write(file: NewFile, source: bytes | memoryview | Path) -> None:
-    for piece in _pieces(source):
-        file.write(piece)
-    file.close()
 
 
 def block_size(size: int) -> int:

@@ -14,6 +14,10 @@ from pathlib import Path
 _POM = Path(__file__).with_name("pom.xml")
 _ROOT = Path(__file__).resolve().parents[3]
 _DEFAULT_VERSION = "3.3.4"
+# Its full name, so that Maven need not ask which plugin has the prefix `dependency`.
+_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+# A repository that does not answer once mostly does so the next time.
+_TRIES = 3
 
 
 class HadoopUnavailable(RuntimeError):
@@ -71,11 +75,14 @@ def _fetch(folder: Path) -> None:
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     command = [
-        *("mvn", "--batch-mode", "--quiet", "--file", str(_POM), f"-Dhadoop.version={hadoop_version()}"),
-        *("dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={partial}"),
+        *("mvn", "--batch-mode", "--quiet", "--update-snapshots", "--file", str(_POM)),
+        *(f"-Dhadoop.version={hadoop_version()}", _GOAL, "-DincludeScope=runtime", f"-DoutputDirectory={partial}"),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    if done.returncode:
+    for _ in range(_TRIES):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        if not done.returncode:
+            break
+    else:
         said = (done.stdout + done.stderr).strip()[-2000:]
         raise HadoopUnavailable(f"Maven could not fetch Hadoop {hadoop_version()} ({' '.join(command)}):\n{said}")
     os.rename(partial, folder)
