@@ -18,7 +18,7 @@ MODERN_TESTS := $(addprefix python/tests/,data test_engine.py test_engine_faults
 	tune/test_space.py tune/test_search_contract.py tune/test_tpe.py tune/test_bad_inputs.py tune/test_fit.py \
 	result/test_record.py result/test_spark_scoring.py integration/test_end_to_end.py::test_on_spark_executors)
 
-.PHONY: demo test test-fast test-rare test-modern test-zoo test-schedules test-bundles test-deep mutants fuzz fuzz-wire coverage lint format hooks docs bench audit hadoop clean java maven
+.PHONY: demo test test-fast test-rare test-modern test-zoo test-schedules test-bundles test-deep mutants fuzz fuzz-wire soak coverage lint format hooks docs bench audit hadoop clean java maven
 
 # It prints the link of a dashboard while it trains; `make demo DASHBOARD=1` keeps that open afterwards.
 demo: java $(READY)
@@ -69,6 +69,12 @@ fuzz: $(READY)
 # Bytes that no worker has said against the driver's port: `make fuzz-wire FRAMES=10000` for a try.
 fuzz-wire: $(READY)
 	PYTHONPATH=python/tests $(BIN)/python -m fuzz --frames $(or $(FRAMES),1000000)
+
+# Real training on hosts of their own, in network namespaces, where one fault follows another: it needs root.
+# `make soak HOURS=0.1` for a try.
+soak: java maven $(READY)
+	PYTHONPATH=.:python/tests:python/tests/integration $(BIN)/python -m hosts.soak \
+		$(if $(HOURS),--hours $(HOURS)) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) $(if $(JSON),--json $(JSON))
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -9,7 +9,7 @@ import logging
 import time
 import uuid
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 
@@ -51,6 +51,8 @@ class SparkLauncher(Launcher):
         self._threads = threads
         self.hub_address = address
         self._probes: set[str] = set()
+        self._launches: dict[WorkerId, Moment] = {}
+        """When the jobs began that have not ended yet."""
 
     def prepare(self, job: Job, num_workers: int) -> None:
         self._check_session()
@@ -85,6 +87,7 @@ class SparkLauncher(Launcher):
 
         self._check_session()
         handle.launched = f"cerebro-{self._job.run}-{handle.name}"
+        self._launches[handle.name] = Moment.now()
         task = TaskSpec(cloudpickle.dumps(spec), self._libraries)
         # And not inheritable_thread_target, which warns on Spark 4 unless it gets a session, as 3.5 does not take one.
         arguments = (handle, task, watcher)
@@ -100,8 +103,11 @@ class SparkLauncher(Launcher):
             _log.debug("the job of worker %s could not be cancelled: %s", handle.name, error)
 
     def seconds_running(self, handle: WorkerHandle) -> float | None:
-        task = self._task_of(handle)
-        return None if task is None else time.time() - task.launchTime().getTime() / 1000
+        task, began = self._task_of(handle), self._launches.get(handle.name)
+        if task is None:
+            return None
+        now = Moment.now()
+        return now.seconds_since(task.launchTime().getTime() / 1000, began or now)
 
     def host_of(self, handle: WorkerHandle) -> str | None:
         # A worker knows only the address it dials from; blocks are on hosts as Spark's scheduler calls them.
@@ -153,6 +159,7 @@ class SparkLauncher(Launcher):
             if taken_away(str(error)):
                 watcher.loss_explained(handle, "its executor was taken away")
         finally:
+            self._launches.pop(handle.name, None)
             watcher.ended(handle)
 
     def _task_of(self, handle: WorkerHandle) -> Any:
@@ -166,6 +173,43 @@ class SparkLauncher(Launcher):
             if tasks.size():
                 return tasks.apply(0)
         return None
+
+
+class Moment(NamedTuple):
+    """A moment by the wall clock, which may jump, and by one that does not.
+
+    Attributes:
+        wall: Seconds since 1970.
+        steady: Seconds since some time.
+    """
+
+    wall: float
+    steady: float
+
+    @classmethod
+    def now(cls) -> Moment:
+        """Return this moment."""
+        return cls(time.time(), time.monotonic())
+
+    def seconds_since(self, wall: float, began: Moment) -> float:
+        """Return how long ago something happened whose wall clock is known, also if that has jumped since.
+
+        Args:
+            wall: When it happened.
+            began: A moment before it.
+
+        >>> began = Moment(1000.0, 50.0)
+        >>> Moment(1030.0, 80.0).seconds_since(1010.0, began)
+        20.0
+        >>> Moment(4630.0, 80.0).seconds_since(1010.0, began)  # an hour ahead, all of a sudden
+        20.0
+        >>> Moment(-2570.0, 80.0).seconds_since(1010.0, began)
+        20.0
+        """
+        most, seconds = self.steady - began.steady, self.wall - wall
+        if not 0 <= seconds <= most:
+            seconds -= self.wall - began.wall - most
+        return min(max(seconds, 0.0), most)
 
 
 def taken_away(error: str) -> bool:

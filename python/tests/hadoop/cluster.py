@@ -8,7 +8,7 @@ import shutil
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,7 +21,8 @@ _HDFS = "org.apache.hadoop.hdfs.server"
 class HadoopCluster:
     """Real HDFS daemons, each a process with its own address: the name node on 127.0.0.1, data nodes on .2, .3, ...
 
-    With `places` they are there instead: the name node at the first, data nodes at the others.
+    With `places` they are there instead: the name node at the first, data nodes at the others. What a data node stores
+    is in the folder of `disks` for its address, or beside all else.
 
     >>> with HadoopCluster(tmp_path) as cluster:      # doctest: +SKIP
     ...     cluster.url                               # "hdfs://127.0.0.1:20321"
@@ -37,8 +38,10 @@ class HadoopCluster:
         replication: int = 2,
         block_size: int = 16 << 20,
         places: Sequence[Place] = (),
+        disks: Mapping[str, Path] | None = None,
     ) -> None:
         self.folder = folder
+        self._disks = disks or {}
         self._master, *others = places or [Here(f"127.0.0.{number + 1}") for number in range(datanodes + 1)]
         self.conf_dir = folder / "client-conf"
         self._ports: set[int] = set()
@@ -199,7 +202,9 @@ class HadoopCluster:
         self.data_ports[host] = data
         self._datanode_http[host] = f"http://{host}:{http}"
         settings = self.settings | {
-            "dfs.datanode.data.dir": (self.folder / f"data-{number}").as_uri(),
+            "dfs.datanode.data.dir": (self._disks.get(host, self.folder) / f"data-{number}").as_uri(),
+            # Of a disk of its own it may have all.
+            "dfs.datanode.du.reserved": "0",
             # The name node knows a data node by the address it calls from, which is 127.0.0.1 for all of them: what
             # tells them apart, and what clients must dial, is this host name.
             "dfs.datanode.hostname": host,

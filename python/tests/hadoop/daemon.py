@@ -84,10 +84,20 @@ class Daemon:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def processes(self) -> list[int]:
+        """The numbers of its process and of that which guards it, while it runs."""
+        if not self.running:
+            return []
+        assert self._process is not None
+        guard = self._process.pid
+        children = Path(f"/proc/{guard}/task/{guard}/children").read_text().split()
+        return [guard, *map(int, children)]
+
     def start(self) -> None:
         """Start the process; whether it is ready is for the caller to wait for."""
         if self.running:
             return
+        self.kill()  # what is left of a process that others have killed
         with open(self.log, "ab") as log:
             self._process = self._place.call(self._spawn, [], log)
 

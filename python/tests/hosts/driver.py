@@ -6,6 +6,7 @@ worker that came or went, and at last that it is done. A check repeats the run, 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -46,6 +47,7 @@ def drive(what: str, store: Store, run: str, master: str, address: str) -> None:
     house = SparkHouse()
     at = {"spark__driver__host": address, "spark__driver__bindAddress": address}
     session = house.session(master, **EXECUTORS, **at)
+    session.sparkContext.pythonExec = os.environ["HOSTS_PYTHON"]
     backend = SparkBackend(session, num_workers=WORKERS, threads=1, heartbeat=HEARTBEAT)
     if what == "fit":
         rows = small_rows(6000)
@@ -76,6 +78,8 @@ def digests(events: Sequence[Event]) -> dict[Unit, str]:
 
 
 def main(what: str, url: str, run: str, *where: str) -> None:
+    # This process has its clock; Java, which it starts, has the machine's.
+    os.environ.pop("LD_PRELOAD", None)
     store = open_store(url)
     if what == "check":
         check(store, run)

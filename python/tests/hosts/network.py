@@ -20,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from hosts.limits import Clock, Disk, Memory
+
 _NEW_NETWORK = 0x40000000
 _PLACE = Path("/run/netns")
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -52,7 +54,16 @@ class Host:
         namespace: Its namespace.
         switch: The namespace of the switch.
         port: The switch's end of its link.
+
+    Attributes:
+        memory: The limit of its memory, if it has one.
+        disk: Its disk, if it has one of its own.
+        clock: Its clock, if it has one of its own.
     """
+
+    memory: Memory | None = None
+    disk: Disk | None = None
+    clock: Clock | None = None
 
     def __init__(self, name: str, address: str, namespace: str, switch: str, port: str) -> None:
         self.name = name
@@ -72,6 +83,8 @@ class Host:
         def inside() -> None:
             try:
                 _enter(self._namespace)
+                if self.memory is not None:
+                    self.memory.join()
                 outcome.append(function(*arguments))
             except BaseException as error:
                 failure.append(error)
@@ -139,10 +152,10 @@ class Network:
     """
 
     def __init__(self, names: list[str], prefix: str = "10.77.0") -> None:
-        self._mark = f"cs-{secrets.token_hex(3)}"
-        self._switch = f"{self._mark}-switch"
+        self.mark = f"cs-{secrets.token_hex(3)}"
+        self._switch = f"{self.mark}-switch"
         self.hosts = [
-            Host(name, f"{prefix}.{number}", f"{self._mark}-{name}", self._switch, f"port{number}")
+            Host(name, f"{prefix}.{number}", f"{self.mark}-{name}", self._switch, f"port{number}")
             for number, name in enumerate(names, start=1)
         ]
 

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import queue
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hadoop import jars
-from hadoop.cluster import HadoopCluster
-from integration.standalone import StandaloneCluster
 
+from hosts.cluster import Driver, Hosts
 from hosts.driver import HEARTBEAT
-from hosts.network import Host, Network, kill, why_not
+from hosts.network import Host, kill, why_not
 
-TESTS = Path(__file__).resolve().parents[1]
 REASON = why_not()
 pytestmark = [
     pytest.mark.jvm,
@@ -30,75 +22,6 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(bool(REASON), reason=REASON or "possible here"),
 ]
-PLACES = [str(folder) for folder in (TESTS.parents[1], TESTS, TESTS / "integration")]
-
-
-class Hosts:
-    """A driver's host, one with the name node and Spark's master, and four with a data node and a Spark worker each."""
-
-    def __init__(self, network: Network, hdfs: HadoopCluster, spark: StandaloneCluster) -> None:
-        self.network = network
-        self.hdfs = hdfs
-        self.spark = spark
-
-    @property
-    def workers(self) -> list[Host]:
-        return [host for host in self.network.hosts if host.name.startswith("worker")]
-
-    def host_of(self, address: str) -> Host:
-        return next(host for host in self.network.hosts if host.address == address)
-
-    @contextlib.contextmanager
-    def driving(self, what: str, run: str, on: str = "driver") -> Iterator[Driver]:
-        """A driver on a host. It is killed at the end of the block if it is still there."""
-        host = self.network[on]
-        where = [] if what == "check" else [self.spark.url, host.address]
-        command = [sys.executable, "-m", "hosts.driver", what, f"{self.hdfs.url}/{run}", run, *where]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(PLACES), "SPARK_LOCAL_IP": host.address}
-        with host.call(
-            lambda: subprocess.Popen(
-                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-            )
-        ) as process:
-            driver = Driver(process)
-            try:
-                yield driver
-            finally:
-                process.kill()
-
-
-class Driver:
-    """A driver that tells what happens, and can be waited for."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self.told: list[str] = []
-        self._lines: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=self._read, name="reads what a driver tells", daemon=True).start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._lines.put(line.rstrip("\n"))
-        self._lines.put(None)
-
-    def wait_for(self, word: str, count: int = 1, seconds: float = 240.0) -> str:
-        """Wait until it has told so many more lines that begin with a word, and return the last of these."""
-        end = time.monotonic() + seconds
-        while True:
-            try:
-                line = self._lines.get(timeout=max(0.0, end - time.monotonic()))
-            except queue.Empty:
-                pytest.fail(f"no {word!r} within {seconds:g} s; it told\n" + "\n".join(self.told[-60:]))
-            if line is None:
-                pytest.fail(f"it ended before {word!r}; it told\n" + "\n".join(self.told[-60:]))
-            self.told.append(line)
-            count -= line.startswith(f"{word} ") or line == word
-            if not count:
-                return line
-
-    def lines(self, word: str) -> list[str]:
-        return [line for line in self.told if line.startswith(f"{word} ")]
 
 
 @pytest.fixture(scope="module")
@@ -108,22 +31,14 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         if os.environ.get("CI") == "true":
             pytest.fail(f"{reason}; in CI these tests must run", pytrace=False)
         pytest.skip(reason)
-    names = ["driver", "other", "master", *(f"worker{number}" for number in range(4))]
-    folder = tmp_path_factory.mktemp("hosts")
-    with Network(names) as network:
-        master, *workers = [network[name] for name in names[2:]]
-        with (
-            HadoopCluster(folder / "hdfs", replication=2, places=[master, *workers]) as hdfs,
-            StandaloneCluster(folder, workers, master=master) as spark,
-        ):
-            yield Hosts(network, hdfs, spark)
+    with Hosts(tmp_path_factory.mktemp("hosts")) as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)
-def _healed(hosts: Hosts) -> Iterator[None]:
+def _mended(hosts: Hosts) -> Iterator[None]:
     yield
-    for host in hosts.network.hosts:
-        host.heal()
+    hosts.mend()
 
 
 def check(hosts: Hosts, run: str) -> None:
@@ -135,8 +50,7 @@ def check(hosts: Hosts, run: str) -> None:
 def working_host(hosts: Hosts, driver: Driver) -> Host:
     """Wait until the run is in its stride, and return the host of the worker that has just ended a unit."""
     worker = driver.wait_for("unit", count=12).split()[1]
-    joined = next(line.split() for line in driver.lines("joined") if line.split()[1] == worker)
-    return hosts.host_of(joined[3])
+    return hosts.host_of(driver.joined(worker)[3])
 
 
 def test_a_cut_that_is_shorter_than_the_heartbeat_costs_nobody_his_place(hosts: Hosts) -> None:

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, ClassVar, Self
@@ -40,8 +40,10 @@ class SparkDaemon(Daemon):
         place: Place,
         arguments: Sequence[str],
         python_path: Sequence[Path] = _OURS,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(name, main, folder, place, {})
+        self._environment = environment or {}
         self._arguments = tuple(arguments)
         self._python_path = os.pathsep.join(map(str, python_path))
 
@@ -64,6 +66,7 @@ class SparkDaemon(Daemon):
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
             "PYTHONPATH": self._python_path,
+            **self._environment,
         }
         return guarded(command, log, self.conf_dir.parent, environment)
 
@@ -71,7 +74,8 @@ class SparkDaemon(Daemon):
 class StandaloneCluster:
     """A master on 127.0.0.1 and one worker with one core on each of `hosts`; `python_path` is that of executors.
 
-    With `master` the master is there instead, and `hosts` may be places, too.
+    With `master` the master is there instead, and `hosts` may be places, too. `environments` has more variables for the
+    workers, and so for their executors, by address. `patient` lets executors fail as often as they may.
 
     >>> with StandaloneCluster(folder, ["127.0.0.2", "127.0.0.3"]) as cluster:      # doctest: +SKIP
     ...     session = spark_house.session(cluster.url, **cluster.settings)
@@ -87,15 +91,26 @@ class StandaloneCluster:
         hosts: Sequence[str | Place],
         python_path: Sequence[Path] = _OURS,
         master: Place = _LOOPBACK,
+        environments: Mapping[str, Mapping[str, str]] | None = None,
+        patient: bool = False,
     ) -> None:
         self._python_path = python_path
+        self._environments = environments or {}
         self._taken: set[int] = set()
         self._place, address = master, master.address
         port, http = master.call(free_ports, address, 2, self._taken)
         self.url = f"spark://{address}:{port}"
         self._http = f"http://{address}:{http}/json/"
         ports = ["--port", str(port), "--webui-port", str(http)]
-        self.master = SparkDaemon("master", f"{_DEPLOY}.master.Master", folder, master, ["--host", address, *ports])
+        options = {"SPARK_MASTER_OPTS": "-Dspark.deploy.maxExecutorRetries=-1"} if patient else {}
+        self.master = SparkDaemon(
+            "master",
+            f"{_DEPLOY}.master.Master",
+            folder,
+            master,
+            ["--host", address, *ports],
+            environment=options,
+        )
         places = [Here(host) if isinstance(host, str) else host for host in hosts]
         self.workers = {place.address: self._worker(folder, place) for place in places}
 
@@ -133,7 +148,15 @@ class StandaloneCluster:
         port, http = place.call(free_ports, host, 2, self._taken)
         arguments = ["--host", host, "--port", str(port), "--webui-port", str(http), "--cores", "1", "--memory", "1g"]
         to = ["--work-dir", str(folder / f"{name}-work"), self.url]
-        return SparkDaemon(name, f"{_DEPLOY}.worker.Worker", folder, place, [*arguments, *to], self._python_path)
+        return SparkDaemon(
+            name,
+            f"{_DEPLOY}.worker.Worker",
+            folder,
+            place,
+            [*arguments, *to],
+            self._python_path,
+            self._environments.get(host),
+        )
 
     def _status(self) -> dict[str, Any]:
         """What the master says of itself, empty while its web server does not answer, or with its first page only."""

@@ -1,0 +1,453 @@
+"""A soak: real training on hosts on which one fault follows another, for as long as told. `make soak` runs it.
+
+    python -m hosts.soak [--hours 2] [--kills 1000] [--seed N] [--json FILE]
+
+Faults are drawn from `faults.py`. After each of them the run must be well again before the next one strikes. Runs are
+checked while they go on and trained again afterwards, by a process of its own (`soak_auditor.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from hosts.cluster import Driver, Hosts
+from hosts.driver import HEARTBEAT
+from hosts.faults import FAULTS, NO_WAY_OUT, Fault, Stage, pythons_of
+from hosts.network import kill, why_not
+from hosts.soak_driver import WORKERS, name_of
+
+STORE = "/soak"
+LIMIT = HEARTBEAT + 10.0
+"""Seconds for which nobody may wait for anything that has a way out."""
+_MOST_SECONDS = 240.0
+"""Seconds after which a run that is not well again has not survived."""
+_UNITS_TO_BE_WELL = 3
+_NOTICED = 0.5
+"""Seconds after which the driver has noticed that a connection was closed."""
+_FAULTS_A_RUN = (12, 24)
+_DRIVERS_LOST = 25
+"""In the last third of a soak, one fault of so many is the loss of the driver and its host."""
+_TWO = 0.15
+"""How often two faults strike one right after the other, as parts of what happened or by chance."""
+_LOOK_AT_MEMORY = 20.0
+
+
+class NotSurvived(Exception):
+    """A run did not survive a fault, or something came of it that must not."""
+
+
+@dataclass
+class Struck:
+    """A fault, and what came of it.
+
+    Attributes:
+        fault: Its name.
+        whom: Whom it struck.
+        at: When it struck, in seconds of the soak.
+        lasted: How long it lasted.
+        recovered: How long it took from then until all workers were there and units ended again.
+        lost: Why workers were lost meanwhile, one each; if two struck in a row, the first one has those of both.
+        waited: The longest time without the end of a unit, from when it struck until all was well.
+        has_way_out: Whether somebody could do something meanwhile.
+    """
+
+    fault: str
+    whom: str
+    at: float
+    lasted: float = 0.0
+    recovered: float = 0.0
+    lost: list[str] = field(default_factory=list)
+    waited: float = 0.0
+    has_way_out: bool = True
+
+    def __str__(self) -> str:
+        said = f"{self.fault.replace('_', ' ')} ({self.whom}): well again after {self.recovered:.1f} s"
+        lost = f", lost: {'; '.join(self.lost)}" if self.lost else ""
+        return f"{said}, {self.waited:.1f} s without a unit{lost}"
+
+
+@dataclass
+class Report:
+    """What a soak has seen."""
+
+    seed: int
+    seconds: float = 0.0
+    runs: int = 0
+    units: int = 0
+    resumed: int = 0
+    struck: list[Struck] = field(default_factory=list)
+    memory: list[dict[str, float]] = field(default_factory=list)
+    audited: list[str] = field(default_factory=list)
+    stopped: list[str] = field(default_factory=list)
+    swept: int = 0
+    left: list[str] = field(default_factory=list)
+
+    @property
+    def late(self) -> list[Struck]:
+        """The faults after which somebody waited too long, though there was a way out."""
+        return [one for one in self.struck if one.has_way_out and one.waited > LIMIT]
+
+    def __str__(self) -> str:
+        by_name: dict[str, list[Struck]] = defaultdict(list)
+        for one in self.struck:
+            by_name[one.fault].append(one)
+        recovered = [one.recovered for one in self.struck]
+        lines = [
+            f"{len(self.struck)} faults in {self.seconds / 60:.0f} min (seed {self.seed}): {self.runs} runs,"
+            f" {self.units} units, {sum(len(one.lost) for one in self.struck)} workers lost, runs gone on with"
+            f" {self.resumed} times",
+            "",
+            "| fault | times | workers lost | well again, median s | most | longest wait |",
+            "|---|---|---|---|---|---|",
+        ]
+        for name, some in sorted(by_name.items()):
+            own, waits = [one.recovered for one in some], [one.waited for one in some]
+            lines.append(
+                f"| {name.replace('_', ' ')} | {len(some)} | {sum(len(one.lost) for one in some)} |"
+                f" {statistics.median(own):.1f} | {max(own):.1f} | {max(waits):.1f} |"
+            )
+        waits, lost = [one.waited for one in self.struck], sum(len(one.lost) for one in self.struck)
+        lines.append(
+            f"| all | {len(recovered)} | {lost} | {_quantile(recovered, 0.5):.1f} | {max(recovered, default=0.0):.1f},"
+            f" 99 %: {_quantile(recovered, 0.99):.1f} | {max(waits, default=0.0):.1f} |"
+        )
+        late = self.late
+        lines += ["", f"waits of more than {LIMIT:.0f} s where there was a way out: {len(late)}"]
+        lines += [f"  {one.fault} ({one.whom}): {one.waited:.1f} s" for one in late]
+        if self.memory:
+            step = max(1, len(self.memory) // 10)
+            lines += [
+                "",
+                "| minute | driver, Python MiB | driver, Java MiB | a worker, mean MiB |",
+                "|---|---|---|---|",
+            ]
+            lines += [
+                f"| {m['minute']:.0f} | {m['driver']:.0f} | {m['java']:.0f} | {m['worker']:.0f} |"
+                for m in self.memory[::step]
+            ]
+        lines += [
+            "",
+            f"left behind: {', '.join(self.left) or 'nothing'}; of files that writers had begun who were killed",
+        ]
+        lines[-1] += f" in the middle, {self.swept} were cleared away as `cerebro-spark clean` does"
+        return "\n".join(lines)
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else 0.0
+
+
+class Soak:
+    """One soak on some hosts. It says each fault once the run has survived it.
+
+    Args:
+        hosts: The hosts; nothing else runs there.
+        folder: A folder for what the driver is told.
+        seconds: How long it lasts; it ends with the run that is under way then.
+        kills: After how many faults it ends, if that is sooner.
+        seed: The seed of all that is drawn by chance.
+    """
+
+    def __init__(self, hosts: Hosts, folder: Path, seconds: float, kills: int, seed: int) -> None:
+        self._hosts = hosts
+        self._folder = folder
+        self._seconds, self._kills = seconds, kills
+        self._chance = random.Random(seed)
+        self._began = time.monotonic()
+        self._live: dict[str, str] = {}
+        """The workers that are there, and the addresses of their hosts."""
+        self._ends: list[float] = []
+        """When units ended, since the last fault struck."""
+        self._lost: list[str] = []
+        """Why workers were lost, since the last fault struck."""
+        self._round = -1
+        self._has_ended = False
+        self._looked = 0.0
+        self._driver: Driver
+        self._auditor: Driver
+        self.report = Report(seed)
+        self._stage = Stage(
+            hosts,
+            hosts.network["driver"],
+            HEARTBEAT,
+            STORE,
+            self._chance,
+            busy=lambda: [hosts.host_of(address) for address in sorted(set(self._live.values()))],
+            last=lambda seconds: self._watch(seconds),
+            meanwhile=self._do,
+        )
+
+    def run(self) -> Report:
+        """Run it to its end. Raises NotSurvived, with what was seen until then, if a run did not survive."""
+        self._auditor = self._hosts.start("hosts.soak_auditor", "master", self._url)
+        self._start_driver(0)
+        try:
+            while not self._is_over:
+                self._begin_run()
+                for _ in range(self._chance.randint(*_FAULTS_A_RUN)):
+                    if self._is_over:
+                        break
+                    self._strike()
+                self._end_run()
+            self._finish()
+        except NotSurvived as error:
+            told = "\n".join(["the driver told:", *self._driver.told[-40:], "the auditor:", *self._auditor.told[-40:]])
+            raise NotSurvived(f"{error}\n{self.report}\n{told}") from None
+        finally:
+            self.report.seconds = time.monotonic() - self._began
+            self._driver.kill()
+            self._auditor.kill()
+        return self.report
+
+    # -- runs
+
+    @property
+    def _url(self) -> str:
+        return self._hosts.hdfs.url + STORE
+
+    @property
+    def _is_over(self) -> bool:
+        return time.monotonic() - self._began > self._seconds or len(self.report.struck) >= self._kills
+
+    def _start_driver(self, number: int) -> None:
+        master, host = self._hosts.spark.url, self._stage.driver
+        self._live.clear()
+        arguments = (self._url, str(self._folder), str(number), master, host.address)
+        self._driver = self._hosts.start("hosts.soak_driver", host.name, *arguments)
+
+    def _begin_run(self) -> None:
+        before, self._has_ended = self._round, False
+        self._wait(lambda: self._round > before and self._is_well, "the run begins")
+        self.report.runs += 1
+
+    def _end_run(self) -> None:
+        if self._is_over:
+            (self._folder / "over").touch()
+        (self._folder / name_of(self._round)).touch()
+        self._wait(lambda: self._has_ended, "the run ends")
+
+    def _finish(self) -> None:
+        self._wait_for_auditor()
+        self.report.left = self._find_left()
+        if self.report.left:
+            raise NotSurvived(f"left behind: {self.report.left}")
+
+    def _wait_for_auditor(self) -> None:
+        assert self._auditor.process.stdin is not None
+        self._auditor.process.stdin.close()
+        end = time.monotonic() + 30 * 60
+        while time.monotonic() < end:
+            try:
+                self._hear_auditor(1.0)
+            except EOFError:
+                break
+        if self._auditor.told[-1:] != ["done"]:
+            raise NotSurvived("the auditor found something wrong, or was not done in time")
+
+    def _find_left(self) -> list[str]:
+        """What is in the store beside the data, and on the disks of hosts, when all is over."""
+        host = self._hosts.network["master"]
+        command, environment = [sys.executable, "-m", "hosts.soak_left", self._url], self._hosts.environment(host)
+
+        def look() -> str:
+            done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=120)
+            return done.stdout
+
+        swept, *left = host.call(look).splitlines()
+        self.report.swept = int(swept)
+        caches = [path for host in self._hosts.workers if host.disk for path in host.disk.folder.glob("cache/*")]
+        return [*left, *map(str, caches)]
+
+    # -- faults
+
+    def _strike(self) -> None:
+        """Let a fault strike, or two in a row, and wait until the run is well again."""
+        began = time.monotonic()
+        self._ends.clear()
+        self._lost.clear()
+        struck = [self._strike_once() for _ in range(2 if self._chance.random() < _TWO else 1)]
+        over = time.monotonic()
+        self._wait(lambda: self._is_well_since(over), " and ".join(f"{one.fault} ({one.whom})" for one in struck))
+        waited = max(after - before for before, after in pairwise([began, *self._ends]))
+        has_way_out = all(one.has_way_out for one in struck)
+        struck[0].lost = list(self._lost)
+        for one in struck:
+            one.recovered = self._ends[-1] - (self._began + one.at)
+            one.waited, one.has_way_out = waited, has_way_out
+            print(f"{one.at / 60:7.1f} min  {one}", file=sys.stderr, flush=True)
+
+    def _strike_once(self) -> Struck:
+        began = time.monotonic()
+        late = (began - self._began > self._seconds * 2 / 3) or len(self.report.struck) > self._kills * 2 / 3
+        fault = self._lose_driver if late and self._chance.random() < 1 / _DRIVERS_LOST else self._draw()
+        has_way_out = fault not in NO_WAY_OUT and fault != self._lose_driver
+        one = Struck(fault.__name__.strip("_"), "", began - self._began, has_way_out=has_way_out)
+        self.report.struck.append(one)
+        one.whom = fault(self._stage)
+        one.lasted = time.monotonic() - began
+        return one
+
+    def _draw(self) -> Fault:
+        (fault,) = self._chance.choices(list(FAULTS), list(FAULTS.values()))
+        return fault
+
+    def _lose_driver(self, stage: Stage) -> str:
+        """The driver's host is killed, and its run goes on from another one."""
+        lost = stage.driver
+        kill(lost)
+        self._driver.kill()
+        self._watch(0.0)
+        lost.heal()
+        stage.driver = self._hosts.network["other" if lost.name == "driver" else "driver"]
+        self._start_driver(self._round)
+        self.report.resumed += 1
+        return lost.name
+
+    # -- what driver and auditor tell
+
+    @property
+    def _is_well(self) -> bool:
+        return len(self._live) >= WORKERS
+
+    def _is_well_since(self, over: float) -> bool:
+        """Whether all workers are there, and some units have ended since a loss would have been noticed."""
+        ended = [at for at in self._ends if at > over + _NOTICED]
+        return self._is_well and len(ended) >= _UNITS_TO_BE_WELL
+
+    def _do(self, act: Callable[[], object]) -> None:
+        """Do something that takes its time, while what is told is read."""
+        with ThreadPoolExecutor(1) as pool:
+            doing = pool.submit(act)
+            while not doing.done():
+                self._watch(0.2, until=doing.done)
+            doing.result()
+
+    def _wait(self, condition: Callable[[], bool], what: str) -> None:
+        end = time.monotonic() + _MOST_SECONDS
+        while not condition():
+            if time.monotonic() > end:
+                raise NotSurvived(f"not within {_MOST_SECONDS:.0f} s: {what}")
+            self._watch(0.5, until=condition)
+
+    def _watch(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+        """Read what is told for so many seconds, or until a condition holds."""
+        end = time.monotonic() + seconds
+        while not until():
+            try:
+                line = self._driver.next_line(end - time.monotonic())
+            except EOFError:
+                if self._has_ended:
+                    return
+                raise NotSurvived("the driver has ended") from None
+            self._look_at_memory()
+            self._hear_auditor(0.0)
+            if line is not None:
+                self._note(line)
+            elif time.monotonic() >= end:
+                break
+
+    def _note(self, line: str) -> None:
+        match line.split():
+            case ["unit", at, _]:
+                self.report.units += 1
+                self._ends.append(float(at))
+            case ["joined", _, worker, address]:
+                self._live[worker] = address
+            case ["lost", _, worker, *reason]:
+                self._live.pop(worker, None)
+                self._lost.append(" ".join(reason))
+            case ["round", _, number]:
+                self._live.clear()
+                if int(number) > self._round:
+                    self._round = int(number)
+                    self._auditor.say(number)
+            case ["ended", *_]:
+                self._has_ended = True
+            case ["stopped", *_]:
+                self._live.clear()
+                self.report.resumed += 1
+                self.report.stopped.append(line)
+        del self._driver.told[:-500]
+
+    def _hear_auditor(self, seconds: float) -> None:
+        try:
+            line = self._auditor.next_line(seconds)
+        except EOFError:
+            if self._auditor.told[-1:] == ["done"]:
+                raise
+            raise NotSurvived("the auditor has ended") from None
+        if line is not None and line.startswith("audited"):
+            self.report.audited.append(line)
+
+    def _look_at_memory(self) -> None:
+        now = time.monotonic()
+        if now - self._looked < _LOOK_AT_MEMORY:
+            return
+        self._looked = now
+        workers = [_resident(number) for host in self._hosts.workers for number in pythons_of(host)]
+        large = [size for size in workers if size > 150]  # those that have loaded PyTorch
+        java = [_resident(number) for number in self._stage.driver.processes() if number != self._driver.process.pid]
+        seen = {"driver": _resident(self._driver.process.pid), "java": sum(java)}
+        mean = statistics.mean(large) if large else 0.0
+        self.report.memory.append({"minute": (now - self._began) / 60, **seen, "worker": mean})
+
+
+def _resident(process: int) -> float:
+    """The memory that a process has, in MiB; 0 if it is gone."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return next((int(line.split()[1]) / 1024 for line in status if line.startswith("VmRSS:")), 0.0)
+
+
+def soak(folder: Path, seconds: float, kills: int, seed: int) -> Report:
+    """Make hosts, and soak runs on them.
+
+    Args:
+        folder: A folder of its own, for all files.
+        seconds: How long it lasts once they stand.
+        kills: After how many faults it ends, if that is sooner.
+        seed: The seed of all that is drawn by chance.
+    """
+    with Hosts(folder / "cluster") as hosts:
+        told = folder / "told"
+        told.mkdir()
+        return Soak(hosts, told, seconds, kills, seed).run()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m hosts.soak", description=__doc__.splitlines()[0])
+    parser.add_argument("--hours", type=float, default=24.0, help="how long it lasts at most (default: a day)")
+    parser.add_argument("--kills", type=int, default=1000, help="after how many faults it ends (default: 1000)")
+    parser.add_argument(
+        "--seed", type=int, default=None, help="what faults are drawn from (default: another each time)"
+    )
+    parser.add_argument("--json", type=Path, help="also write all that was seen to this file")
+    asked = parser.parse_args()
+    if reason := why_not():
+        sys.exit(f"no soak: {reason}")
+    seed = int.from_bytes(os.urandom(4), "big") if asked.seed is None else asked.seed
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+        report = soak(Path(folder), asked.hours * 3600, asked.kills, seed)
+    print(report)
+    if asked.json:
+        asked.json.write_text(json.dumps(asdict(report), indent=1))
+
+
+if __name__ == "__main__":
+    main()
