@@ -139,11 +139,8 @@ class Report:
                 f"| {m['minute']:.0f} | {m['driver']:.0f} | {m['java']:.0f} | {m['worker']:.0f} |"
                 for m in self.memory[::step]
             ]
-        lines += [
-            "",
-            f"left behind: {', '.join(self.left) or 'nothing'}; of files that writers had begun who were killed",
-        ]
-        lines[-1] += f" in the middle, {self.swept} were cleared away as `cerebro-spark clean` does"
+        swept = f"{self.swept} files that were being written were cleared away, as `cerebro-spark clean` does"
+        lines += ["", f"{swept}; left behind: {', '.join(self.left) or 'nothing'}"]
         return "\n".join(lines)
 
 
@@ -284,6 +281,7 @@ class Soak:
         self._wait(lambda: self._is_well_since(over), " and ".join(f"{one.fault} ({one.whom})" for one in struck))
         waited = max(after - before for before, after in pairwise([began, *self._ends]))
         has_way_out = all(one.has_way_out for one in struck)
+        struck[0].lost = list(self._lost)
         struck[0].lost = list(self._lost)
         for one in struck:
             one.recovered = self._ends[-1] - (self._began + one.at)
