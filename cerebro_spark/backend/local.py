@@ -19,6 +19,7 @@ from cerebro_spark.backend.worker.process import WorkerProcess
 from cerebro_spark.backend.worker.session import WorkerSpec
 from cerebro_spark.checks import check_whole
 from cerebro_spark.errors import BackendError
+from cerebro_spark.host_memory import count_memory
 from cerebro_spark.types import WorkerId
 
 _MOST_WORKERS_A_CORE = 8
@@ -78,8 +79,7 @@ class LocalBackend(RemoteBackend):
 
     @property
     def machines(self) -> Cluster:
-        pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-        return Cluster(1, len(os.sched_getaffinity(0)), pages * page)
+        return Cluster(1, len(os.sched_getaffinity(0)), count_memory())
 
     def resized(self, num_workers: int, threads: int) -> LocalBackend:
         return LocalBackend(

@@ -16,7 +16,17 @@ PACKAGE = ROOT / "cerebro_spark"
 # From the bottom up. A module may import its own layer's part (same name) and any layer below, never one above;
 # parts of one layer do not import each other.
 LAYERS = [
-    {"_version", "types", "errors", "user_modules", "spark_session", "interruptible", "pickling", "rounding"},
+    {
+        "_version",
+        "types",
+        "errors",
+        "user_modules",
+        "spark_session",
+        "interruptible",
+        "pickling",
+        "rounding",
+        "host_memory",
+    },
     {"checks", "commands"},
     {"actions"},
     {"events", "relay", "search", "store", "trainer"},

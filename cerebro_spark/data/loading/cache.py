@@ -42,6 +42,7 @@ from cerebro_spark.data.loading.cache_root import (
 from cerebro_spark.data.loading.fingerprint import fingerprint
 from cerebro_spark.data.loading.private_folder import PrivateFolder, open_private
 from cerebro_spark.errors import DataError, StoreFull, UntrustedCache
+from cerebro_spark.host_memory import count_memory
 from cerebro_spark.store.paths import check_id
 from cerebro_spark.types import Partition
 
@@ -70,8 +71,8 @@ class Cache:
 
     Args:
         folder: Where partitions go that do not fit into shared memory. Default: `disk_folder()`.
-        memory_budget: Bytes of shared memory for all workers of this host together. Default: half of the machine's
-            memory, or 0 if there is no shared memory.
+        memory_budget: Bytes of shared memory for all workers of this host together. Default: half of the memory of
+            the machine, or of this container, or 0 if there is no shared memory.
         memory_folder: A folder in shared memory. Default: `shared_memory_folder()`.
         reader: What reads Parquet files. Default: Petastorm if it is installed and knows the types, else Arrow.
         patience: Seconds to wait for another process that loads the same partition. Default: 60. Then it is loaded
@@ -320,4 +321,4 @@ def _allocate(folder: Path, dataset: Dataset, partition: Partition) -> None:
 def _default_budget() -> int:
     if MEMORY_VARIABLE not in os.environ and not os.access(SHARED_MEMORY, os.W_OK):
         return 0
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return count_memory() // 2
