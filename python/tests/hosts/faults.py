@@ -175,13 +175,26 @@ def exhaust_memory(stage: Stage) -> str:
 def lose_host(stage: Stage) -> str:
     """A whole host loses its power, and comes back after a while."""
     host = stage.worker_host()
+    _lose(stage, host)
+    return host.name
+
+
+def lose_writer(stage: Stage) -> str:
+    """A host loses its power whose link carries so little that most likely it is sending a checkpoint just then."""
+    host = stage.worker_host()
+    host.slow(64)
+    stage.last(stage.chance.uniform(0.3, 0.5) * stage.heartbeat)
+    _lose(stage, host)
+    return host.name
+
+
+def _lose(stage: Stage, host: Host) -> None:
     kill(host)
     stage.last(stage.chance.uniform(0.5, stage.heartbeat))
     host.heal()
     for service in stage.hosts.services_of(host):
         service.kill()  # what is left of it: the guard of a process that is gone
         service.start()
-    return host.name
 
 
 # -- links
@@ -343,6 +356,7 @@ FAULTS: dict[Fault, int] = {
     hang_driver: 1,
     exhaust_memory: 2,
     lose_host: 2,
+    lose_writer: 1,
     cut_for_a_moment: 2,
     cut_for_long: 2,
     cut_from_driver: 2,

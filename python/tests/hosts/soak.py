@@ -2,8 +2,9 @@
 
     python -m hosts.soak [--hours 2] [--kills 1000] [--seed N] [--json FILE]
 
-Faults are drawn from `faults.py`. After each of them the run must be well again before the next one strikes. Runs are
-checked while they go on and trained again afterwards, by a process of its own (`soak_auditor.py`).
+Each fault of `faults.py` strikes once, then they are drawn by chance; some strike two in a row. After that the run must
+be well again before the next one strikes. Runs are checked while they go on and trained again afterwards, by a process
+of its own (`soak_auditor.py`).
 """
 
 from __future__ import annotations
@@ -164,6 +165,7 @@ class Soak:
         self._folder = folder
         self._seconds, self._kills = seconds, kills
         self._chance = random.Random(seed)
+        self._new = self._chance.sample(list(FAULTS), len(FAULTS))
         self._began = time.monotonic()
         self._live: dict[str, str] = {}
         """The workers that are there, and the addresses of their hosts."""
@@ -300,6 +302,9 @@ class Soak:
         return one
 
     def _draw(self) -> Fault:
+        """Return a fault that was never drawn, while there is one; then any, some more often than others."""
+        if self._new:
+            return self._new.pop()
         (fault,) = self._chance.choices(list(FAULTS), list(FAULTS.values()))
         return fault
 

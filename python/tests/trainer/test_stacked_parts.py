@@ -101,7 +101,7 @@ def test_members_are_shared_out_evenly(members: int, limit: int | None) -> None:
 
 
 def judge(monkeypatch: pytest.MonkeyPatch, single: float, by_width: dict[int, float]) -> tuple[TorchTrainer, list[int]]:
-    """A trainer whose steps take these times, after a bundle of 8, and the widths that were compared."""
+    """A trainer whose steps take so many milliseconds, after a bundle of 8, and the widths that were compared."""
     trainer = make_trainer(MODEL_FN, KIND)
     trainer.widths_are_tried = True
     compare, compared = trainer._compare, []
@@ -109,11 +109,11 @@ def judge(monkeypatch: pytest.MonkeyPatch, single: float, by_width: dict[int, fl
     def note(stack: Any, states: Any, batches: Any) -> float:
         compared.append(stack.width)
         compare(stack, states, batches)
-        return single
+        return single / 1000
 
     monkeypatch.setattr(trainer, "_compare", note)
-    monkeypatch.setattr(trainer, "_time_single", lambda state, batches: single)
-    monkeypatch.setattr(trainer, "_time", lambda stack, states: by_width[len(states)])
+    monkeypatch.setattr(trainer, "_time_single", lambda state, batches: single / 1000)
+    monkeypatch.setattr(trainer, "_time", lambda stack, states: by_width[len(states)] / 1000)
     members = [make_member(KIND, i, 1, 0, None) for i in range(8)]
     together = trainer.train_together(members)
     assert list(map(describe, together)) == list(map(describe, train_alone(make_trainer(MODEL_FN, KIND), members)))
@@ -140,7 +140,15 @@ def test_the_fastest_width_is_used(
 def test_members_are_trained_alone_where_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, compared = judge(monkeypatch, 0.5, {8: 1.0, 4: 2.0})
 
-    assert "a single step takes 500.000 ms, a stacked one 1000.000 ms a member" in reasons(trainer)[0]
+    assert "a single step takes 0.500 ms, a stacked one 1.000 ms a member" in reasons(trainer)[0]
+    assert compared == []
+
+
+def test_steps_that_are_nearly_all_kernels_are_not_even_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TorchTrainer, "_trace", lambda self, state: pytest.fail("it takes long"))
+    trainer, compared = judge(monkeypatch, 30.0, {})
+
+    assert reasons(trainer)[0].startswith("a step takes 30 ms, nearly all of it in kernels")
     assert compared == []
 
 

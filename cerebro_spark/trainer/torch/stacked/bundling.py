@@ -30,6 +30,8 @@ _COMPARED, _TIMED = 2, 4
 _LONG = 0.1
 # Half of the members must be that much faster: times of single steps vary.
 _FASTER = 0.9
+# Single steps of so many seconds are nearly all kernels: what a stack saves, the code between them, is lost in that.
+_ALL_KERNELS = 0.02
 
 Outcome = TrainedMember | Exception
 
@@ -230,6 +232,8 @@ class Bundling(GroupTraining[M], Generic[M, S, K]):
         key = self._structure_key(state.current.model, state.member)
         if key not in self._constants:
             try:
+                if self.widths_are_tried:
+                    self._require_short_steps(state)
                 trace = self._trace(state)
             except Exception as error:
                 state.structure.refuse(explain(error))
@@ -244,6 +248,14 @@ class Bundling(GroupTraining[M], Generic[M, S, K]):
         if state.structure.trace is not None:
             self._check_member(state)
         return state.structure.reason is None
+
+    def _require_short_steps(self, state: S) -> None:
+        """Raise ValueError for a structure that gains nothing from a stack, before it is traced, which takes long."""
+        seconds = self._time_single(state, self._load_batches([state], _COMPARED))
+        if seconds > _ALL_KERNELS:
+            raise ValueError(
+                f"a step takes {seconds * 1e3:.0f} ms, nearly all of it in kernels, which take as long together"
+            )
 
     def _is_stackable(self, structure: Structure, model: M) -> bool:
         if structure.reason is None and not structure.judged:
