@@ -282,7 +282,7 @@ class _Connecting:
         return gloo(self._store, self._meeting.rank, self._meeting.size, options)
 
     def _connect_gpus(self) -> Any:
-        """Connect by NCCL. A group of one GPU could be tried, but none of several GPUs in one host."""
+        """Connect by NCCL. Groups of one GPU are tested, those of several GPUs in one host could not be tried."""
         nccl: Any = distributed.ProcessGroupNCCL
         options = nccl.Options()
         options._timeout = timedelta(seconds=_PATIENCE)

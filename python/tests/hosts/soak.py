@@ -284,7 +284,6 @@ class Soak:
         waited = max(after - before for before, after in pairwise([began, *self._ends]))
         has_way_out = all(one.has_way_out for one in struck)
         struck[0].lost = list(self._lost)
-        struck[0].lost = list(self._lost)
         for one in struck:
             one.recovered = self._ends[-1] - (self._began + one.at)
             one.waited, one.has_way_out = waited, has_way_out

@@ -56,7 +56,7 @@ class GroupRun:
     def make_trainer(self) -> Any:
         """Return a new trainer."""
         hooks = Hooks(self.model_fn, **(self.hooks or {}))
-        resources = Resources(threads=1, device="cpu", **(self.resources or {}))
+        resources = Resources(**{"threads": 1, "device": "cpu", **(self.resources or {})})
         if self.framework == "torch":
             from cerebro_spark.trainer.torch.trainer import TorchTrainer
 
