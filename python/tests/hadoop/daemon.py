@@ -99,12 +99,12 @@ class Daemon:
             return
         self.kill()  # what is left of a process that others have killed
         with open(self.log, "ab") as log:
-            self._process = self._place.call(self._spawn, [], log)
+            self._process = self._spawn([], log)
 
     def run_once(self, *arguments: str, timeout: float = 300) -> None:
         """Run the main class with these arguments to its end, as for formatting a name node."""
         with open(self.log, "ab") as log:
-            process = self._place.call(self._spawn, list(arguments), log)
+            process = self._spawn(list(arguments), log)
         with _stdin(process):
             code = process.wait(timeout)
         if code != 0:
@@ -146,15 +146,21 @@ class Daemon:
             raise DaemonError(f"{self.name} ended by itself; {self.last_words()}")
 
     def _spawn(self, arguments: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-        java = ["java", *_JAVA_OPTIONS, "-cp", f"{self.conf_dir}:{jars.classpath()}", self._main, *arguments]
-        environment = {
+        command, environment = self._command(arguments), self._environment()
+        return self._place.call(guarded, command, log, self.conf_dir.parent, environment)
+
+    def _command(self, arguments: list[str]) -> list[str]:
+        """What it runs. Its jars are fetched here if need be: its place may reach nobody who has them."""
+        return ["java", *_JAVA_OPTIONS, "-cp", f"{self.conf_dir}:{jars.classpath()}", self._main, *arguments]
+
+    def _environment(self) -> dict[str, str]:
+        return {
             "PATH": os.environ["PATH"],
             "LANG": "C.UTF-8",
             "HADOOP_CONF_DIR": str(self.conf_dir),
             "HADOOP_HOME": str(self.conf_dir.parent),
             **{name: os.environ[name] for name in ("HOME", "JAVA_HOME") if name in os.environ},
         }
-        return guarded(java, log, self.conf_dir.parent, environment)
 
 
 def guarded(command: list[str], log: IO[bytes], folder: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import hdfs_native
 import pytest
@@ -198,4 +199,22 @@ def test_a_daemon_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
     daemon.start()
     with pytest.raises(DaemonError, match=r"broken ended by itself; the end of .*broken\.log:\n(.|\n)*no\.such\.Main"):
         daemon.await_(lambda: False, "get ready", 300)
+    daemon.kill()
+
+
+@pytest.mark.jvm
+def test_jars_are_fetched_where_the_tests_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The place of a daemon may be a host that reaches no repository."""
+
+    class Elsewhere(Here):
+        def call(self, function: Any, *arguments: Any) -> Any:
+            with monkeypatch.context() as there:
+                there.setattr(jars, "classpath", lambda: pytest.fail("jars are asked for at another place"))
+                return super().call(function, *arguments)
+
+    monkeypatch.setattr(jars, "classpath", lambda: str(tmp_path))
+    daemon = Daemon("broken", "no.such.Main", tmp_path, Elsewhere("127.0.0.1"), {})
+    with pytest.raises(DaemonError, match=r"broken -format failed with \d+"):
+        daemon.run_once("-format")
+    daemon.start()
     daemon.kill()

@@ -25,11 +25,12 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+from cerebro_spark.data.loading.cache_root import CacheRoot
 from hosts.cluster import Driver, Hosts
 from hosts.driver import HEARTBEAT
 from hosts.faults import FAULTS, NO_WAY_OUT, Fault, Stage, pythons_of
 from hosts.network import kill, why_not
-from hosts.soak_driver import WORKERS, name_of
+from hosts.soak_runs import WORKERS, name_of
 
 STORE = "/soak"
 LIMIT = HEARTBEAT + 10.0
@@ -95,6 +96,7 @@ class Report:
     audited: list[str] = field(default_factory=list)
     stopped: list[str] = field(default_factory=list)
     swept: int = 0
+    caches_left: int = 0
     left: list[str] = field(default_factory=list)
 
     @property
@@ -140,7 +142,10 @@ class Report:
                 f"| {m['minute']:.0f} | {m['driver']:.0f} | {m['java']:.0f} | {m['worker']:.0f} |"
                 for m in self.memory[::step]
             ]
-        swept = f"{self.swept} files that were being written were cleared away, as `cerebro-spark clean` does"
+        swept = (
+            f"{self.swept} files that were being written were cleared away, as `cerebro-spark clean` does, and"
+            f" {self.caches_left} caches of killed workers by the next who used them"
+        )
         lines += ["", f"{swept}; left behind: {', '.join(self.left) or 'nothing'}"]
         return "\n".join(lines)
 
@@ -240,10 +245,24 @@ class Soak:
         self._wait(lambda: self._has_ended, "the run ends")
 
     def _finish(self) -> None:
+        self._wait_for_driver()
         self._wait_for_auditor()
         self.report.left = self._find_left()
         if self.report.left:
             raise NotSurvived(f"left behind: {self.report.left}")
+
+    def _wait_for_driver(self) -> None:
+        """Wait until the driver has ended, and nobody is left of its workers."""
+        end = time.monotonic() + _MOST_SECONDS
+        while self._driver.told[-1:] != ["done"] or any(map(pythons_of, self._hosts.workers)):
+            if time.monotonic() > end:
+                raise NotSurvived(f"driver and workers have not ended within {_MOST_SECONDS:.0f} s")
+            try:
+                self._driver.next_line(0.2)
+            except EOFError:
+                if self._driver.told[-1:] != ["done"]:
+                    raise NotSurvived("the driver has failed in the end") from None
+                time.sleep(0.2)
 
     def _wait_for_auditor(self) -> None:
         assert self._auditor.process.stdin is not None
@@ -268,8 +287,18 @@ class Soak:
 
         swept, *left = host.call(look).splitlines()
         self.report.swept = int(swept)
-        caches = [path for host in self._hosts.workers if host.disk for path in host.disk.folder.glob("cache/*")]
-        return [*left, *map(str, caches)]
+        return [*left, *map(str, self._find_cached())]
+
+    def _find_cached(self) -> list[Path]:
+        """What is in the caches of hosts, once somebody has used them: what dead workers leave is for the next user."""
+        found: list[Path] = []
+        for folder in (host.disk.folder for host in self._hosts.workers if host.disk):
+            for cache in (CacheRoot(folder / "cache"), CacheRoot(folder / "shared-memory")):
+                self.report.caches_left += cache.path.exists()
+                cache.enter()
+                cache.leave()
+                found += cache.path.glob("*")
+        return found
 
     # -- faults
 

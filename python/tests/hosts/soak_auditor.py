@@ -23,7 +23,7 @@ from cerebro_spark.following import LogFollower
 from cerebro_spark.scheduler import MopScheduler
 from cerebro_spark.store import open_store, paths
 from cerebro_spark.store.base import Store
-from hosts.soak_driver import name_of
+from hosts.soak_runs import name_of
 
 _LOOK = 1.0
 """Seconds between two looks at a log that grows: a store has nothing to wait on."""

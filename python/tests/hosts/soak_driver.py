@@ -34,8 +34,9 @@ from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.types import Objective
 from hosts.driver import EXECUTORS, HEARTBEAT
+from hosts.soak_runs import WORKERS, name_of
 
-PARTITIONS, WORKERS = 3, 3
+PARTITIONS = 3
 KINDS: tuple[dict[str, Any], ...] = ({}, {"fuse": 3}, {"group": 2})
 """By turns trials are trained one by one, in bundles, and by groups of workers."""
 CONFIGURATIONS = [{"lr": 0.002 * (number + 1), "batch_size": 16} for number in range(6)]
@@ -57,11 +58,6 @@ def say(event: Event) -> None:
 
 def tell(word: str, *more: object) -> None:
     print(word, f"{time.monotonic():.3f}", *more, flush=True)
-
-
-def name_of(number: int) -> str:
-    """The id of a run."""
-    return f"r{number:04}"
 
 
 def recipe_of(number: int, dataset: Dataset, folder: Path) -> Recipe:

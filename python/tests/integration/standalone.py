@@ -10,16 +10,15 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import pyspark
-from hadoop.daemon import Daemon, Here, Place, free_ports, guarded
+from hadoop.daemon import Daemon, Here, Place, free_ports
 
 TESTS = Path(__file__).resolve().parents[1]
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -43,7 +42,7 @@ class SparkDaemon(Daemon):
         environment: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(name, main, folder, place, {})
-        self._environment = environment or {}
+        self._added = environment or {}
         self._arguments = tuple(arguments)
         self._python_path = os.pathsep.join(map(str, python_path))
 
@@ -54,9 +53,11 @@ class SparkDaemon(Daemon):
                 os.killpg(self._process.pid, signal.SIGKILL)
         super().kill()
 
-    def _spawn(self, arguments: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-        command = [str(SPARK_HOME / "bin" / "spark-class"), self._main, *self._arguments, *arguments]
-        environment = {
+    def _command(self, arguments: list[str]) -> list[str]:
+        return [str(SPARK_HOME / "bin" / "spark-class"), self._main, *self._arguments, *arguments]
+
+    def _environment(self) -> dict[str, str]:
+        return {
             **{name: os.environ[name] for name in ("PATH", "HOME", "JAVA_HOME") if name in os.environ},
             "LANG": "C.UTF-8",
             "SPARK_HOME": str(SPARK_HOME),
@@ -66,9 +67,8 @@ class SparkDaemon(Daemon):
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
             "PYTHONPATH": self._python_path,
-            **self._environment,
+            **self._added,
         }
-        return guarded(command, log, self.conf_dir.parent, environment)
 
 
 class StandaloneCluster:

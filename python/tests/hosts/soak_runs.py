@@ -1,0 +1,14 @@
+"""What driver, auditor and whoever lets faults strike know of the runs of a soak."""
+
+from __future__ import annotations
+
+WORKERS = 3
+
+
+def name_of(number: int) -> str:
+    """Return the id of a run.
+
+    >>> name_of(12)
+    'r0012'
+    """
+    return f"r{number:04}"
