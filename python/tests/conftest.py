@@ -61,6 +61,15 @@ def pytest_pyfunc_call() -> Generator[None, object, object]:
         return (yield)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Name a test that fails at once, where nobody watches: all else is said in the end."""
+    if report.failed and os.environ.get("CI") == "true" and "PYTEST_XDIST_WORKER" not in os.environ:
+        lines = report.longreprtext.strip().splitlines()
+        why = next((line.removeprefix("E").strip() for line in lines if line.startswith("E ")), lines[-1])
+        print(f"\njust failed: {report.nodeid}: {why}", flush=True)
+
+
 @pytest.fixture(scope="module")
 def staying_processes() -> Iterator[LocalBackend]:
     """Processes of a module's tests; see `kept_backend`."""

@@ -40,7 +40,7 @@ _MOST_SECONDS = 240.0
 _UNITS_TO_BE_WELL = 3
 _NOTICED = 0.5
 """Seconds after which the driver has noticed that a connection was closed."""
-_FAULTS_A_RUN = (12, 24)
+FAULTS_A_RUN = (12, 24)
 _DRIVERS_LOST = 25
 """In the last third of a soak, one fault of so many is the loss of the driver and its host."""
 _TWO = 0.15
@@ -163,12 +163,22 @@ class Soak:
         seconds: How long it lasts; it ends with the run that is under way then.
         kills: After how many faults it ends, if that is sooner.
         seed: The seed of all that is drawn by chance.
+        faults_a_run: How many faults a run has, at least and at most.
     """
 
-    def __init__(self, hosts: Hosts, folder: Path, seconds: float, kills: int, seed: int) -> None:
+    def __init__(
+        self,
+        hosts: Hosts,
+        folder: Path,
+        seconds: float,
+        kills: int,
+        seed: int,
+        faults_a_run: tuple[int, int] = FAULTS_A_RUN,
+    ) -> None:
         self._hosts = hosts
         self._folder = folder
         self._seconds, self._kills = seconds, kills
+        self._faults_a_run = faults_a_run
         self._chance = random.Random(seed)
         self._new = self._chance.sample(list(FAULTS), len(FAULTS))
         self._began = time.monotonic()
@@ -202,7 +212,7 @@ class Soak:
         try:
             while not self._is_over:
                 self._begin_run()
-                for _ in range(self._chance.randint(*_FAULTS_A_RUN)):
+                for _ in range(self._chance.randint(*self._faults_a_run)):
                     if self._is_over:
                         break
                     self._strike()
@@ -446,7 +456,7 @@ def _resident(process: int) -> float:
     return next((int(line.split()[1]) / 1024 for line in status if line.startswith("VmRSS:")), 0.0)
 
 
-def soak(folder: Path, seconds: float, kills: int, seed: int) -> Report:
+def soak(folder: Path, seconds: float, kills: int, seed: int, faults_a_run: tuple[int, int] = FAULTS_A_RUN) -> Report:
     """Make hosts, and soak runs on them.
 
     Args:
@@ -454,11 +464,12 @@ def soak(folder: Path, seconds: float, kills: int, seed: int) -> Report:
         seconds: How long it lasts once they stand.
         kills: After how many faults it ends, if that is sooner.
         seed: The seed of all that is drawn by chance.
+        faults_a_run: How many faults a run has, at least and at most.
     """
     with Hosts(folder / "cluster") as hosts:
         told = folder / "told"
         told.mkdir()
-        return Soak(hosts, told, seconds, kills, seed).run()
+        return Soak(hosts, told, seconds, kills, seed, faults_a_run).run()
 
 
 def main() -> None:
