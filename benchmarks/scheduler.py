@@ -156,6 +156,11 @@ def table_2(options: argparse.Namespace) -> dict[str, Any]:
         ),
     ]
     others = [
+        (
+            "groups of all p workers: exchanged in steps, with the batches of one worker",
+            "2kmS(p-1) B",
+            2 * kmps // workers * (workers - 1) * batches,
+        ),
         ("the paper's figure for MOP with direct hops: mS more for initial models", "kmSp + mS", kmps + models),
         ("the paper's figure for MOP through a shared store", "2kmSp", 2 * kmps),
         ("task parallelism, full replication", "pD + mS", workers * data + models),

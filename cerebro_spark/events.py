@@ -299,7 +299,8 @@ class UnitFinished(Event):
     waiting for this order and its checkpoint, loading it. The last of these is part of `seconds` too. `steps` says how
     its steps were taken. `width` is how many units were computed at once, each for another trial; then `seconds` is
     this one's share of the time. Of a group `worker` had rank 0, and the `partners` the ranks after it; `metrics` are
-    those of all its partitions. `strategy` says how the model of a training unit lay on its device.
+    those of all its partitions, and `exchanged` the bytes that all members sent each other. `strategy` says how the
+    model of a training unit lay on its device.
     """
 
     worker: WorkerId
@@ -314,6 +315,7 @@ class UnitFinished(Event):
     width: int = 1
     partners: tuple[WorkerId, ...] = ()
     strategy: Strategy = ""
+    exchanged: int = 0
 
     @property
     def workers(self) -> tuple[WorkerId, ...]:

@@ -1,4 +1,4 @@
-"""How many bytes of checkpoints a run has moved, from its turns alone. PURE."""
+"""How many bytes a run has moved, of checkpoints and between the members of groups, from its turns alone. PURE."""
 
 from __future__ import annotations
 
@@ -12,12 +12,22 @@ from cerebro_spark.types import Checkpoint, TrialId, WorkerId
 
 @dataclass(slots=True)
 class Traffic:
-    """Bytes of checkpoints, of the units that count, before a store makes copies of what is written.
+    """Bytes that were moved for the units that count: of checkpoints, before a store makes copies of what is written,
+    and between the members of groups.
 
     With k epochs of S trials on p partitions and checkpoints of m bytes, `written` is kmSp and `trained_from` is
     kmSp - mS: a trial's first unit builds its model. A worker that still has in memory what it starts from reads
     nothing of it, so what `hopped` is what cannot be spared. Groups of g workers write a g-th of that; each member
     starts from the checkpoint, so all members together are given as much as before, but for what they build: mSg.
+
+    In each step the members of a group of g add up their gradients, which takes 2(g-1)m bytes around a ring, m being
+    the bytes of what is added up. So a unit of D rows exchanges 2(g-1)m ceil(D/B) in its steps, with B rows in a batch
+    of all members together, and k epochs of S trials by groups of all p workers 2kmS(p-1) ceil(D/B), with D rows in
+    all; a last batch that is too small by itself is no step of its own. PyTorch adds up the gradients of trained
+    parameters, in float32 at least, and a number for each parameter that counts who has one. Keras on TensorFlow has no
+    such counts, and gathers the rows of embeddings. Models in parts (strategy "shard") gather their parameters too. At
+    the end of a unit each member tells what it measured and learned: 2(g-1)g(8 + n) bytes, n being those of the longest
+    of these notes. All of that counts, but not how members find each other.
 
     Attributes:
         written: What training units left.
@@ -25,6 +35,7 @@ class Traffic:
         evaluated_from: What evaluations started from.
         hopped: What one worker wrote and another trained from, or evaluated.
         hops: How often that was so.
+        exchanged: What the members of groups sent each other while they trained, in all that they did together.
 
     >>> from cerebro_spark.types import Unit
     >>> traffic = Traffic()
@@ -40,6 +51,7 @@ class Traffic:
     evaluated_from: int = 0
     hopped: int = 0
     hops: int = 0
+    exchanged: int = 0
     _last: dict[TrialId, Checkpoint] = field(default_factory=dict)
     """What the next training unit of a trial starts from."""
     _ends: dict[tuple[TrialId, int], Checkpoint] = field(default_factory=dict)
@@ -72,6 +84,7 @@ class Traffic:
         if event.unit.kind == "eval":
             self.evaluated_from += self._read(self._ends.get((trial, epoch)), event.workers)
             return
+        self.exchanged += event.exchanged
         self.trained_from += self._read(self._last.get(trial), event.workers)
         if event.checkpoint is not None:
             self.written += event.checkpoint.bytes

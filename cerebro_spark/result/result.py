@@ -124,7 +124,11 @@ class Result:
 
     @property
     def traffic(self) -> Traffic:
-        """The bytes of checkpoints that the run moved: `written`, `trained_from`, `evaluated_from`, `hopped`."""
+        """The bytes that the run moved.
+
+        Those of checkpoints are `written`, `trained_from`, `evaluated_from` and `hopped`; `exchanged` is what workers
+        that trained a trial together told each other.
+        """
         return self._view.traffic
 
     def plot(self, kind: str | None = None) -> Any:

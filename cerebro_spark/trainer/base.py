@@ -210,7 +210,7 @@ class Trainer(ABC):
             seat: This member's place in the group.
 
         Returns:
-            The metrics of all partitions, and the time that it took.
+            The metrics of all partitions, the time that it took, and what the members told each other.
 
         Raises:
             GroupRefused: No group can train the trial exactly. That is said before anything is trained, and before the

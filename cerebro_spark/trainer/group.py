@@ -71,10 +71,15 @@ class Group(ABC):
     Attributes:
         rank: The number of this member, from 0.
         size: How many members there are.
+        exchanged: The bytes that all members together have sent each other so far, of collectives that ended: as many
+            as in a ring, whatever way they took. Of n bytes, and g members, these are 2(g-1)n to add them up, (g-1)n
+            to gather parts that have n bytes together, and (g-1)n to add them up if each member keeps a part. Links
+            that do one of these by another count what they do. All members count the same.
     """
 
     rank: int
     size: int
+    exchanged: int
 
     @abstractmethod
     def sum(self, values: Any) -> None:
@@ -117,7 +122,9 @@ class GroupTrained(NamedTuple):
     Attributes:
         metrics: The metrics of all partitions together.
         seconds: How long it took, without the time that early members waited for late ones.
+        exchanged: The bytes that all members sent each other, as a Group counts them: in steps, and at the end.
     """
 
     metrics: Metrics
     seconds: float
+    exchanged: int

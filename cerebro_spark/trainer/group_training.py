@@ -109,7 +109,7 @@ class GroupTraining(FrameworkTrainer[M]):
         check_loss(merged, unit, current.params)
         seconds = max(note.prepared for note in notes) + time.perf_counter() - formed
         self._current = current if group.rank == 0 else None
-        return GroupTrained(merged, seconds)
+        return GroupTrained(merged, seconds, group.exchanged)
 
     def _train_with_others(
         self, current: CurrentTrial[M], unit: Unit, feed: Feed, steps: Sequence[Step], group: Group

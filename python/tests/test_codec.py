@@ -53,6 +53,7 @@ events = st.one_of(
         st.floats(0, 1e9),
         st.none() | checkpoints,
         st.builds(Metrics, st.just({"loss": 0.5}), st.just({"loss": 2.0})),
+        exchanged=st.integers(0, 2**63),
     ),
     st.builds(
         RunStarted,
@@ -82,6 +83,13 @@ def test_numbers_that_json_does_not_know(value: float) -> None:
     back = decode(encode(UnitFinished(0.0, "w", Unit("t", 1, "p"), 1, 1.0, None, metrics)))
     assert isinstance(back, UnitFinished)
     assert back.metrics.sums["loss"] == value or (math.isnan(value) and math.isnan(back.metrics.sums["loss"]))
+
+
+def test_units_of_before_exchanges_were_counted_are_read() -> None:
+    event = UnitFinished(1.0, "w0", Unit("t0", 1, "p0", beside=("p1",)), 1, 2.0, partners=("w1",))
+    line = encode(event)
+    assert ',"exchanged":0' in line
+    assert decode(line.replace(',"exchanged":0', "")) == event
 
 
 def test_every_event_has_a_name_and_frozen_fields() -> None:

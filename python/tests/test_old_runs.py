@@ -52,6 +52,7 @@ def test_a_finished_run_is_opened_with_its_model(old: Path) -> None:
     assert result.best_trial.metrics["val_loss"] == pytest.approx(0.323901, abs=1e-6)
     assert len(result.units) == 16
     assert set(result.units.worker) == {"w0"}
+    assert result.traffic.exchanged == 0 < result.traffic.written
 
 
 @pytest.mark.slow

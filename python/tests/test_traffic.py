@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from cerebro_spark.backend.simulated import SimulatedBackend
 from cerebro_spark.engine import Engine
 from cerebro_spark.eventlog import DiscardingLog, EventLog
-from cerebro_spark.events import Settings
+from cerebro_spark.events import Settings, UnitFinished
 from cerebro_spark.outcomes import view_of
 from cerebro_spark.run_view import RunView
 from cerebro_spark.search import Search
 from cerebro_spark.store.local import LocalStore
 from cerebro_spark.traffic import Traffic
-from cerebro_spark.types import Partition
+from cerebro_spark.types import Partition, Unit
 
 SIZE = 1000
 HEAVY = replace(WORLD, checkpoint_bytes=lambda params: SIZE)
@@ -58,6 +58,13 @@ def test_what_training_moves_is_what_the_formulas_say(group: int) -> None:
 def test_each_validation_partition_is_measured_from_the_end_of_its_epoch() -> None:
     traffic = run(Recording([{"cost": 1.0} for _ in range(3)], 2), settings_of(4, 2, validation=3))
     assert traffic.evaluated_from == 2 * SIZE * 3 * 3
+
+
+def test_what_groups_exchange_is_added_up() -> None:
+    traffic = Traffic()
+    for number, exchanged in enumerate((7, 0, 5), 1):
+        traffic.add(UnitFinished(1.0, "w0", Unit("t0", 1, f"p{number}"), number, 1.0, exchanged=exchanged))
+    assert (traffic.exchanged, traffic.written, traffic.trained_from) == (12, 0, 0)
 
 
 @examples(deadline=None)

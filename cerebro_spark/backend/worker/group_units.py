@@ -19,7 +19,7 @@ from cerebro_spark.backend.wire.messages import FromWorker, MeetingAnswer, UnitS
 from cerebro_spark.backend.worker.meeting import RelayedMeeting
 from cerebro_spark.backend.worker.units import UNKNOWN_TIME, Parent, UnitRunner
 from cerebro_spark.events import GroupGaveUp, RunUnit, UnitFinished
-from cerebro_spark.trainer.group import GroupBroken, GroupRefused, Seat
+from cerebro_spark.trainer.group import GroupBroken, GroupRefused, GroupTrained, Seat
 from cerebro_spark.types import Metrics, WorkerId
 
 
@@ -102,11 +102,11 @@ class GroupRunner:
         done = trainer.train_in_group(unit, feed, Seat(meeting, rows, began, links))
         units.note_computed()
         if rank == 0 and not meeting.left.is_set():
-            self._finish(order, done.metrics, done.seconds)
+            self._finish(order, done)
 
-    def _finish(self, order: RunUnit, metrics: Metrics, seconds: float) -> None:
+    def _finish(self, order: RunUnit, done: GroupTrained) -> None:
         """Save and report a unit, for all of its members."""
-        trainer, values = self._units.trainer(), None
+        trainer, metrics, values = self._units.trainer(), done.metrics, None
         if order.final:
             carry = load_states(order.carry, self._job.store)
             values = trainer.finish(Metrics.merge([part for part in (carry, metrics) if part is not None]))
@@ -116,13 +116,14 @@ class GroupRunner:
             self._name,
             order.unit,
             order.attempt,
-            seconds,
+            done.seconds,
             metrics=stored,
             values=values,
             waited=self._units.waited,
             steps=trainer.steps,
             strategy=trainer.strategy,
             partners=order.partners,
+            exchanged=done.exchanged,
         )
         self._units.finish(order, report)
 

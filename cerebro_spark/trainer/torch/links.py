@@ -112,6 +112,7 @@ class TorchLinks(Group):
 
     def __init__(self, process_group: Any, meeting: Meeting, device: torch.device) -> None:
         self.rank, self.size = meeting.rank, meeting.size
+        self.exchanged = 0
         self._meeting = meeting
         self._device = device
         self._process_group: Any = process_group
@@ -120,7 +121,7 @@ class TorchLinks(Group):
 
     def sum(self, values: torch.Tensor) -> None:
         moved = values.to(self._device)
-        self._run(lambda group: group.allreduce([moved]))
+        self._run(lambda group: group.allreduce([moved]), 2 * moved.nbytes)
         if moved is not values:
             values.copy_(moved)
 
@@ -145,7 +146,7 @@ class TorchLinks(Group):
         whole, own = output.to(self._device), part.to(self._device)
         if whole is output and own is part:
             own = part.clone()  # it may be a piece of the output
-        self._run(lambda group: group._allgather_base(_as_bytes(whole), _as_bytes(own)))
+        self._run(lambda group: group._allgather_base(_as_bytes(whole), _as_bytes(own)), whole.nbytes)
         if whole is not output:
             output.copy_(whole)
 
@@ -157,7 +158,7 @@ class TorchLinks(Group):
             values: What it adds, with a part for each member, by rank. Its content is lost.
         """
         if self._device.type == "cuda":
-            self._run(lambda group: group._reduce_scatter_base(output, values))
+            self._run(lambda group: group._reduce_scatter_base(output, values), values.nbytes)
             return
         # Gloo sums everything up anyway, and its work of this kind never says that it is completed.
         self.sum(values)
@@ -172,8 +173,14 @@ class TorchLinks(Group):
             kept, on_gpu = [process_group, work], self._device.type == "cuda"
             threading.Thread(target=_outlive, args=(kept, on_gpu), name="old-group", daemon=True).start()
 
-    def _run(self, collective: Callable[[Any], Any]) -> None:
-        """Run a collective to its end. Raises GroupBroken if it has none."""
+    def _run(self, collective: Callable[[Any], Any], passed: int) -> None:
+        """Run a collective to its end. Raises GroupBroken if it has none.
+
+        Args:
+            collective: Starts it on what PyTorch calls a group.
+            passed: The bytes that go around a ring of the members, in which all but one pass them on. What goes around
+                twice counts twice.
+        """
         if self._process_group is None or self._work is not None:
             raise GroupBroken("the links to the other members are broken")
         try:
@@ -182,6 +189,7 @@ class TorchLinks(Group):
         except RuntimeError as error:
             raise GroupBroken(f"another member is gone: {_first_line(error)}") from None
         self._work = None
+        self.exchanged += (self.size - 1) * passed
 
     def _wait(self, work: Any) -> None:
         with _Wait(self._meeting) as wait:

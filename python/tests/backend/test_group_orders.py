@@ -37,7 +37,7 @@ class Waiting:
     def train_in_group(self, unit: Unit, feed: Any, seat: Seat) -> GroupTrained:
         assert seat.meeting.get("partner") == b"here"
         self._then()
-        return GroupTrained(Metrics(), 1.0)
+        return GroupTrained(Metrics(), 1.0, 0)
 
 
 class Driven:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from group_orders import DeadlyStore, Hand, paced_model_fn
+from group_orders import BATCH, DeadlyStore, Hand, paced_model_fn
 from kept_workers import KeptWorkers
 from small_search import FEATURES, small_dataset
 
@@ -55,6 +55,10 @@ def test_two_and_three_train_together_and_one_goes_on(drive: Drive) -> None:
     assert three.metrics.weights == {"loss": 450.0}
     alone = hand.finish(hand.order(["w1"], three.checkpoint))
     assert (alone.metrics.weights, alone.partners) == ({"loss": 150.0}, ())
+    weights = 4 * (FEATURES * 8 + 8 + 8 + 1)
+    assert two.exchanged > 2 * weights * (300 // BATCH)
+    assert three.exchanged > 2 * 2 * weights * (450 // BATCH)
+    assert alone.exchanged == 0
     again = hand.finish(hand.order(["w0", "w2"], alone.checkpoint))
     assert again.metrics.values()["loss"] < two.metrics.values()["loss"]
     written = hand.job.store.list(paths.checkpoint_folder(hand.job.run))

@@ -40,6 +40,11 @@ def sizes(events: Sequence[Event]) -> list[int]:
     return [len(e.workers) for e in events if isinstance(e, UnitFinished) and e.unit.kind == "train"]
 
 
+def exchanged(events: Sequence[Event]) -> int:
+    """How many bytes the members of groups told each other."""
+    return sum(event.exchanged for event in events if isinstance(event, UnitFinished))
+
+
 def digests(events: Sequence[Event]) -> dict[Unit, str]:
     """What each training unit that counts left."""
     _, counted = judged(events)

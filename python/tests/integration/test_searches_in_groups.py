@@ -11,7 +11,7 @@ import cloudpickle
 import numpy as np
 import pytest
 from chaos import Chaos, Kind, UntilCalm, WatchedLocalBackend, plan
-from grouped_runs import Starts, check_exactly_once, check_survivors, digests, recipe, sizes
+from grouped_runs import Starts, check_exactly_once, check_survivors, digests, exchanged, recipe, sizes
 from kept_workers import FOREVER, KeptWorkers
 from plain_loop import logged
 from small_driver import CONFIGURATIONS, SEED, Stop, stopping_after
@@ -70,6 +70,7 @@ def test_a_search_in_groups_of_two_leaves_what_any_search_leaves(kept: KeptWorke
     events = check_exactly_once(dataset, result.run_id)
     assert sizes(events) == [2] * (2 * EPOCHS * PARTITIONS // 2)
     assert not [event for event in events if isinstance(event, GroupGaveUp)]
+    assert result.traffic.exchanged == exchanged(events) > 0
     trained = result.units[result.units.kind == "train"]
     assert set(trained.group) == {2}
     assert len(trained) == 2 * EPOCHS * PARTITIONS
@@ -81,7 +82,9 @@ def test_a_search_in_groups_of_two_leaves_what_any_search_leaves(kept: KeptWorke
     # A trial draws its masks for dropout in the order of its batches: so this tells one state from another.
     assert len(result.model()(torch.from_numpy(rows))) == 3
     again = cs.replay(dataset.store, result.run_id, backend=kept(3))
-    assert digests(check_exactly_once(dataset, again.run_id)) == digests(events)
+    repeated = check_exactly_once(dataset, again.run_id)
+    assert digests(repeated) == digests(events)
+    assert again.traffic.exchanged == exchanged(repeated) > 0
     with pytest.raises(
         ConfigurationError, match=rf"run {result.run_id} had units that 2 workers trained together.*not 1"
     ):
@@ -148,6 +151,7 @@ def test_what_no_group_trains_is_trained_all_the_same_and_the_reason_is_said_onc
         result = search(kept(2), dataset, framework="torch", **options).fit(dataset)
     events = check_exactly_once(dataset, result.run_id)
     assert set(sizes(events)) == {1}
+    assert result.traffic.exchanged == exchanged(events) == 0
     (said,) = [record.getMessage() for record in caplog.records]
     (named,) = {
         trial for trial in ("t0", "t1") if said.startswith(f"no group can train trial {trial} exactly: {reason}")

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import accumulate
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from trainer_data import arrays, columns
 
 from cerebro_spark.trainer import Feed, Hooks, Resources
 from cerebro_spark.trainer.group import GroupBroken, GroupRefused, Meeting, Seat
+from cerebro_spark.trainer.group_notes import MemberNote
 from cerebro_spark.trainer.shares import split_steps
 from cerebro_spark.types import Metrics, Unit
 
@@ -112,7 +114,11 @@ class GroupRun:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one process has in the end."""
+    """What one process has in the end.
+
+    Of a member `exchanged` are the bytes that all members told each other in each unit, and `noted` those of what this
+    one said at the end of it.
+    """
 
     weights: np.ndarray[Any, Any]
     digest: str
@@ -120,6 +126,8 @@ class Outcome:
     metrics: Sequence[Metrics]
     drawn: str
     seconds: float = 0.0
+    exchanged: Sequence[int] = ()
+    noted: Sequence[int] = ()
 
 
 def train_member(meeting: Meeting, run: GroupRun) -> Outcome | str:
@@ -127,8 +135,10 @@ def train_member(meeting: Meeting, run: GroupRun) -> Outcome | str:
     trainer = run.make_trainer()
     run.start(trainer)
     metrics, seconds = [], 0.0
+    exchanged: list[int] = []
+    noted: list[int] = []
     for number in range(run.epochs):
-        with ExitStack() as links:
+        with ExitStack() as links, _noting(noted):
             seat = Seat(Renamed(meeting, str(number)), tuple(run.rows), time.perf_counter(), links)
             epoch = run.first + number
             current = trainer._current
@@ -138,10 +148,41 @@ def train_member(meeting: Meeting, run: GroupRun) -> Outcome | str:
                 return f"{type(error).__name__}: {error}"
             metrics.append(done.metrics)
             seconds += done.seconds
+            exchanged.append(done.exchanged)
             # A member other than rank 0 has the state, too, but does not say so.
             assert (trainer._current is not None) == (meeting.rank == 0)
             trainer._current = current
-    return describe(trainer, metrics, seconds)
+    return replace(describe(trainer, metrics, seconds), exchanged=exchanged, noted=noted)
+
+
+@contextmanager
+def _noting(sizes: list[int]) -> Iterator[None]:
+    """Note the bytes of all that this member says at the end of a unit."""
+    pack = MemberNote.pack
+
+    def note(said: MemberNote) -> bytes:
+        data = pack(said)
+        sizes.append(len(data))
+        return data
+
+    with mock.patch.object(MemberNote, "pack", note):
+        yield
+
+
+def exchanged_by_formula(rows: Sequence[int], batch: int, summed: int, outcomes: Sequence[Outcome]) -> list[int]:
+    """Return what members exchange in each unit, by the formulas of a ring.
+
+    Args:
+        rows: The rows of each member's partition.
+        batch: The rows of a batch.
+        summed: The bytes of what is added up in a step.
+        outcomes: What came of all members, which say of different length at the end what they have learned.
+    """
+    size = len(rows)
+    in_steps = 2 * (size - 1) * summed * -(-sum(rows) // batch)
+    longest = [max(lengths) for lengths in zip(*(outcome.noted for outcome in outcomes), strict=True)]
+    # The lengths of all, then what they say, each in as much room as the longest takes.
+    return [in_steps + 2 * (size - 1) * (8 * size + size * length) for length in longest]
 
 
 class Renamed(Meeting):

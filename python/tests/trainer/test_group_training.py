@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from group_members import Members
-from group_runs import GroupRun, Outcome, train_alone, train_member
+from group_runs import GroupRun, Outcome, exchanged_by_formula, train_alone, train_member
 
 pytestmark = pytest.mark.slow
 LOADED = ("group_runs", "group_models", "cerebro_spark.trainer.torch.trainer")
@@ -57,6 +57,18 @@ def test_three_members_with_partitions_of_any_size(members: Members) -> None:
     run = GroupRun(models.EXACT["momentum"][1], rows=(200, 97, 3), batch=24, epochs=4)
     outcome, *_ = trained(members, run)
     assert np.abs(outcome.weights - train_alone(run).weights).max() <= 1e-6
+
+
+@pytest.mark.parametrize("rows", [(301, 212), (200, 97, 3), (70, 0)])
+@pytest.mark.parametrize("model_fn", [models.EXACT["momentum"][1], models.BFLOAT16], ids=["float32", "bfloat16"])
+def test_what_members_exchange_is_what_the_formula_says(members: Members, model_fn: Any, rows: tuple[int, ...]) -> None:
+    run = GroupRun(model_fn, rows=rows, batch=24, epochs=2)
+    outcomes = trained(members, run)
+    parameters = list(model_fn({}).module.parameters())
+    # Each number in float32, and for each parameter how many have a gradient of it.
+    summed = 4 * (sum(parameter.numel() for parameter in parameters) + len(parameters))
+    expected = exchanged_by_formula(rows, run.batch, summed, outcomes)
+    assert [outcome.exchanged for outcome in outcomes] == [expected] * len(rows)
 
 
 def test_a_member_without_a_row(members: Members) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from group_members import Members
-from group_runs import Outcome
+from group_runs import Outcome, exchanged_by_formula
 from keras_group_runs import refuse_case, train_case, train_case_alone, train_lonely, train_without_torch
 from trainer_process import HERE
 from unimported import keys_in
@@ -81,6 +81,26 @@ def check_exact(members: Members, case: str, **changes: Any) -> None:
 @pytest.mark.parametrize("case", names_in("EXACT"))
 def test_a_group_trains_what_one_process_trains(members: Members, case: str) -> None:
     check_exact(members, case, **STEPS)
+
+
+def check_exchanged(members: Members, case: str, summed: int) -> None:
+    outcomes = trained(members, case, rows=(64, 64), batch=32, epochs=2)
+    expected = exchanged_by_formula((64, 64), 32, summed, outcomes)
+    assert [outcome.exchanged for outcome in outcomes] == [expected] * 2
+
+
+DENSE = 4 * (8 * 16 + 16 + 16 + 1)
+"""The bytes of the weights of `sgd`."""
+
+
+def test_what_members_exchange_is_what_the_formula_says(members: Members) -> None:
+    check_exchanged(members, "sgd", DENSE)
+
+
+def test_rows_of_embeddings_are_exchanged_as_they_are(members: Members) -> None:
+    tokens = 16 * 6  # of a member's share of a batch
+    rows = 8 + tokens * (4 * 6 + 4)  # how many there are, then each with its place
+    check_exchanged(members, "adam_rows", 4 * (36 + 1) + 2 * 8 + 2 * rows)
 
 
 @pytest.mark.parametrize("case", ["adam_rows", "paced"])
@@ -157,6 +177,11 @@ def test_without_pytorch_groups_are_refused_with_the_way_out(members: Members) -
 @pytest.mark.parametrize("case", ["sgd", "decaying", "several"])
 def test_a_group_on_pytorch_trains_what_one_process_trains(on_torch: Members, case: str) -> None:
     check_exact(on_torch, case, **STEPS)
+
+
+def test_what_members_exchange_on_pytorch_is_what_the_formula_says(on_torch: Members) -> None:
+    weights = 4
+    check_exchanged(on_torch, "sgd", DENSE + 4 * weights)  # and how many members have a gradient of each
 
 
 def test_members_without_rows_take_the_same_steps_on_pytorch(on_torch: Members) -> None:

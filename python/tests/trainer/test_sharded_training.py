@@ -14,7 +14,7 @@ import pytest
 import shard_models
 import torch
 from group_members import Members
-from group_runs import GroupRun, Outcome, train_alone, train_member
+from group_runs import GroupRun, Outcome, exchanged_by_formula, train_alone, train_member
 
 from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.trainer.torch.strategies.shard_links import ShardLinks
@@ -75,6 +75,29 @@ def test_optimizers_keep_their_state_in_parts(members: Members, name: str) -> No
     # What it keeps is whole again: one process goes on with it as with its own.
     found, expected = (train_alone(run.after(each, first=2)) for each in (outcome, train_alone(run)))
     assert np.abs(found.weights - expected.weights).max() <= 1e-4
+
+
+@pytest.mark.parametrize("rows", [(200, 120), (150, 97, 73)])
+def test_members_exchange_parts_and_gradients(members: Members, rows: tuple[int, ...]) -> None:
+    size, batch = len(rows), 16
+    run = GroupRun(shard_models.EXACT["adam"][1], rows=rows, batch=batch)
+    outcomes, longer = trained(members, run), trained(members, replace(run, rows=[2 * own for own in rows]))
+    assert len({outcome.exchanged[0] for outcome in outcomes}) == 1
+    steps = sum(rows) // batch
+    noted = [exchanged_by_formula(run.rows, batch, 0, each)[0] for each in (outcomes, longer)]
+    in_steps = longer[0].exchanged[0] - noted[1] - (outcomes[0].exchanged[0] - noted[0])
+    assert in_steps % steps == 0
+    shapes = [parameter.shape for parameter in run.model_fn({}).module.parameters()]
+    weights = 4 * sum(shape.numel() for shape in shapes)
+    padded = 4 * sum(-(-shape[0] // size) * size * shape[1:].numel() for shape in shapes)
+    # Parameters are gathered once, and most of them again for the gradients, which gloo adds up by going around twice.
+    # Before each of these members compare what they are about to do, and then who has which gradients.
+    hops, parts = size - 1, 5
+    agreed = 2 * 8 * size * (3 * parts + 1) + 2 * 8 * len(shapes)
+    assert hops * weights * (1 + 2) < in_steps // steps <= hops * (padded * (2 + 2) + agreed)
+    # In the end they gather the parameters with two moments of each, and say of what kind these are.
+    at_end, said = outcomes[0].exchanged[0] - noted[0] - in_steps, 200 * len(shapes)
+    assert hops * weights * 3 < at_end < hops * (padded * 3 + 2 * size * said)
 
 
 def test_a_trial_hops_between_parts_and_a_whole(members: Members) -> None:
