@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from cerebro_spark.backend.simulated import _WorkerState as WorkerState
@@ -102,13 +103,25 @@ def dry_run(
     if max_kills is not None:
         settings = replace(settings, max_kills=max_kills)
     engine = _CheckedEngine(
-        search, settings, backend, DiscardingLog(), observers=[timeline, *observers], clock=lambda: 0.0
+        search,
+        settings,
+        backend,
+        DiscardingLog(),
+        observers=[timeline, *observers],
+        expected=partial(_unit_seconds, times.pace),
+        clock=lambda: 0.0,
     )
     engine.check = check
     engine.run()
     trials = engine.scheduler.state.trials.values()
     failed = sum(trial.status == "failed" for trial in trials)
     return DryRun(backend.now(), timeline.utilisation(), len(trials), failed, backend.guessed)
+
+
+def _unit_seconds(pace: Pace, params: Mapping[str, Any]) -> float:
+    """Return how long one worker trains a trial on one partition: a run that follows its plan knows that, too."""
+    kin = kin_of(params)
+    return pace.recent["train"] * pace.expected.seconds("train", kin, params).seconds
 
 
 def demand_of(search: Search, objective: Objective, workers: int, seed: int = 0) -> Demand:

@@ -10,6 +10,7 @@ from made_up_pilots import group_record, made_profile, made_record
 
 import cerebro_spark as cs
 from cerebro_spark.backend.machines import Cluster
+from cerebro_spark.events import CostEstimated, Event, UnitFinished
 from cerebro_spark.planning.configurations import PilotSearch, representatives
 from cerebro_spark.planning.dry_runs import demand_of, dry_run
 from cerebro_spark.planning.options import bound_of, list_options, prune, work_of
@@ -69,6 +70,23 @@ def test_workers_that_would_idle_shorten_what_they_help_with() -> None:
     tried = planned(auto, trials=1, epochs=16, noisy=False, measured=poor)
     assert tried == pytest.approx(4 * alone, rel=0.15), "a group is tried, and not kept"
     assert planned(exact, trials=1, epochs=4, noisy=False, measured=poor) > 1.8 * alone
+
+
+@pytest.mark.parametrize("batch", [10, 40])
+def test_groups_begin_at_once_as_in_a_run_that_follows_its_plan(batch: int) -> None:
+    params = [{**PARAMS, "batch_size": 10}, {**PARAMS, "batch_size": 40}]
+    measured = made_profile(params, lambda params, batches: 0.01 * batches, lead=0.0)
+    measured.teamwork = Teamwork({4: group_record(4, unit=0.0, step=0.01 / 4, params=params[0])})
+    four = Option(4, 1, 1, 4)
+    search = FixedSearch([{**PARAMS, "batch_size": batch}], 1)
+    seen: list[Event] = []
+    auto = replace(four, group=4, group_auto=True)
+    times = measured.times(auto, ROWS, Cluster(1, 8))
+    dry_run(search, LOSS, auto, ROWS, times, noisy=False, observers=(lambda turn: seen.extend(turn.events),))
+    (estimated,) = [event.seconds for event in seen if isinstance(event, CostEstimated)]
+    assert estimated == pytest.approx(0.01 * 2000 / batch)
+    first = next(event for event in seen if isinstance(event, UnitFinished))
+    assert len(first.workers) == 4
 
 
 @pytest.mark.parametrize("auto", [True, False])
