@@ -31,8 +31,8 @@ def test_runs_survive_whatever_happens_to_their_hosts(
         if os.environ.get("CI") == "true":
             pytest.fail(f"{reason}; in CI these tests must run", pytrace=False)
         pytest.skip(reason)
-    # It raises what a run does not survive.
-    report = soak(tmp_path, SECONDS, kills=1000, seed=SEED, faults_a_run=(6, 6))
+    # It raises what a run does not survive. Runs are short, so that there are some of each kind on a busy machine, too.
+    report = soak(tmp_path, SECONDS, kills=1000, seed=SEED, faults_a_run=(3, 4))
     print(report)
     record_property("report", str(report))
     assert len(report.struck) > 5
