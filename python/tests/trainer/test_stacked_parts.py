@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import group_models
 import pytest
 import torch
 from bundle_cases import OPTIMIZERS, STACKED
@@ -150,6 +151,29 @@ def test_steps_that_are_nearly_all_kernels_are_not_even_traced(monkeypatch: pyte
 
     assert reasons(trainer)[0].startswith("a step takes 30 ms, nearly all of it in kernels")
     assert compared == []
+
+
+class Looping(torch.nn.Module):
+    """Takes many small steps, between which much code runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = torch.nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        for _ in range(400):
+            x = x.clamp(max=0.9)
+        return self.body(x)
+
+
+def test_long_steps_of_many_small_operations_are_stacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make_trainer(group_models.make(Looping, metrics={}), KIND)
+    trainer.widths_are_tried = True
+    single = trainer._time_single
+    monkeypatch.setattr(trainer, "_time_single", lambda state, batches: max(single(state, batches), 0.03))
+    monkeypatch.setattr(trainer, "_time", lambda stack, states: 0.001)
+    trainer.train_together([make_member(KIND, i, 1, 0, None) for i in range(2)])
+    assert not reasons(trainer)
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])

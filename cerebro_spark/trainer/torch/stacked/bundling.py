@@ -18,6 +18,7 @@ from cerebro_spark.trainer.framework_trainer import CurrentTrial
 from cerebro_spark.trainer.group_training import GroupTraining
 from cerebro_spark.trainer.sharing.built_model import M
 from cerebro_spark.trainer.torch.batches import TensorBatches, Tensors
+from cerebro_spark.trainer.torch.stacked.operations import CountedOperations
 from cerebro_spark.trainer.torch.stacked.structures import Structure, explain, is_out_of_memory
 from cerebro_spark.trainer.unit_errors import check_loss
 from cerebro_spark.types import DigestName, Metrics
@@ -30,8 +31,9 @@ _COMPARED, _TIMED = 2, 4
 _LONG = 0.1
 # Half of the members must be that much faster: times of single steps vary.
 _FASTER = 0.9
-# Single steps of so many seconds are nearly all kernels: what a stack saves, the code between them, is lost in that.
-_ALL_KERNELS = 0.02
+# Single steps of so many seconds, and so many for each operation, are nearly all kernels: a stack saves the code
+# between them, some microseconds for each.
+_LONG_STEP, _LONG_OPERATION = 0.02, 1e-4
 
 Outcome = TrainedMember | Exception
 
@@ -233,7 +235,7 @@ class Bundling(GroupTraining[M], Generic[M, S, K]):
         if key not in self._constants:
             try:
                 if self.widths_are_tried:
-                    self._require_short_steps(state)
+                    self._require_short_kernels(state)
                 trace = self._trace(state)
             except Exception as error:
                 state.structure.refuse(explain(error))
@@ -249,10 +251,15 @@ class Bundling(GroupTraining[M], Generic[M, S, K]):
             self._check_member(state)
         return state.structure.reason is None
 
-    def _require_short_steps(self, state: S) -> None:
+    def _require_short_kernels(self, state: S) -> None:
         """Raise ValueError for a structure that gains nothing from a stack, before it is traced, which takes long."""
-        seconds = self._time_single(state, self._load_batches([state], _COMPARED))
-        if seconds > _ALL_KERNELS:
+        batches = self._load_batches([state], _COMPARED)
+        seconds = self._time_single(state, batches)
+        if seconds < _LONG_STEP:
+            return
+        with CountedOperations() as counted:
+            self._time_single(state, batches[:1])
+        if seconds > counted.number * _LONG_OPERATION:
             raise ValueError(
                 f"a step takes {seconds * 1e3:.0f} ms, nearly all of it in kernels, which take as long together"
             )
