@@ -22,7 +22,7 @@ class CountedOperations(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # PyTorch does not say its type
         self.number = 0
 
     def __torch_dispatch__(
