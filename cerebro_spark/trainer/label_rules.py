@@ -19,8 +19,10 @@ _log = logging.getLogger(__name__)
 
 # What rounding may add to a probability.
 _ROUNDING = 1e-5
-# Rows that are compared at once: labels may be large images on a disk.
-_ROWS = 1 << 16
+# Values that are compared at once: labels may be large images on a disk.
+_VALUES = 1 << 20
+# Wrong labels that an error shows.
+_EXAMPLES = 3
 # Arrays that are known to be right: more than a worker has partitions in memory.
 _KNOWN = 256
 
@@ -67,19 +69,24 @@ class LabelRule:
         found: Array = labels[wrong & (labels == labels)]  # what is no number makes the loss none, which is said there
         return found
 
-    def check(self, what: str, labels: Array) -> None:
+    def check(self, what: str, labels: Array, weights: Array | None = None) -> None:
         """Raise ConfigurationError if there are labels that the loss is not made for.
 
         Args:
             what: What they are called, for error messages.
             labels: The labels, a row an element of the first axis.
+            weights: What each row weighs. Rows that weigh nothing may have any label. Defaults to None: all weigh.
         """
-        parts = [self.find_wrong(labels[start : start + _ROWS]) for start in range(0, len(labels), _ROWS)]
-        wrong = np.concatenate([part.reshape(-1) for part in parts]) if parts else labels
-        if len(wrong):
-            examples = ", ".join(f"{float(value):.7g}" for value in np.unique(wrong)[:3])
+        examples, wrong, count = labels[:0].reshape(-1), 0, 0
+        for rows in _split(labels):
+            part = labels[rows] if weights is None else labels[rows][weights[rows].reshape(-1) != 0]
+            found = self.find_wrong(part)
+            examples = np.unique(np.append(examples, found))[:_EXAMPLES]
+            wrong, count = wrong + found.size, count + part.size
+        if wrong:
+            said = ", ".join(f"{float(value):.7g}" for value in examples)
             raise ConfigurationError(
-                f"{what} is {examples} in some rows ({len(wrong):,} of {labels.size:,} values), but {self.loss} is made"
+                f"{what} is {said} in some rows ({wrong:,} of {count:,} values), but {self.loss} is made"
                 f" for {self.describe()}, and may learn from others without an error: map them in the data or in"
                 f" input_fn, {self.instead}"
             )
@@ -96,6 +103,13 @@ class LabelRule:
         if self.high == inf:
             return f"{kind} of at least {self.low:g}"
         return f"{kind} from {self.low:g} to {self.high:g}"
+
+
+def _split(labels: Array) -> Iterator[slice]:
+    """Yield rows of labels, as many at a time as have few values together."""
+    rows = max(1, _VALUES // max(1, labels[:1].size))
+    for start in range(0, len(labels), rows):
+        yield slice(start, start + rows)
 
 
 class LabelChecks:
@@ -132,7 +146,7 @@ class LabelChecks:
         """Say, once, that there are whole numbers that a loss rounds, unless it takes them for class numbers."""
         if name in self._told or (rule is not None and rule.whole):
             return
-        rows = count_rounded(labels)
+        rows = sum(count_rounded(labels[part]) for part in _split(labels))
         if rows:
             self._told.add(name)
             _log.warning(
@@ -162,7 +176,5 @@ class LabelChecks:
             yield batch
 
     def _check_rows(self, name: str, rule: LabelRule, columns: Mapping[str, Array]) -> None:
-        labels = np.asarray(columns[name])
-        if self._weight is not None:
-            labels = labels[np.asarray(columns[self._weight]).reshape(-1) != 0]
-        rule.check(f"label {name!r}", labels)
+        weights = None if self._weight is None else np.asarray(columns[self._weight])
+        rule.check(f"label {name!r}", np.asarray(columns[name]), weights)

@@ -15,6 +15,7 @@ from cerebro_spark.trainer.keras.backend import KerasBackend, Pass
 from cerebro_spark.trainer.keras.built_model import BuiltKerasModel
 from cerebro_spark.trainer.keras.hidden_randomness import refuse_hidden_randomness
 from cerebro_spark.trainer.keras.settings import KERAS_SETTINGS
+from cerebro_spark.trainer.keras.shared_tensors import share
 from cerebro_spark.trainer.resources import Resources
 from cerebro_spark.trainer.sharing.patches import name_modules
 from cerebro_spark.trainer.sharing.process_settings import SettingTable
@@ -103,7 +104,8 @@ class TensorFlowBackend(KerasBackend):
         if feed.key and arrays is feed.arrays:
             return kept
         self._kept.pop(feed.key, None)
-        tensors = {name: tf.convert_to_tensor(feed.arrays[name]) for name in self._columns.names}
+        make = share if self.is_on_host else tf.convert_to_tensor
+        tensors = {name: make(feed.arrays[name]) for name in self._columns.names}
         held = sum(sum(a.nbytes for a in arrays.values()) for arrays, _ in self._kept.values())
         if feed.key and held + feed.nbytes <= self._budget():
             self._kept[feed.key] = (feed.arrays, tensors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,10 @@ import torch
 
 from cerebro_spark.trainer.feed import Array, Batch, Columns, Feed
 from cerebro_spark.trainer.torch.strategies.memory import free_bytes
-from cerebro_spark.trainer.torch.tensors import from_numpy
+from cerebro_spark.trainer.torch.tensors import from_numpy, over_memory, widen
 
 Tensors = dict[str, torch.Tensor]
+Conversion = Callable[[torch.Tensor], torch.Tensor]
 
 
 class TensorBatches:
@@ -48,16 +49,18 @@ class TensorBatches:
         """Yield the first batches of several feeds, which have the same size, each column with a row a feed."""
         names, size = self._columns.names, feeds[0].batch_size
         orders = torch.stack([torch.from_numpy(feed.order[: count * size]) for feed in feeds])
-        arrays = [{name: self._to_tensor(name, feed.arrays[name]) for name in names} for feed in feeds]
+        arrays = [{name: over_memory(feed.arrays[name]) for name in names} for feed in feeds]
         shared = all(feed.arrays[name] is feeds[0].arrays[name] for feed in feeds for name in names)
+        convert = self._find_conversions(feeds[0])
         for rows in orders.split(size, dim=1) if count else ():
             if shared:
                 flat = rows.reshape(-1)
                 gathered = {name: array.index_select(0, flat) for name, array in arrays[0].items()}
-                yield {name: part.view(*rows.shape, *part.shape[1:]) for name, part in gathered.items()}
+                yield {name: convert[name](part.view(*rows.shape, *part.shape[1:])) for name, part in gathered.items()}
             else:
                 pairs = list(zip(arrays, rows, strict=True))
-                yield {name: torch.stack([own[name].index_select(0, row) for own, row in pairs]) for name in names}
+                parts = {name: torch.stack([own[name].index_select(0, row) for own, row in pairs]) for name in names}
+                yield {name: convert[name](part) for name, part in parts.items()}
 
     def load_on_device(self, feeds: Sequence[Feed]) -> Iterator[Tensors] | None:
         """Return the batches of feeds of one partition, each column with a row a feed; None if it is not on the GPU."""
@@ -102,24 +105,38 @@ class TensorBatches:
         self._budget = 0
 
     def _gather(self, feed: Feed) -> Iterator[Tensors]:
-        """Select the rows of each batch, on the GPU if the partition is there."""
+        """Select the rows of each batch, on the GPU if the partition is there.
+
+        Elsewhere no more of it than a batch is ever copied: it may be larger than the memory.
+        """
         kept = self._keep(feed)
-        arrays = kept or {name: self._to_tensor(name, feed.arrays[name]) for name in self._columns.names}
+        arrays = kept or {name: over_memory(feed.arrays[name]) for name in self._columns.names}
+        convert = self._find_conversions(feed)
         order = torch.from_numpy(feed.order)
         if kept is not None:
             order = order.to(self._device)
         # An empty tensor splits into one empty part, whose mean loss would be NaN.
         for rows in torch.split(order, feed.sizes) if len(order) else ():
             batch = {name: array.index_select(0, rows) for name, array in arrays.items()}
+            if kept is None:
+                batch = {name: convert[name](part) for name, part in batch.items()}
             if kept is None and self._device.type == "cuda":
                 batch = {n: t.pin_memory().to(self._device, non_blocking=True) for n, t in batch.items()}
             yield batch
 
     def _to_tensor(self, name: str, array: Array) -> torch.Tensor:
-        """Labels that are whole numbers become int64, as PyTorch's losses want them."""
-        tensor = from_numpy(array)
-        whole = not tensor.is_floating_point() and tensor.dtype is not torch.bool
-        return tensor.long() if whole and name in self._columns.labels else tensor
+        return self._find_conversion(name, array.dtype)(over_memory(array))
+
+    def _find_conversions(self, feed: Feed) -> dict[str, Conversion]:
+        return {name: self._find_conversion(name, feed.arrays[name].dtype) for name in self._columns.names}
+
+    def _find_conversion(self, name: str, dtype: np.dtype[Any]) -> Conversion:
+        """Return what makes of rows over the memory of a column what a model is given.
+
+        Labels that are whole numbers become int64, as PyTorch's losses want them.
+        """
+        whole = dtype.kind in "iu" and name in self._columns.labels
+        return lambda rows: widen(rows, dtype).long() if whole else widen(rows, dtype)
 
     def _keep(self, feed: Feed) -> Tensors | None:
         """Return the partition on the GPU, kept between units; None on a CPU, or if it does not fit."""

@@ -16,6 +16,8 @@ TENSOR_TAGS = {getattr(torch, name): tag for tag, name in TAG_NAMES.items() if h
 """The dtype tags of safetensors by PyTorch's dtypes."""
 
 _HOST = torch.device("cpu")
+# Unsigned numbers of which PyTorch cannot do much, and the bits of an int64 that are theirs.
+_UNSIGNED = {"uint16": (1 << 16) - 1, "uint32": (1 << 32) - 1, "uint64": -1}
 
 
 class TensorSource(MemorySource):
@@ -119,12 +121,33 @@ def is_same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def from_numpy(array: Any) -> torch.Tensor:
-    """Return a tensor over the memory of an array. It is only read, so the array may be read-only (memory-mapped)."""
-    if array.dtype.name in ("uint16", "uint32", "uint64"):
-        array = array.astype("int64")
+    """Return an array as a tensor, over its memory unless its numbers are of a kind that PyTorch hardly knows.
+
+    It is only read, so the array may be read-only (memory-mapped).
+    """
+    return widen(over_memory(array), array.dtype)
+
+
+def over_memory(array: Any) -> torch.Tensor:
+    """Return a tensor over the memory of an array, however large. What is selected of it is to be widened.
+
+    Unsigned numbers of more than a byte, of which PyTorch cannot do much, have the same bits as the signed ones there.
+    """
+    if array.dtype.name in _UNSIGNED:
+        array = array.view(f"i{array.dtype.itemsize}")
     if any(stride < 0 for stride in array.strides):
         # PyTorch knows no negative strides, which is how NumPy flips.
         array = np.ascontiguousarray(array)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
+
+
+def widen(tensor: torch.Tensor, dtype: np.dtype[Any]) -> torch.Tensor:
+    """Return what was selected of a tensor over an array of that dtype, its unsigned numbers as int64.
+
+    >>> widen(over_memory(np.array([1, 65535], "uint16")), np.dtype("uint16")).tolist()
+    [1, 65535]
+    """
+    bits = _UNSIGNED.get(dtype.name)
+    return tensor if bits is None else tensor.long() & bits

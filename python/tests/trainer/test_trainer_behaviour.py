@@ -46,6 +46,13 @@ def test_a_gpu_that_is_not_there_is_said(process: FrameworkProcess) -> None:
     assert process.call("device_error", name="cpu") == "no error"
 
 
+@pytest.mark.parametrize("case", ["adam", "weighted", "masks"])
+def test_a_partition_may_be_larger_than_memory(process: FrameworkProcess, tmp_path: Path, case: str) -> None:
+    held, mapped = process.call("mapped_unit", case=case, folder=str(tmp_path))
+
+    assert mapped == held
+
+
 def test_what_closes_over_params_is_not_shared(process: FrameworkProcess) -> None:
     seen = process.call("closures")
 

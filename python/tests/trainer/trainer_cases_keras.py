@@ -350,7 +350,13 @@ def named_loss(params):
     return compiled(mlp(), metrics=[keras.metrics.BinaryAccuracy(name="loss")])
 
 
+def masks(params):
+    steps = [layers.Rescaling(2**-16), layers.Dense(24), layers.Reshape((8, 3)), layers.Softmax()]
+    return compiled(keras.Sequential(steps), loss="sparse_categorical_crossentropy")
+
+
 PROBES = {
+    "masks": Case(masks, "masks"),
     "unlike": Case(by_number(UNLIKE)),
     "alike": Case(by_number(ALIKE)),
     "named_loss": Case(named_loss),

@@ -372,7 +372,19 @@ def with_failure(params):
     return TorchModel(module, torch.optim.SGD(module.parameters(), lr=params["lr"]), loss)
 
 
+class Fractions(nn.Module):
+    """Makes floats of whole numbers."""
+
+    def forward(self, x):
+        return x.float() / (1 << 16)
+
+
+def masks():
+    return nn.Sequential(Fractions(), nn.Linear(8, 24), nn.Unflatten(1, (3, 8)))
+
+
 PROBES = {
+    "masks": Case(with_module(masks, nn.CrossEntropyLoss()), "masks"),
     "numbers": Case(with_numbers),
     "metrics": Case(with_metrics),
     "class_metrics": Case(with_class_metrics, "onehot"),

@@ -45,6 +45,10 @@ def arrays(kind: str, partition: int, rows: int = ROWS) -> dict[str, np.ndarray[
         "classes": lambda: {"features": features, "label": classes},
         "onehot": lambda: {"features": features, "label": np.eye(3, dtype="float32")[classes]},
         "images": lambda: {"image": rng.normal(size=(rows, 1, 8, 8)).astype("float32"), "label": classes},
+        "masks": lambda: {
+            "image": rng.integers(0, 1 << 16, (rows, 8)).astype("uint16"),
+            "mask": rng.integers(0, 3, (rows, 8)).astype("uint8"),
+        },
         "tokens": lambda: {"tokens": rng.integers(0, 20, (rows, 6)), "label": binary},
         "several": lambda: {
             "wide": features[:, :5],
@@ -62,6 +66,7 @@ ROLES = {
     "classes": (["features"], ["label"], None),
     "onehot": (["features"], ["label"], None),
     "images": (["image"], ["label"], None),
+    "masks": (["image"], ["mask"], None),
     "tokens": (["tokens"], ["label"], None),
     "several": (["wide", "deep"], ["click", "price"], None),
 }

@@ -7,11 +7,13 @@ import importlib
 import io
 import os
 import random
+import resource
 import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from trainer_data import Case, columns, feed
 
 from cerebro_spark.errors import CerebroError
@@ -186,6 +188,39 @@ def kept_arrays(case: str) -> Any:
         trainer.forget("p0")
         seen[str(budget)] = [trainer.save(io.BytesIO()).digest, kept, len(getattr(backend, "_kept", {}))]
     return seen
+
+
+def mapped_unit(case: str, folder: str) -> list[str]:
+    """Train and evaluate rows of 400 MB or more that are mapped from files, where there is room for 200 MB more.
+
+    Returns the digests after the same rows of a small partition, and after that.
+    """
+    small, digests = feed(cases[case].data, 0), []
+    large = {}
+    for name, array in small.arrays.items():
+        shape = (16_000_000, *array.shape[1:])
+        written = np.lib.format.open_memmap(f"{folder}/{name}.npy", "w+", array.dtype, shape)  # type: ignore[no-untyped-call]
+        written[: len(array)] = array
+        large[name] = np.load(f"{folder}/{name}.npy", mmap_mode="r")
+    for arrays, room in ((small.arrays, 1 << 40), (large, 200 << 20)):
+        trainer = trainer_of(case, fresh=True)
+        trainer.build("t1", {})
+        before = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + room, before[1]))
+        try:
+            partition = Feed(arrays, small.order, batch_size=small.batch_size, key="p0")
+            trainer.train(Unit("t1", 1, "p0"), partition)
+            trainer.evaluate(Unit("t1", 1, "p0", "eval"), partition)
+        finally:
+            resource.setrlimit(resource.RLIMIT_DATA, before)
+        digests.append(trainer.save(io.BytesIO()).digest)
+    return digests
+
+
+def data_bytes() -> int:
+    """The bytes that this process has of what its RLIMIT_DATA is about: all that is no file."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmData"))
 
 
 def error_of(case: str) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from cerebro_spark.trainer.base import Hooks, Member, Resources
-from cerebro_spark.trainer.feed import Array, Columns
+from cerebro_spark.trainer.feed import Columns
 from cerebro_spark.trainer.framework_trainer import CurrentTrial
 from cerebro_spark.trainer.keras.backend import KerasBackend
 from cerebro_spark.trainer.keras.built_model import BuiltKerasModel, default_generator
@@ -20,12 +20,12 @@ from cerebro_spark.trainer.keras.metrics import read_metrics, start_metrics
 from cerebro_spark.trainer.keras.stacked.refusals import refuse_keras_model, refuse_keras_search
 from cerebro_spark.trainer.keras.stacked.stack import KerasMember, KerasStack
 from cerebro_spark.trainer.keras.stacked.trace import StepTrace, read_values, write_values
-from cerebro_spark.trainer.torch.batches import TensorBatches, Tensors
+from cerebro_spark.trainer.torch.batches import Conversion, TensorBatches, Tensors
 from cerebro_spark.trainer.torch.stacked.bundling import Bundling, count_batches, feed_of, rest_of
 from cerebro_spark.trainer.torch.stacked.calls import find_places
 from cerebro_spark.trainer.torch.stacked.check import find_difference, host_state
 from cerebro_spark.trainer.torch.stacked.structures import Structure
-from cerebro_spark.trainer.torch.tensors import from_numpy
+from cerebro_spark.trainer.torch.tensors import widen
 from cerebro_spark.types import Metrics
 
 
@@ -46,9 +46,9 @@ class _SingleRun(NamedTuple):
 class KerasBatches(TensorBatches):
     """Batches of tensors as Keras makes them."""
 
-    def _to_tensor(self, name: str, array: Array) -> torch.Tensor:
-        like: torch.Tensor = keras.ops.convert_to_tensor(np.zeros(1, array.dtype))
-        return from_numpy(array).to(like.dtype)
+    def _find_conversion(self, name: str, dtype: np.dtype[Any]) -> Conversion:
+        like: torch.Tensor = keras.ops.convert_to_tensor(np.zeros(1, dtype))
+        return lambda rows: widen(rows, dtype).to(like.dtype)
 
 
 class KerasBundling(Bundling[BuiltKerasModel, KerasMember, KerasStack]):
