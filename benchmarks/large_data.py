@@ -218,6 +218,8 @@ def main() -> None:
         result = prepare(*arguments) if step == "prepare" else train(arguments[0], step)
         print("RESULT " + json.dumps(result))
         return
+    if options.folder:
+        options.folder.mkdir(parents=True, exist_ok=True)
     results: dict[str, Any] = {"circumstances": circumstances("benchmarks.large_data")}
     for name, gigabytes in (("small", options.beside), ("large", options.gigabytes)):
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
