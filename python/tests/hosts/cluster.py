@@ -65,7 +65,8 @@ class Hosts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.close()
+        # Not `close`: an error while all is cleaned away would hide the one that is on its way.
+        self._stack.__exit__(kind, error, trace)
 
     @property
     def workers(self) -> list[Host]:

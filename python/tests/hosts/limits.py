@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,8 @@ from typing import Self
 
 _MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
 _MIB = 1 << 20
+_MOST_SECONDS = 30.0
+"""Seconds after which a group whose processes were killed has been left by them."""
 # Joins a group, and takes memory until the kernel has killed somebody of it, but not this process.
 _BALLOON = """
 import os, sys
@@ -141,11 +144,26 @@ class Memory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        end = time.monotonic() + _MOST_SECONDS
+        while not self._leave():
+            if time.monotonic() > end:
+                tasks = (self._group / "tasks").read_text().split()
+                raise TimeoutError(f"{self._group} is in use after {_MOST_SECONDS:g} s, by {tasks}")
+            time.sleep(0.05)  # the kernel tells nobody when a process that was killed has left it
+
+    def _leave(self) -> bool:
+        """Remove the group; return whether that was possible."""
         # What still runs in it, a thread that is about to end, goes to the group above.
         for task in (self._group / "tasks").read_text().split():
             with suppress(OSError):
                 (_MEMORY_GROUPS / "tasks").write_text(task)
-        self._group.rmdir()
+        try:
+            self._group.rmdir()
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            return False
+        return True
 
     def join(self) -> None:
         """Let this thread, and what it starts, be part of the group."""

@@ -21,6 +21,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -351,7 +352,7 @@ class Soak:
         lost = stage.driver
         kill(lost)
         self._driver.kill()
-        self._watch(0.0)
+        self._hear_the_last()
         lost.heal()
         stage.driver = self._hosts.network["other" if lost.name == "driver" else "driver"]
         self._start_driver(self._round)
@@ -400,6 +401,16 @@ class Soak:
                 self._note(line)
             elif time.monotonic() >= end:
                 break
+
+    def _hear_the_last(self) -> None:
+        """Read what the driver has told before it was killed."""
+        end = time.monotonic() + _MOST_SECONDS
+        with suppress(EOFError):
+            while time.monotonic() < end:
+                line = self._driver.next_line(1.0)
+                if line is not None:
+                    self._note(line)
+            raise NotSurvived("the driver was killed, and somebody still tells something for it")
 
     def _note(self, line: str) -> None:
         match line.split():

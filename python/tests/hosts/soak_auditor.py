@@ -9,6 +9,9 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 from auditor import Auditor
 from grouped_runs import check_exactly_once, digests
@@ -25,25 +28,33 @@ from cerebro_spark.store import open_store, paths
 from cerebro_spark.store.base import Store
 from hosts.soak_runs import name_of
 
+Result = TypeVar("Result")
+
 _LOOK = 1.0
 """Seconds between two looks at a log that grows: a store has nothing to wait on."""
 
 
+def patiently(act: Callable[[], Result]) -> Result:
+    """Do something with a store, again for as long as that fails: faults strike the store too."""
+    while True:
+        try:
+            return act()
+        except NotFoundInStore:
+            raise
+        except StoreError as error:
+            print("again", type(error).__name__, flush=True)
+            time.sleep(_LOOK)
+
+
 def follow(store: Store, run: str) -> None:
     """Read a log until its run is over, and check every event."""
-    while not store.exists(paths.log_folder(run)):
+    while not patiently(lambda: store.exists(paths.log_folder(run))):
         time.sleep(_LOOK)
     follower = LogFollower(store, run)
     scheduler: MopScheduler | None = None
     auditor: Auditor | None = None
     while scheduler is None or not scheduler.finished:
-        try:
-            turns = follower.read()
-        except NotFoundInStore:
-            raise
-        except StoreError as error:
-            print("unread", type(error).__name__, flush=True)
-            turns = []
+        turns = patiently(follower.read)
         for turn in turns:
             for event in turn.events:
                 if isinstance(event, RunStarted):
@@ -60,33 +71,31 @@ def follow(store: Store, run: str) -> None:
 def train_again(store: Store, run: str) -> None:
     """Replay a run: every unit is compared with what it left then. The store may fail meanwhile."""
     again, backend = f"{run}-again", LocalBackend(2, threads=1)
-    while True:
-        try:
-            if store.list(paths.log_folder(again)):
-                runs.resume(store, again, backend, progress=False, take_over=True)
-            else:
-                if store.exists(paths.run_folder(again)):
-                    store.delete(paths.run_folder(again))
-                runs.replay(store, run, backend, again, progress=False)
-        except StoreError as error:
-            print("untrained", type(error).__name__, flush=True)
-            time.sleep(_LOOK)
+
+    def train() -> None:
+        if store.list(paths.log_folder(again)):
+            runs.resume(store, again, backend, progress=False, take_over=True)
         else:
-            break
-    assert digests(logged(store, again)) == digests(logged(store, run))
+            if store.exists(paths.run_folder(again)):
+                store.delete(paths.run_folder(again))
+            runs.replay(store, run, backend, again, progress=False)
+
+    patiently(train)
+    left, right = (patiently(partial(logged, store, name)) for name in (again, run))
+    assert digests(left) == digests(right)
 
 
 def audit(store: Store, number: int) -> None:
     run = name_of(number)
     follow(store, run)
-    events = check_exactly_once(Dataset.open(store), run)
+    events = patiently(lambda: check_exactly_once(Dataset.open(store), run))
     train_again(store, run)
     units = [event for event in events if isinstance(event, UnitFinished)]
     lost = sum(isinstance(event, WorkerLost) for event in events)
     shapes = Counter(f"{len(event.workers)}x{event.width}" for event in units if event.unit.kind == "train")
     print("audited", number, len(units), lost, dict(shapes), flush=True)
     for name in (run, f"{run}-again"):
-        store.delete(paths.run_folder(name))
+        patiently(partial(store.delete, paths.run_folder(name)))
 
 
 def main(url: str) -> None:

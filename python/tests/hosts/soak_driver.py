@@ -30,6 +30,7 @@ from cerebro_spark.events import Event, UnitFinished, WorkerJoined, WorkerLost
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.store import open_store, paths
 from cerebro_spark.store.base import Store
+from cerebro_spark.store.paths import DATASETS, dataset_ids
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.types import Objective
@@ -93,7 +94,7 @@ def main(url: str, where: str, first: str, master: str, address: str) -> None:
     house = SparkHouse()
     session = house.session(master, **EXECUTORS, spark__driver__host=address, spark__driver__bindAddress=address)
     session.sparkContext.pythonExec = os.environ["HOSTS_PYTHON"]
-    if int(first) == 0:
+    if not dataset_ids(store.list(DATASETS)):
         prepare(small_rows(24_000), store=store, features="x", label="y", validation=0.25, partitions=PARTITIONS)
     with SparkBackend(session, num_workers=WORKERS, threads=1, heartbeat=HEARTBEAT, max_restarts=_MANY) as backend:
         for number in count(int(first)):
