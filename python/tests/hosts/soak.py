@@ -211,13 +211,16 @@ class Soak:
         self._auditor = self._hosts.start("hosts.soak_auditor", "master", self._url)
         self._start_driver(0)
         try:
-            while not self._is_over:
+            is_last = False
+            while not is_last:
                 self._begin_run()
                 for _ in range(self._chance.randint(*self._faults_a_run)):
                     if self._is_over:
                         break
                     self._strike()
-                self._end_run()
+                # Looked at once: the driver begins another run unless it is told that this is the last one.
+                is_last = self._is_over
+                self._end_run(is_last)
             self._finish()
         except NotSurvived as error:
             told = "\n".join(["the driver told:", *self._driver.told[-40:], "the auditor:", *self._auditor.told[-40:]])
@@ -249,8 +252,8 @@ class Soak:
         self._wait(lambda: self._round > before and self._is_well, "the run begins")
         self.report.runs += 1
 
-    def _end_run(self) -> None:
-        if self._is_over:
+    def _end_run(self, is_last: bool) -> None:
+        if is_last:
             (self._folder / "over").touch()
         (self._folder / name_of(self._round)).touch()
         self._wait(lambda: self._has_ended, "the run ends")
