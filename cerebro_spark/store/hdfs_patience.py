@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,11 @@ _LISTED = 1000
 # name node says which ones, and may name the silent one again, so a read asks up to so many times.
 SILENT = 1.0
 _ASKED = 7
+# Few bytes are known to take some time once so many times were measured; the last ones count. Data nodes that take so
+# many times as long as usual are silent already, but not before so many seconds.
+_KNOWN, _REMEMBERED = 8, 32
+_UNUSUAL = 4.0
+_LEAST_SILENT = 0.25
 
 
 def within(seconds: float, act: Callable[[], T], nothing: str) -> T:
@@ -92,6 +98,34 @@ def soonest(seconds: float, acts: Sequence[Callable[[], T]], silent: float, noth
             raise found
 
 
+class Pace:
+    """How long data nodes usually take to confirm a few bytes. Any thread may use it.
+
+    >>> pace = Pace()
+    >>> pace.silent
+    1.0
+    >>> for _ in range(8):
+    ...     pace.note(0.1)
+    >>> pace.silent
+    0.4
+    """
+
+    def __init__(self) -> None:
+        self._seconds: tuple[float, ...] = ()
+
+    def note(self, seconds: float) -> None:
+        """It took so many seconds."""
+        self._seconds = (*self._seconds, seconds)[-_REMEMBERED:]
+
+    @property
+    def silent(self) -> float:
+        """Seconds after which data nodes that have not confirmed a few bytes may be gone."""
+        known = self._seconds
+        if len(known) < _KNOWN:
+            return SILENT
+        return min(SILENT, max(_LEAST_SILENT, _UNUSUAL * statistics.median(known)))
+
+
 class PatientClient:
     """Calls another client, each time for so long only. A call that took too long raises TimeoutError.
 
@@ -99,10 +133,14 @@ class PatientClient:
 
     Args:
         client: The client to call.
+
+    Attributes:
+        pace: How long its data nodes usually take for a few bytes.
     """
 
     def __init__(self, client: HdfsClient) -> None:
         self._client = client
+        self.pace = Pace()
 
     # The methods of HdfsClient.
 

@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from cerebro_spark.errors import StoreError
 from cerebro_spark.store.files import move_new
 from cerebro_spark.store.hdfs_clients import hdfs_error_kind
-from cerebro_spark.store.hdfs_patience import PIECE, SILENT, NewFile, PatientClient
+from cerebro_spark.store.hdfs_patience import PIECE, NewFile, PatientClient
 
 # By attempt, the seconds to wait for a few bytes. Healthy data nodes take milliseconds; one that is gone without a word
 # must not keep a driver from its log for a minute. If all are slow, later attempts have the time.
@@ -22,9 +22,11 @@ _PATIENCE = (4.0, 4.0, 4.0, 8.0, 16.0, 30.0, 60.0, 60.0)
 _REFUSED_FOR = 20.0
 _DOUBLED = 4
 # What is no larger than that is sent to other data nodes, too, when nobody has confirmed it for a while: so many times
-# at once.
+# at once. The name node chooses them by chance, and where one of four is gone every second choice has it. The whiles
+# double with every second attempt, so many times: all may only be slow.
 _FEW = 1 << 20
-_AT_ONCE = 3
+_AT_ONCE = 6
+_SLOWER = 2
 _MIB, _GIB = 1 << 20, 1 << 30
 
 
@@ -109,11 +111,14 @@ class _Attempts:
         self._running.append(attempt)
 
         def write() -> None:
+            began = time.monotonic()
             try:
                 attempt.write(self._source)
             except BaseException as error:
                 self._ended.put((attempt, error))
             else:
+                if self._at_once > 1:
+                    self._client.pace.note(time.monotonic() - began)
                 self._ended.put((attempt, None))
 
         if self._at_once == 1:
@@ -124,11 +129,16 @@ class _Attempts:
     def _wait(self) -> tuple[_Attempt, BaseException | None] | None:
         """Return the next attempt that ends, with its error; None if another one is to begin meanwhile."""
         try:
-            ended = self._ended.get(timeout=SILENT if len(self._running) < self._at_once else None)
+            ended = self._ended.get(timeout=self._pause if len(self._running) < self._at_once else None)
         except Empty:
             return None
         self._running.remove(ended[0])
         return ended
+
+    @property
+    def _pause(self) -> float:
+        """Seconds after which another attempt begins beside those that wait."""
+        return self._client.pace.silent * 2.0 ** min((self._count - 1) // 2, _SLOWER)
 
     def _may_go_on(self, attempt: _Attempt, error: BaseException) -> bool:
         if not attempt.has_file or not _is_of_data_nodes(error):

@@ -17,7 +17,7 @@ from cerebro_spark.errors import StoreFull
 from cerebro_spark.store import hdfs_patience, hdfs_uploads
 from cerebro_spark.store.files import FileStatus
 from cerebro_spark.store.hdfs_clients import hdfs_error_kind
-from cerebro_spark.store.hdfs_patience import PatientClient, within
+from cerebro_spark.store.hdfs_patience import Pace, PatientClient, within
 from cerebro_spark.store.hdfs_uploads import upload_new
 
 
@@ -150,16 +150,44 @@ def test_a_few_bytes_go_to_others_when_nobody_confirms_them_for_a_second() -> No
 
 
 def test_a_data_node_that_is_only_late_is_waited_for_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hdfs_uploads, "SILENT", 0.2)
+    monkeypatch.setattr(hdfs_patience, "SILENT", 0.05)
     names = Names(silent=99)
     threading.Timer(1.5, names.released.set).start()
     upload_new(PatientClient(names), b"abc", "/s/1", "/a")
-    assert len(names.created) == 3, "no more than three at once"
+    assert len(names.created) == 6, "no more than six at once"
     assert names.files["/a"] == b"abc"
 
 
+def test_data_nodes_that_usually_are_fast_are_not_waited_for_a_second() -> None:
+    names = Names()
+    client = PatientClient(names)
+    for number in range(8):
+        upload_new(client, b"abc", f"/s/{number}", f"/{number}")
+    assert len(names.created) == 8
+    names.silent = len(names.created) + 3
+    began = time.monotonic()
+    try:
+        upload_new(client, b"abc", "/s/last", "/last")
+        assert 0.9 < time.monotonic() - began < 3.9, "a quarter of a second, one more, and half a second: not four"
+        assert len(names.created) == 12
+    finally:
+        names.released.set()
+
+
+def test_what_data_nodes_take_that_are_slow_is_what_is_usual() -> None:
+    pace = Pace()
+    for seconds in [*[0.01] * 32, *[0.2] * 32]:
+        pace.note(seconds)
+    assert pace.silent == pytest.approx(0.8)
+    pace.note(30.0)
+    assert pace.silent == pytest.approx(0.8), "one that was late says little"
+    for _ in range(32):
+        pace.note(5.0)
+    assert pace.silent == hdfs_patience.SILENT
+
+
 def test_what_is_given_up_while_it_is_made_is_deleted_once_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hdfs_uploads, "SILENT", 0.1)
+    monkeypatch.setattr(hdfs_patience, "SILENT", 0.1)
     names, asked, answered = Names(), threading.Event(), threading.Event()
     create = names.create
 
@@ -187,7 +215,7 @@ def test_what_is_given_up_while_it_is_made_is_deleted_once_it_is_there(monkeypat
 
 
 def test_many_bytes_are_sent_only_once_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hdfs_uploads, "SILENT", 0.1)
+    monkeypatch.setattr(hdfs_patience, "SILENT", 0.1)
     names = Names(silent=1)
     threading.Timer(1.0, names.released.set).start()
     upload_new(PatientClient(names), bytes(3 << 20), "/s/1", "/a")
