@@ -39,6 +39,7 @@ class Hosts:
     def __init__(self, folder: Path, workers: int = 4) -> None:
         self._folder = folder
         self._stack = contextlib.ExitStack()
+        self._started = 0
         self._names = ["driver", "other", "master", *(f"worker{number}" for number in range(workers))]
         self.python = folder / "python"
         self.network: Network
@@ -125,7 +126,8 @@ class Hosts:
                 stderr=subprocess.STDOUT,
             )
 
-        return Driver(host.call(start), host)
+        self._started += 1
+        return Driver(host.call(start), host, self._folder / "hosts" / f"{self._started:03}-{module}.log")
 
     def environment(self, host: Host) -> dict[str, str]:
         """What a program of the tests finds in its environment on a host."""
@@ -192,22 +194,25 @@ class Driver:
     Args:
         process: Its process.
         host: The host that it is on.
+        transcript: A file for all that it tells, each line with the time when it was read.
 
     Attributes:
         told: The lines that were waited for or passed over, so far.
     """
 
-    def __init__(self, process: subprocess.Popen[str], host: Host) -> None:
+    def __init__(self, process: subprocess.Popen[str], host: Host, transcript: Path) -> None:
         self.process = process
         self.host = host
+        self._transcript = transcript
         self.told: list[str] = []
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._read, name="reads what a driver tells", daemon=True).start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        with self.process.stdout as told:
+        with self.process.stdout as told, self._transcript.open("w") as transcript:
             for line in told:
+                print(f"{time.monotonic():.3f}", line, end="", file=transcript, flush=True)
                 self._lines.put(line.rstrip("\n"))
         self._lines.put(None)
 

@@ -55,7 +55,7 @@ class Stage:
 
     def long(self) -> float:
         """How long one lasts for which workers are given up."""
-        return self.heartbeat + self.chance.uniform(1.0, 4.0)
+        return self.heartbeat + self.chance.uniform(0.5, 2.5)
 
 
 Fault = Callable[[Stage], str]

@@ -1,15 +1,16 @@
 """A soak: real training on hosts on which one fault follows another, for as long as told. `make soak` runs it.
 
-    python -m hosts.soak [--hours 2] [--kills 1000] [--seed N] [--json FILE]
+    python -m hosts.soak [--hours 2] [--kills 1000] [--seed N] [--json FILE] [--folder FOLDER]
 
-Each fault of `faults.py` strikes once, then they are drawn by chance; some strike two in a row. After that the run must
-be well again before the next one strikes. Runs are checked while they go on and trained again afterwards, by a process
-of its own (`soak_auditor.py`).
+Each fault of `faults.py` strikes once, then they are drawn by chance; up to three strike in a row. After that the run
+must be well again before the next one strikes. Runs are checked while they go on and trained again afterwards, by a
+process of its own (`soak_auditor.py`).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -20,18 +21,15 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict
-from itertools import pairwise
 from pathlib import Path
 
 from cerebro_spark.data.loading.cache_root import CacheRoot
 from hosts.cluster import Driver, Hosts
-from hosts.driver import HEARTBEAT
 from hosts.faults import FAULTS, NO_WAY_OUT, Fault, Stage, pythons_of
 from hosts.network import kill, why_not
-from hosts.soak_report import Report, Struck
-from hosts.soak_runs import WORKERS, name_of
+from hosts.soak_report import Report, Struck, longest_wait
+from hosts.soak_runs import HEARTBEAT, WORKERS, name_of
 
 STORE = "/soak"
 _MOST_SECONDS = 240.0
@@ -42,8 +40,8 @@ _NOTICED = 0.5
 FAULTS_A_RUN = (12, 24)
 _DRIVERS_LOST = 25
 """In the last third of a soak, one fault of so many is the loss of the driver and its host."""
-_TWO = 0.15
-"""How often two faults strike one right after the other, as parts of what happened or by chance."""
+_IN_A_ROW = {1: 0.2, 2: 0.4, 3: 0.4}
+"""How often so many faults strike one right after the other, as parts of what happened or by chance."""
 _LOOK_AT_MEMORY = 20.0
 
 
@@ -118,9 +116,11 @@ class Soak:
                 is_last = self._is_over
                 self._end_run(is_last)
             self._finish()
-        except NotSurvived as error:
-            told = "\n".join(["the driver told:", *self._driver.told[-40:], "the auditor:", *self._auditor.told[-40:]])
-            raise NotSurvived(f"{error}\n{self.report}\n{told}") from None
+        except BaseException as error:
+            error.add_note(str(self.report))
+            error.add_note("\n".join(["the driver told:", *self._driver.told[-40:]]))
+            error.add_note("\n".join(["the auditor told:", *self._auditor.told[-40:]]))
+            raise
         finally:
             self.report.seconds = time.monotonic() - self._began
             self._driver.kill()
@@ -213,19 +213,20 @@ class Soak:
     # -- faults
 
     def _strike(self) -> None:
-        """Let a fault strike, or two in a row, and wait until the run is well again."""
-        began = time.monotonic()
+        """Let a fault strike, or some in a row, and wait until the run is well again."""
         self._ends.clear()
         self._lost.clear()
-        struck = [self._strike_once() for _ in range(2 if self._chance.random() < _TWO else 1)]
+        (count,) = self._chance.choices(list(_IN_A_ROW), list(_IN_A_ROW.values()))
+        struck = [self._strike_once() for _ in range(count)]
         over = time.monotonic()
         self._wait(lambda: self._is_well_since(over), " and ".join(f"{one.fault} ({one.whom})" for one in struck))
-        waited = max(after - before for before, after in pairwise([began, *self._ends]))
+        begun = [self._began + one.at for one in struck]
+        alone, waited = longest_wait(begun[:1], self._ends), longest_wait(begun, self._ends)
         has_way_out = all(one.has_way_out for one in struck)
         struck[0].lost = list(self._lost)
         for one in struck:
             one.recovered = self._ends[-1] - (self._began + one.at)
-            one.waited, one.has_way_out = waited, has_way_out
+            one.without_unit, one.waited, one.has_way_out = alone, waited, has_way_out
             print(f"{one.at / 60:7.1f} min  {one}", file=sys.stderr, flush=True)
 
     def _strike_once(self) -> Struck:
@@ -304,7 +305,7 @@ class Soak:
     def _hear_the_last(self) -> None:
         """Read what the driver has told before it was killed."""
         end = time.monotonic() + _MOST_SECONDS
-        with suppress(EOFError):
+        with contextlib.suppress(EOFError):
             while time.monotonic() < end:
                 line = self._driver.next_line(1.0)
                 if line is not None:
@@ -313,7 +314,7 @@ class Soak:
 
     def _note(self, line: str) -> None:
         match line.split():
-            case ["unit", at, _]:
+            case ["unit", at, *_]:
                 self.report.units += 1
                 self._ends.append(float(at))
             case ["joined", _, worker, address]:
@@ -390,12 +391,14 @@ def main() -> None:
         "--seed", type=int, default=None, help="what faults are drawn from (default: another each time)"
     )
     parser.add_argument("--json", type=Path, help="also write all that was seen to this file")
+    parser.add_argument("--folder", type=Path, help="keep all files there (default: a folder that is deleted)")
     asked = parser.parse_args()
     if reason := why_not():
         sys.exit(f"no soak: {reason}")
     seed = int.from_bytes(os.urandom(4), "big") if asked.seed is None else asked.seed
-    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
-        report = soak(Path(folder), asked.hours * 3600, asked.kills, seed)
+    with contextlib.ExitStack() as stack:
+        folder = asked.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
+        report = soak(folder.resolve(), asked.hours * 3600, asked.kills, seed)
     print(report)
     if asked.json:
         asked.json.write_text(json.dumps(asdict(report), indent=1))

@@ -26,7 +26,7 @@ from cerebro_spark.backend.spark import SparkBackend
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.prepare import prepare
 from cerebro_spark.errors import CerebroError, ReplayDiverged
-from cerebro_spark.events import Event, UnitFinished, WorkerJoined, WorkerLost
+from cerebro_spark.events import Event, GroupGaveUp, UnitFailed, UnitFinished, WorkerJoined, WorkerLost
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.store import open_store, paths
 from cerebro_spark.store.base import Store
@@ -34,8 +34,8 @@ from cerebro_spark.store.paths import DATASETS, dataset_ids
 from cerebro_spark.trainer.base import Hooks
 from cerebro_spark.trainer.spec import TrainerSpec
 from cerebro_spark.types import Objective
-from hosts.driver import EXECUTORS, HEARTBEAT
-from hosts.soak_runs import WORKERS, name_of
+from hosts.driver import EXECUTORS
+from hosts.soak_runs import HEARTBEAT, WORKERS, name_of
 
 PARTITIONS = 3
 KINDS: tuple[dict[str, Any], ...] = ({}, {"fuse": 3}, {"group": 2})
@@ -50,7 +50,9 @@ _PAUSE = 1.0
 def say(event: Event) -> None:
     match event:
         case UnitFinished():
-            tell("unit", event.worker)
+            tell("unit", *event.workers, event.unit)
+        case UnitFailed() | GroupGaveUp():
+            tell(type(event).__name__, event)
         case WorkerJoined():
             tell("joined", event.worker, event.host)
         case WorkerLost():

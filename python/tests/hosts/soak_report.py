@@ -6,8 +6,9 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-from hosts.driver import HEARTBEAT
+from hosts.soak_runs import HEARTBEAT
 
 LIMIT = HEARTBEAT + 10.0
 """Seconds for which nobody may wait for anything that has a way out."""
@@ -24,7 +25,8 @@ class Struck:
         lasted: How long it lasted.
         recovered: How long it took from then until all workers were there and units ended again.
         lost: Why workers were lost meanwhile, one each; if two struck in a row, the first one has those of both.
-        waited: The longest time without the end of a unit, from when it struck until all was well.
+        without_unit: The longest time without the end of a unit, from when the first one struck until all was well.
+        waited: The same, but each that strikes in a row begins it anew: it may strike those who were the way out.
         has_way_out: Whether somebody could do something meanwhile.
     """
 
@@ -34,13 +36,27 @@ class Struck:
     lasted: float = 0.0
     recovered: float = 0.0
     lost: list[str] = field(default_factory=list)
+    without_unit: float = 0.0
     waited: float = 0.0
     has_way_out: bool = True
 
     def __str__(self) -> str:
         said = f"{self.fault.replace('_', ' ')} ({self.whom}): well again after {self.recovered:.1f} s"
         lost = f", lost: {'; '.join(self.lost)}" if self.lost else ""
-        return f"{said}, {self.waited:.1f} s without a unit{lost}"
+        return f"{said}, {self.waited:.1f} s without a unit or another fault{lost}"
+
+
+def longest_wait(faults: Sequence[float], ends: Sequence[float]) -> float:
+    """Return the longest time from a fault or the end of a unit until a unit ends or the next fault strikes.
+
+    Args:
+        faults: When they struck.
+        ends: When units ended, from the first fault on.
+
+    >>> longest_wait([10.0], [11.0, 25.0]), longest_wait([10.0, 19.0], [11.0, 25.0])
+    (14.0, 8.0)
+    """
+    return max(after - before for before, after in pairwise(sorted([*faults, *ends])))
 
 
 @dataclass
@@ -75,23 +91,16 @@ class Report:
             f" {self.units} units, {sum(len(one.lost) for one in self.struck)} workers lost, runs gone on with"
             f" {self.resumed} times",
             "",
-            "| fault | times | workers lost | well again, median s | most | longest wait |",
-            "|---|---|---|---|---|---|",
+            "| fault | times | workers lost | well again, median s | most | longest wait | longest without a unit |",
+            "|---|---|---|---|---|---|---|",
         ]
         for name, some in sorted(by_name.items()):
-            own, waits = [one.recovered for one in some], [one.waited for one in some]
-            lines.append(
-                f"| {name.replace('_', ' ')} | {len(some)} | {sum(len(one.lost) for one in some)} |"
-                f" {statistics.median(own):.1f} | {max(own):.1f} | {max(waits):.1f} |"
-            )
-        waits, lost = [one.waited for one in self.struck], sum(len(one.lost) for one in self.struck)
-        lines.append(
-            f"| all | {len(recovered)} | {lost} | {_quantile(recovered, 0.5):.1f} | {max(recovered, default=0.0):.1f},"
-            f" 99 %: {_quantile(recovered, 0.99):.1f} | {max(waits, default=0.0):.1f} |"
-        )
+            lines.append(_row(name.replace("_", " "), some))
+        if self.struck:
+            lines.append(_row("all", self.struck) + f" well again, 99 %: {_quantile(recovered, 0.99):.1f} s")
         late = self.late
         lines += ["", f"waits of more than {LIMIT:.0f} s where there was a way out: {len(late)}"]
-        lines += [f"  {one.fault} ({one.whom}): {one.waited:.1f} s" for one in late]
+        lines += [f"  {one.at / 60:.1f} min, {one.fault} ({one.whom}): {one.waited:.1f} s" for one in late]
         if self.memory:
             step = max(1, len(self.memory) // 10)
             lines += [
@@ -109,6 +118,15 @@ class Report:
         )
         lines += ["", f"{swept}; left behind: {', '.join(self.left) or 'nothing'}"]
         return "\n".join(lines)
+
+
+def _row(name: str, some: Sequence[Struck]) -> str:
+    recovered = [one.recovered for one in some]
+    return (
+        f"| {name} | {len(some)} | {sum(len(one.lost) for one in some)} | {statistics.median(recovered):.1f} |"
+        f" {max(recovered):.1f} | {max(one.waited for one in some):.1f} |"
+        f" {max(one.without_unit for one in some):.1f} |"
+    )
 
 
 def _quantile(values: Sequence[float], share: float) -> float:

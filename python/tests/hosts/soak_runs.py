@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 WORKERS = 3
+HEARTBEAT = 4.0
+"""Seconds after which a worker that says nothing is given up: the shorter, the more faults an hour has."""
 
 
 def name_of(number: int) -> str:
