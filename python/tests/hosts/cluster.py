@@ -24,8 +24,9 @@ from hosts.network import Host, Network
 
 TESTS = Path(__file__).resolve().parents[1]
 _PLACES = [str(folder) for folder in (TESTS.parents[1], TESTS, TESTS / "integration")]
-# What a host has: the services take a third of the memory, and a worker with PyTorch as much again.
-DISK, MEMORY = 256, 2560
+# What a host has: the services take a third of the memory, and a worker with PyTorch as much again. The name node keeps
+# room on a disk, for up to twenty minutes, for a block of each file that somebody began there and left.
+DISK, MEMORY = 1024, 2560
 
 
 class Hosts:

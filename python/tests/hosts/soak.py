@@ -2,7 +2,7 @@
 
     python -m hosts.soak [--hours 2] [--kills 1000] [--seed N] [--json FILE] [--folder FOLDER]
 
-Each fault of `faults.py` strikes once, then they are drawn by chance; up to three strike in a row. After that the run
+Each fault of `faults.py` strikes once, then they are drawn by chance; up to five strike in a row. After that the run
 must be well again before the next one strikes. Runs are checked while they go on and trained again afterwards, by a
 process of its own (`soak_auditor.py`).
 """
@@ -37,10 +37,10 @@ _MOST_SECONDS = 240.0
 _UNITS_TO_BE_WELL = 3
 _NOTICED = 0.5
 """Seconds after which the driver has noticed that a connection was closed."""
-FAULTS_A_RUN = (12, 24)
+FAULTS_A_RUN = (25, 45)
 _DRIVERS_LOST = 25
 """In the last third of a soak, one fault of so many is the loss of the driver and its host."""
-_IN_A_ROW = {1: 0.2, 2: 0.4, 3: 0.4}
+_IN_A_ROW = {1: 0.1, 2: 0.2, 3: 0.25, 4: 0.25, 5: 0.2}
 """How often so many faults strike one right after the other, as parts of what happened or by chance."""
 _LOOK_AT_MEMORY = 20.0
 
@@ -108,9 +108,8 @@ class Soak:
             is_last = False
             while not is_last:
                 self._begin_run()
-                for _ in range(self._chance.randint(*self._faults_a_run)):
-                    if self._is_over:
-                        break
+                enough = len(self.report.struck) + self._chance.randint(*self._faults_a_run)
+                while len(self.report.struck) < enough and not self._is_over:
                     self._strike()
                 # Looked at once: the driver begins another run unless it is told that this is the last one.
                 is_last = self._is_over
