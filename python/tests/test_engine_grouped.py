@@ -13,7 +13,7 @@ from engine_runs import SETTINGS, Recording, watch, workers
 from snapshots import snapshot
 
 from cerebro_spark.backend.simulated import SimulatedBackend, SimulatedWorker, World
-from cerebro_spark.commands import Command
+from cerebro_spark.commands import Command, Verb
 from cerebro_spark.engine import Engine
 from cerebro_spark.errors import ConfigurationError, ReplayDiverged
 from cerebro_spark.eventlog import EventLog
@@ -150,12 +150,33 @@ def test_a_replay_forms_the_same_groups_in_the_same_order_of_ranks(
     assert sorted(sizes(again)) == sorted(sizes(whole))
 
 
-def test_a_replay_has_partitions_loaded_where_one_worker_holds_what_several_trained_on(tmp_path: Path) -> None:
-    """With fewer workers than there were, partitions of one group may be at one worker."""
+@pytest.mark.parametrize("hosts", ["aabb", "abab", "abba"])
+def test_a_replay_has_partitions_loaded_where_one_worker_holds_what_several_trained_on(
+    tmp_path: Path, hosts: str
+) -> None:
+    """With fewer workers than there were, the partitions of a group, which is on one host, may be at one worker."""
     store = LocalStore(tmp_path / "first")
-    engine(store, SimulatedBackend(workers(4), WORLD), FIXED).run()
+    spec = [SimulatedWorker(f"w{number}", host=host) for number, host in enumerate(hosts)]
+    engine(store, SimulatedBackend(spec, WORLD), FIXED).run()
     script = RunScript.from_events(logged(store))
     assert set(sizes(replayed(script, tmp_path / "again", 2))) == {2}
+
+
+@pytest.mark.parametrize("verb", ["stop_trial", "resume_trial", "clone", "end"])
+def test_a_replay_cannot_be_made_another_run(whole: list[Event], tmp_path: Path, verb: Verb) -> None:
+    script = RunScript.from_events(whole)
+    settings, log = script.settings_like(AUTO), EventLog(LocalStore(tmp_path), "log")
+    said = Command(verb, id="c1", trial="" if verb == "end" else "t0")
+    checker = ReplayChecker(script)
+    again = Engine(
+        ReplaySearch(script), settings, SimulatedBackend(workers(4), WORLD, 0, [(1.0, said)]), log, "log", [checker]
+    )
+    watch(again, settings)
+    again.run()
+    checker.finish()
+    (answer,) = [event for event in log.read() if isinstance(event, CommandAnswered)]
+    assert not answer.done
+    assert answer.reason == f"this run repeats another one, as it was, so {verb} is not for it: pause it, or kill it"
 
 
 @pytest.mark.parametrize("seed", range(4))

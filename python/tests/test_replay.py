@@ -353,3 +353,19 @@ def test_a_simulated_digest_stands_for_all_that_weights_depend_on() -> None:
 
     assert digests(1) == digests(2)
     assert len(set(digests(1).values())) == 4
+
+
+def test_a_replay_keeps_the_best_checkpoints_alone_and_ends_its_trials_as_they_ended() -> None:
+    starts = stops = 0
+    for seed in range(12):
+        trouble = Trouble(stops=0.03)
+        script = RunScript.from_events(wild_run(seed, SETTINGS, 4, 14, trouble))
+        starts += sum(asked.work.warm_start is not None for asked in script.works)
+        engine, _ = replay(script, SETTINGS, seed, Trouble())
+        trials = engine.scheduler.state.trials
+        kept = engine.scheduler.state.retention.kept()
+        assert set(kept) == {trial.best for trial in trials.values() if trial.best is not None}
+        halted = [course.trial for course in script.trials if course.stopped]
+        assert {trials[name].status for name in halted} <= {"stopped"}
+        stops += len(halted)
+    assert min(starts, stops) > 0

@@ -24,12 +24,17 @@ ROOT = Path(__file__).resolve().parents[3]
 # The quick ones first: most mutants are found by them.
 _TESTS = (
     "scheduling",
+    "dispatch",
+    "test_placement.py",
+    "test_placement_moves.py",
     "test_eventlog.py",
     "test_engine.py",
     "test_engine_fused.py",
+    "test_engine_grouped.py",
     "test_engine_commands.py",
     "test_engine_faults.py",
     "test_engine_logs.py",
+    "test_replay.py",
     "test_scheduler_stateful.py",
     "test_eventlog_races.py",
     "store/test_store_races.py",

@@ -124,6 +124,133 @@ MUTANTS: tuple[Mutant, ...] = (
         the_store_fails_a_trial=('if event.blame == "store":', "if False:"),
     ),
     *_in(
+        "scheduling/groups.py",
+        what_no_group_can_train_is_grouped_again=("trial.kin in self.never or ", ""),
+        a_trial_loses_groups_for_long=("_MOST_LOST = 2", "_MOST_LOST = 9"),
+        groups_are_formed_that_never_meet=(
+            "(self._on and (self._works or self._given_up < _HOPELESS))",
+            "self._on",
+        ),
+        a_replay_has_other_ranks=(
+            "return sorted(members, key=lambda member: visits.index(member[1]))",
+            "return list(members)",
+        ),
+        a_replay_waits_for_partitions_at_one_worker=("if not self._scripted or self.are_loading:", "if True:"),
+        the_fastest_of_a_group_is_compared=(
+            "alone = max(costs.seconds_alone(trial.row,",
+            "alone = min(costs.seconds_alone(trial.row,",
+        ),
+        an_estimate_is_never_corrected=("if estimated is not None:  # groups", "if False:  # groups"),
+    ),
+    *_in(
+        "scheduling/teams.py",
+        a_team_forgets_partitions=(
+            "for layer in range(max(len(held[worker]) for worker in team)):",
+            "for layer in range(min(len(held[worker]) for worker in team)):",
+        ),
+        a_team_trains_twice=(
+            "return [member for member in self._teams.classes[number] if self._source.todo[trial, member[1]]]",
+            "return list(self._teams.classes[number])",
+        ),
+        a_team_is_as_fast_as_its_fastest=(
+            "[max(float(slow[worker] * sizes[column])",
+            "[min(float(slow[worker] * sizes[column])",
+        ),
+        teams_across_hosts_are_not_told_apart=("for team in teams)\n    return", "for team in [])\n    return"),
+    ),
+    *_in(
+        "scheduling/group_sizes.py",
+        a_group_takes_the_worker_of_another_trial=(">= present\n", ">= 1\n"),
+        sizes_change_for_nothing=("if alike[before] < margin * least:", "if False:"),
+        large_groups_do_not_exclude_each_other=(
+            "ends[2 * sizes > workers].sum()",
+            "ends[2 * sizes > workers].max(initial=0.0)",
+        ),
+        those_that_train_alone_are_grouped=("in_time = ends <= until * (1 + 1e-9)", "in_time = ends <= np.inf"),
+    ),
+    *_in(
+        "scheduling/efficiencies.py",
+        the_first_group_counts_in_full=("log /= 2", "pass"),
+        all_kin_are_corrected=("if other == kin:", "if True:"),
+        larger_groups_are_as_efficient=("return 1.0 / (1.0 + overhead * (workers - 1))", "return math.exp(log)"),
+    ),
+    *_in(
+        "scheduling/steering.py",
+        a_running_unit_is_withdrawn=("if wanted and order is not orders[0]:", "if wanted:"),
+        a_pause_counts_as_time=(
+            "state.paused_for, state.paused_at = state.seconds_paused, None",
+            "state.paused_at = None",
+        ),
+        clones_have_one_name=('while f"{root}-c{number}" in self._state.trials:', "while False:"),
+        what_is_gone_is_resumed=("if trial.given_up and trial.latest is None:", "if False:"),
+        a_replay_is_steered=("if self._state.settings.script and command.verb in", "if command.verb in () and"),
+        a_stopped_trial_is_not_evaluated=("trial.until < trial.epoch and bool(trial.evaluations)", "False"),
+    ),
+    *_in(
+        "scheduling/time_limits.py",
+        what_is_usual_is_too_long=("_USUAL = 10.0", "_USUAL = 0.5"),
+        short_units_have_no_time=(
+            "return max(learnt, self._settings.least_timeout or 0.0) if learnt",
+            "return learnt if learnt",
+        ),
+        what_was_ordered_early_has_no_limit=("if self._longest:\n", "if False:\n"),
+        a_group_has_the_time_of_one=("return _USUAL * sum(each)", "return _USUAL * min(each) / len(each)"),
+    ),
+    *_in(
+        "scheduling/holdings.py",
+        copies_are_dropped_before_others_hold_them=(
+            "if not all(partition in self._workers[name].holds for name in holders):",
+            "if False:",
+        ),
+        partitions_are_loaded_twice=(
+            "if partition not in worker.holds and partition not in worker.loading:",
+            "if partition not in worker.holds:",
+        ),
+        the_first_worker_loads_all=("if not self._gathered and len(self.available()) < self._expected:", "if False:"),
+    ),
+    *_in(
+        "scheduling/script.py",
+        works_come_before_their_turn=(
+            "while trial.waiting and script.turns[trial.works] <= done:",
+            "while trial.waiting:",
+        ),
+        checkpoints_of_a_script_are_never_deleted=(
+            "state.delete(state.retention.release(work.warm_start))  # it was kept for this",
+            "pass",
+        ),
+        a_replay_ends_no_trial=("elif script.stopped:", "elif False:"),
+        units_go_on_without_their_work=(
+            "return script.turns[known] if known < len(script.turns) else len",
+            "return len",
+        ),
+    ),
+    *_in(
+        "scheduling/forming.py",
+        bundles_are_wider_than_they_may_be=(
+            "if size + more <= min(quota, most) and spare",
+            "if size + more <= quota + most and spare",
+        ),
+        fewer_bundles_than_workers=("spare = census.bundles - census.workers", "spare = census.bundles"),
+        a_bundle_is_split_in_mid_epoch=(
+            "if self._state.board.open[head.row] == self._state.board.columns]",
+            "if self._state.board.open[head.row]]",
+        ),
+    ),
+    *_in(
+        "scheduling/workers.py",
+        members_of_a_group_wait_for_the_dead=(
+            "[AbandonUnit(name, attempt) for name in others if state.workers[name].live]",
+            "[]",
+        ),
+        the_parent_of_a_unit_is_not_kept=("state.retention.hold(order.parent)", "pass"),
+        a_bad_host_is_tried_as_often=("return seconds * 2.0 ** min(before, _MOST_DOUBLINGS)", "return seconds"),
+        who_is_at_work_is_idle=(
+            "if worker.live and not worker.retiring and not worker.queue:",
+            "if worker.live and not worker.retiring:",
+        ),
+        what_was_dropped_counts_as_loaded=("if worker is not None and partition in worker.unwanted:", "if False:"),
+    ),
+    *_in(
         "eventlog.py",
         numbers_count_turns=("_replace(number=number + len(lines))", "_replace(number=number + len(turns))"),
         a_seal_under_joined_segments_counts=(

@@ -182,6 +182,17 @@ def test_with_more_workers_bundles_are_split_when_their_epoch_begins() -> None:
     play.auditor.complete({f"t{number}": 3 for number in range(4)})
 
 
+def test_with_more_workers_bundles_stay_as_they_are_until_their_epoch_ends() -> None:
+    play = Play(4, workers=1, epochs=2)
+    (first,) = play.told
+    play.join("w1")
+    (second,) = play.finish_all(first)
+    assert names(second) == ["t0", "t1", "t2", "t3"]
+    assert {member.unit.epoch for member in second.members} == {1}
+    third = play.finish_all(second)
+    assert sorted(map(len, map(names, third))) == [2, 2]
+
+
 def test_a_worker_that_retires_leaves_its_share_to_the_others() -> None:
     play = Play(8, workers=2, epochs=3)
     play.feed(WorkerRetiring(play.now, "w1"))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from bundle_play import Play
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cerebro_spark.events import UnitFinished, WorkAdded, WorkerJoined
 from cerebro_spark.scheduling.efficiencies import Efficiencies
+from cerebro_spark.types import Checkpoint, Partition, Work
 
 shares = st.floats(0.05, 2.0)
 sizes = st.integers(2, 64)
@@ -87,3 +92,17 @@ def test_what_one_worker_really_takes_corrects_what_groups_were_compared_with() 
     known.correct("mlp", 0.8)
     assert known.estimate("mlp", 4) == pytest.approx(0.4)
     assert known.estimate("cnn", 4) == pytest.approx(0.5)
+
+
+def test_what_a_group_takes_is_compared_with_its_longest_member() -> None:
+    """Partitions differ in size, so that single workers would take them different times."""
+    uneven = (Partition("p0", rows=10), Partition("p1", rows=30))
+    play = Play(0, workers=2, partitions=uneven, fuse=1, group=2)
+    for worker in ("w0", "w1"):
+        play.feed(WorkerJoined(play.now, worker, host="one"))
+    (order,) = play.feed(WorkAdded(play.now, Work("t0", {}, 3), cost=100.0))
+    for _ in range(2):
+        left = Checkpoint("t0", order.unit.epoch, order.step, order.attempt)
+        done = UnitFinished(play.now, order.worker, order.unit, order.attempt, 150.0 / 0.8, left, play.metrics)
+        (order,) = play.feed(replace(done, partners=order.partners))
+    assert play.scheduler.efficiency_of("t0", 2) == pytest.approx(0.8)

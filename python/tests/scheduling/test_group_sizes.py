@@ -95,6 +95,13 @@ def test_two_trials_that_cannot_run_at_once_count_one_after_the_other() -> None:
     assert choose_sizes(seen, 4, before=0).tolist() in ([1, 1], [2, 2])
 
 
+def test_groups_of_more_than_half_of_the_workers_count_one_after_the_other() -> None:
+    """Three trials on five workers: in groups of three each would be done in a third, one after another."""
+    seen = prospects(np.full(3, 9.0), [1, 3], np.ones(2), workers=5)
+    seen.in_teams[1] = 9.0
+    assert choose_sizes(seen, 5, before=0).tolist() == [0, 0, 0]
+
+
 def test_no_trial_of_which_nothing_can_be_trained_by_groups_gets_one() -> None:
     seen = prospects(np.array([50.0, 8.0]), [1, 2], np.array([1.0, 1.0]))
     seen.ends[1, 1] = np.inf

@@ -6,6 +6,7 @@ from collections import Counter, deque
 from dataclasses import replace
 
 import pytest
+from bundle_play import Play
 
 from cerebro_spark.actions import Action
 from cerebro_spark.events import (
@@ -71,3 +72,22 @@ def test_after_two_groups_a_trial_is_trained_by_single_workers_until_its_epoch_e
 @pytest.mark.parametrize("auto", [False, True])
 def test_where_no_group_ever_met_none_is_tried_any_more(auto: bool) -> None:
     assert sum(train(auto, epochs=9).values()) == 4
+
+
+@pytest.mark.parametrize("auto", [False, True])
+def test_what_no_group_can_train_is_never_grouped_again_nor_are_its_kin(auto: bool) -> None:
+    play = Play(2, workers=4, epochs=4, partitions=PARTITIONS, fuse=1, group=2, group_auto=auto, efficiency=(1.0, 0.9))
+    play.feed(SearchEnded(play.now))
+    gave_up = 0
+    while play.orders:
+        order = play.orders[min(play.orders)]
+        if not order.partners:
+            play.finish(order)
+            continue
+        gave_up += 1
+        del play.orders[order.attempt]
+        reason = "its loss is no mean over rows"
+        play.feed(GroupGaveUp(play.now, order.worker, order.unit, order.attempt, reason, lasting=True))
+    assert play.scheduler.finished
+    assert 1 <= gave_up <= 2, "the second one was under way when the first one found it"
+    play.auditor.complete({"t0": 4, "t1": 4})

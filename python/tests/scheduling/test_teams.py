@@ -83,6 +83,14 @@ def test_the_board_of_teams_says_what_the_teams_do() -> None:
     assert seen.members(1, 0) == [(1, 1)], "only those whose column the trial lacks"
 
 
+def test_a_team_takes_as_long_as_the_member_that_takes_longest() -> None:
+    costs = CostModel([0.5, 1.5, 1.0])
+    for row, speed in enumerate((1.0, 0.5, 2.0)):
+        costs.add_worker(row, speed)
+    teams = form_teams(np.arange(3), ["a"] * 3, costs.slowness, range(3), 3)
+    assert teams.weights(costs).tolist() == [3.0]
+
+
 @st.composite
 def holders(draw: st.DrawFn) -> Board:
     """Workers that hold some columns each."""

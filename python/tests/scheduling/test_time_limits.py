@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from bundle_play import Play
 from engine_runs import PARTITIONS, WORLD, Recording, watch
 from snapshots import snapshot
 from wild_runs import ListedLog
@@ -213,3 +214,14 @@ def test_what_is_said_holds_for_all() -> None:
 def test_what_is_no_time_is_refused(seconds: float, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="`unit_timeout` is"):
         MopScheduler(with_todays_rules(Settings(PARTITIONS, workers=1), unit_timeout=seconds))
+
+
+def test_a_group_may_take_as_long_as_one_worker_would_for_all_of_it() -> None:
+    play = Play(1, workers=2, epochs=3, fuse=1, group=2, least_timeout=1.0)
+    (first,) = play.told
+    assert first.partners == ("w1",)
+    left = Checkpoint("t0", 1, first.step, first.attempt)
+    done = UnitFinished(play.now, "w0", first.unit, first.attempt, 100.0, left, play.metrics, partners=first.partners)
+    (second,) = play.feed(done)
+    assert second.partners
+    assert second.limit == pytest.approx(10 * (100.0 + 100.0))
