@@ -147,6 +147,15 @@ def test_what_cannot_be_computed_together_is_not_put_together_again() -> None:
     assert [len(order.members) for order in play.told].count(1) == len(play.told) - 1
 
 
+def test_where_one_failed_it_is_not_known_how_many_fit() -> None:
+    play = Play(3)
+    (first,) = play.told
+    play.fail(first.members[0])
+    play.finish(first.members[1], width=1)
+    (second,) = play.finish(first.members[2], width=1)
+    assert names(second) == ["t1", "t2"]
+
+
 def test_of_those_that_fit_only_in_part_as_many_are_put_together() -> None:
     play = Play(8, epochs=3)
     play.finish_all(play.told[0], width=4)
