@@ -83,26 +83,28 @@ def _commands(host: Host) -> Iterator[tuple[int, bytes]]:
                 yield number, b" ".join([program.rpartition(b"/")[2], *arguments])
 
 
-def _one_of(stage: Stage, processes: list[int]) -> int | None:
-    return stage.chance.choice(processes) if processes else None
+def _victim(stage: Stage, find: Callable[[Host], list[int]]) -> tuple[Host, int] | None:
+    """Return one of the processes that are found on a host, mostly one with a worker; None if no host has any."""
+    hosts = [stage.worker_host(), *stage.chance.sample(stage.hosts.workers, len(stage.hosts.workers))]
+    return next(((host, stage.chance.choice(found)) for host in hosts if (found := find(host))), None)
 
 
 def kill_process(stage: Stage) -> str:
     """A Python process: a worker, its parent, the task above it, or Spark's daemon."""
-    host = stage.worker_host()
-    victim = _one_of(stage, pythons_of(host))
-    if victim is None:
-        return f"nobody on {host.name}"
+    found = _victim(stage, pythons_of)
+    if found is None:
+        return "nobody"
+    host, victim = found
     end(victim)
     return f"process {victim} on {host.name}"
 
 
 def kill_executor(stage: Stage) -> str:
     """An executor, as a cluster does that needs its place for others."""
-    host = stage.worker_host()
-    victim = _one_of(stage, executors_of(host))
-    if victim is None:
-        return f"nobody on {host.name}"
+    found = _victim(stage, executors_of)
+    if found is None:
+        return "nobody"
+    host, victim = found
     end(victim)
     return f"executor on {host.name}"
 
@@ -118,10 +120,10 @@ def stop_for_long(stage: Stage) -> str:
 
 
 def _freeze(stage: Stage, seconds: float) -> str:
-    host = stage.worker_host()
-    victim = _one_of(stage, pythons_of(host))
-    if victim is None:
-        return f"nobody on {host.name}"
+    found = _victim(stage, pythons_of)
+    if found is None:
+        return "nobody"
+    host, victim = found
     with _stopped([victim]):
         stage.last(seconds)
     return f"process {victim} on {host.name} for {seconds:.1f} s"
@@ -158,12 +160,13 @@ def _stopped(numbers: list[int]) -> Iterator[None]:
 
 def exhaust_memory(stage: Stage) -> str:
     """The kernel kills an executor or what is below it, since its host's memory is used up."""
-    host = stage.worker_host()
+    found = _victim(stage, executors_of)
+    if found is None:
+        return "nobody"
+    host, _ = found
     if host.memory is None:
         return kill_process(stage)
     victims = [*executors_of(host), *pythons_of(host)]
-    if not victims:
-        return f"nobody on {host.name}"
     before = host.memory.deaths
     stage.meanwhile(lambda: host.memory and host.memory.exhaust(victims))
     return f"{host.memory.deaths - before} killed on {host.name}"

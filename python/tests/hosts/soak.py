@@ -83,6 +83,8 @@ class Soak:
         """When units ended, since the last fault struck."""
         self._lost: list[str] = []
         """Why workers were lost, since the last fault struck."""
+        self._had_nobody = False
+        """Whether at some time since then all workers were lost: whoever comes next has to start first."""
         self._round = -1
         self._has_ended = False
         self._looked = 0.0
@@ -215,13 +217,14 @@ class Soak:
         """Let a fault strike, or some in a row, and wait until the run is well again."""
         self._ends.clear()
         self._lost.clear()
+        self._had_nobody = False
         (count,) = self._chance.choices(list(_IN_A_ROW), list(_IN_A_ROW.values()))
         struck = [self._strike_once() for _ in range(count)]
         over = time.monotonic()
         self._wait(lambda: self._is_well_since(over), " and ".join(f"{one.fault} ({one.whom})" for one in struck))
         begun = [self._began + one.at for one in struck]
         alone, waited = longest_wait(begun[:1], self._ends), longest_wait(begun, self._ends)
-        has_way_out = all(one.has_way_out for one in struck)
+        has_way_out = all(one.has_way_out for one in struck) and not self._had_nobody
         struck[0].lost = list(self._lost)
         for one in struck:
             one.recovered = self._ends[-1] - (self._began + one.at)
@@ -321,6 +324,7 @@ class Soak:
             case ["lost", _, worker, *reason]:
                 self._live.pop(worker, None)
                 self._lost.append(" ".join(reason))
+                self._had_nobody = self._had_nobody or not self._live
             case ["round", _, number]:
                 self._live.clear()
                 if int(number) > self._round:
