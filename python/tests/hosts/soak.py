@@ -2,7 +2,7 @@
 
     python -m hosts.soak [--hours 2] [--kills 1000] [--seed N] [--json FILE] [--folder FOLDER]
 
-Each fault of `faults.py` strikes once, then they are drawn by chance; up to five strike in a row. After that the run
+Each fault of `faults.py` strikes once, then they are drawn by chance; up to six strike in a row. After that the run
 must be well again before the next one strikes. Runs are checked while they go on and trained again afterwards, by a
 process of its own (`soak_auditor.py`).
 """
@@ -40,7 +40,7 @@ _NOTICED = 0.5
 FAULTS_A_RUN = (25, 45)
 _DRIVERS_LOST = 25
 """In the last third of a soak, one fault of so many is the loss of the driver and its host."""
-_IN_A_ROW = {1: 0.1, 2: 0.2, 3: 0.25, 4: 0.25, 5: 0.2}
+_IN_A_ROW = {1: 0.1, 2: 0.15, 3: 0.2, 4: 0.2, 5: 0.2, 6: 0.15}
 """How often so many faults strike one right after the other, as parts of what happened or by chance."""
 _LOOK_AT_MEMORY = 20.0
 

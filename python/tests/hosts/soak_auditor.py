@@ -6,6 +6,7 @@ own; when the run is over it trains it again, compares every unit, and deletes b
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import Counter
@@ -99,6 +100,7 @@ def audit(store: Store, number: int) -> None:
 
 
 def main(url: str) -> None:
+    os.nice(10)  # the hosts that it watches share its cores, and go first
     store = open_store(url)
     for line in sys.stdin:
         audit(store, int(line))
