@@ -59,6 +59,7 @@ class Soak:
         kills: After how many faults it ends, if that is sooner.
         seed: The seed of all that is drawn by chance.
         faults_a_run: How many faults a run has, at least and at most.
+        least_runs: How many runs it has at least, however long they last.
     """
 
     def __init__(
@@ -69,11 +70,12 @@ class Soak:
         kills: int,
         seed: int,
         faults_a_run: tuple[int, int] = FAULTS_A_RUN,
+        least_runs: int = 1,
     ) -> None:
         self._hosts = hosts
         self._folder = folder
         self._seconds, self._kills = seconds, kills
-        self._faults_a_run = faults_a_run
+        self._faults_a_run, self._least_runs = faults_a_run, least_runs
         self._chance = random.Random(seed)
         self._new = self._chance.sample(list(FAULTS), len(FAULTS))
         self._began = time.monotonic()
@@ -114,7 +116,7 @@ class Soak:
                 while len(self.report.struck) < enough and not self._is_over:
                     self._strike()
                 # Looked at once: the driver begins another run unless it is told that this is the last one.
-                is_last = self._is_over
+                is_last = self._is_over and self.report.runs >= self._least_runs
                 self._end_run(is_last)
             self._finish()
         except BaseException as error:
@@ -370,7 +372,14 @@ def _resident(process: int) -> float:
     return next((int(line.split()[1]) / 1024 for line in status if line.startswith("VmRSS:")), 0.0)
 
 
-def soak(folder: Path, seconds: float, kills: int, seed: int, faults_a_run: tuple[int, int] = FAULTS_A_RUN) -> Report:
+def soak(
+    folder: Path,
+    seconds: float,
+    kills: int,
+    seed: int,
+    faults_a_run: tuple[int, int] = FAULTS_A_RUN,
+    least_runs: int = 1,
+) -> Report:
     """Make hosts, and soak runs on them.
 
     Args:
@@ -379,11 +388,12 @@ def soak(folder: Path, seconds: float, kills: int, seed: int, faults_a_run: tupl
         kills: After how many faults it ends, if that is sooner.
         seed: The seed of all that is drawn by chance.
         faults_a_run: How many faults a run has, at least and at most.
+        least_runs: How many runs it has at least, however long they last.
     """
     with Hosts(folder / "cluster") as hosts:
         told = folder / "told"
         told.mkdir()
-        return Soak(hosts, told, seconds, kills, seed, faults_a_run).run()
+        return Soak(hosts, told, seconds, kills, seed, faults_a_run, least_runs).run()
 
 
 def main() -> None:

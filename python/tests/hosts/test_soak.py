@@ -32,7 +32,7 @@ def test_runs_survive_whatever_happens_to_their_hosts(
             pytest.fail(f"{reason}; in CI these tests must run", pytrace=False)
         pytest.skip(reason)
     # It raises what a run does not survive. Runs are short, so that there are some of each kind on a busy machine, too.
-    report = soak(tmp_path, SECONDS, kills=1000, seed=SEED, faults_a_run=(1, 2))
+    report = soak(tmp_path, SECONDS, kills=1000, seed=SEED, faults_a_run=(1, 2), least_runs=3)
     print(report)
     record_property("report", str(report))
     assert len(report.struck) > 5
