@@ -16,6 +16,7 @@ from typing import Any
 
 from chaos import UntilCalm
 from observing import each_event
+from pyspark.sql import SparkSession
 from small_driver import SEED
 from small_search import small_rows, torch_model_fn
 from sparks import SparkHouse
@@ -25,7 +26,7 @@ from cerebro_spark.backend.base import Backend
 from cerebro_spark.backend.spark import SparkBackend
 from cerebro_spark.data.dataset import Dataset
 from cerebro_spark.data.prepare import prepare
-from cerebro_spark.errors import CerebroError, ReplayDiverged
+from cerebro_spark.errors import CerebroError, ConfigurationError, ReplayDiverged
 from cerebro_spark.events import Event, GroupGaveUp, UnitFailed, UnitFinished, WorkerJoined, WorkerLost
 from cerebro_spark.recipe import Recipe
 from cerebro_spark.store import open_store, paths
@@ -90,6 +91,16 @@ def drive(number: int, store: Store, folder: Path, backend: Backend) -> None:
             return
 
 
+def open_backend(session: SparkSession) -> SparkBackend:
+    """Return a backend once the cluster has room for it: a driver may start before executors do."""
+    while True:
+        try:
+            return SparkBackend(session, num_workers=WORKERS, threads=1, heartbeat=HEARTBEAT, max_restarts=_MANY)
+        except ConfigurationError as error:
+            tell("waits", " ".join(str(error).split())[:300])
+            time.sleep(_PAUSE)
+
+
 def main(url: str, where: str, first: str, master: str, address: str) -> None:
     os.environ.pop("LD_PRELOAD", None)
     store, folder = open_store(url), Path(where)
@@ -98,7 +109,7 @@ def main(url: str, where: str, first: str, master: str, address: str) -> None:
     session.sparkContext.pythonExec = os.environ["HOSTS_PYTHON"]
     if not dataset_ids(store.list(DATASETS)):
         prepare(small_rows(24_000), store=store, features="x", label="y", validation=0.25, partitions=PARTITIONS)
-    with SparkBackend(session, num_workers=WORKERS, threads=1, heartbeat=HEARTBEAT, max_restarts=_MANY) as backend:
+    with open_backend(session) as backend:
         for number in count(int(first)):
             if (folder / "over").exists():
                 break
