@@ -35,5 +35,5 @@ def test_runs_survive_whatever_happens_to_their_hosts(
     report = soak(tmp_path, SECONDS, kills=1000, seed=SEED, faults_a_run=(1, 2), least_runs=3)
     print(report)
     record_property("report", str(report))
-    assert len(report.struck) > 5
+    assert len(report.struck) >= 3
     assert len(report.audited) == report.runs >= 3, "one by one, in bundles and by groups"
