@@ -24,7 +24,8 @@ class HdfsStore(RemoteStore):
     """Blobs as files under one folder of HDFS.
 
     `writer` collects its bytes in a temporary file on local disk and uploads them when the block ends, so that an
-    upload to a dead data node can be repeated. Where a data node says nothing for a second, others are asked beside it.
+    upload to a dead data node can be repeated. Where a data node says nothing for a second, others are asked beside it;
+    where few bytes are written, after four times what that usually takes, if that is sooner.
     No call waits for ever for a node that does not answer: it raises StoreError after a minute, 20 s if it reads. HDFS
     does not allow ":" in names: such a name raises ConfigurationError.
 
