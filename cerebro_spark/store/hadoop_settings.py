@@ -15,6 +15,9 @@ _CLIENT_PREFIXES = (
     "dfs.nameservices",
     "dfs.ha.namenodes.",
     "dfs.namenode.rpc-address",
+    "dfs.namenode.http-address",
+    "dfs.http.policy",
+    "dfs.webhdfs.enabled",
     "dfs.client.",
     "dfs.data.transfer.protection",
     "hadoop.security.authentication",
@@ -46,10 +49,15 @@ def client_settings() -> dict[str, str]:
     """Return the settings that a client needs. A store takes them along to workers that lack HADOOP_CONF_DIR."""
     live = _spark_settings()
     if live is None:
-        pairs = _site_settings(os.environ.get("HADOOP_CONF_DIR"))
+        pairs = site_settings()
     else:
         pairs = {str(entry.getKey()): str(entry.getValue()) for entry in live.iterator()}
     return {name: value for name, value in pairs.items() if name.startswith(_CLIENT_PREFIXES)}
+
+
+def site_settings() -> dict[str, str]:
+    """Return the settings in HADOOP_CONF_DIR; none if that is not set."""
+    return _site_settings(os.environ.get("HADOOP_CONF_DIR"))
 
 
 def _spark_settings() -> Any | None:

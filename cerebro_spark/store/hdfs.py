@@ -13,9 +13,11 @@ from cerebro_spark.errors import ConfigurationError
 from cerebro_spark.store.connection import PerProcess
 from cerebro_spark.store.failures import store_errors
 from cerebro_spark.store.files import FileStatus, RemoteStore
+from cerebro_spark.store.hadoop_settings import site_settings
 from cerebro_spark.store.hdfs_clients import CLIENTS, hdfs_error_kind
 from cerebro_spark.store.hdfs_patience import PatientClient
 from cerebro_spark.store.hdfs_uploads import upload_new
+from cerebro_spark.store.webhdfs import WebHdfs
 
 ClientName = Literal["native", "libhdfs"]
 
@@ -25,7 +27,10 @@ class HdfsStore(RemoteStore):
 
     `writer` collects its bytes in a temporary file on local disk and uploads them when the block ends, so that an
     upload to a dead data node can be repeated. Where a data node says nothing for a second, others are asked beside it;
-    where few bytes are written, after four times what that usually takes, if that is sooner.
+    where few bytes are written, after four times what that usually takes, if that is sooner. The native client cannot
+    leave out the data node of its own host, which name nodes name first: every second attempt goes over WebHDFS, which
+    can, where that is allowed (`hadoop.security.authentication` is not "kerberos", and the name node's web server is
+    reached over plain HTTP).
     No call waits for ever for a node that does not answer: it raises StoreError after a minute, 20 s if it reads. HDFS
     does not allow ":" in names: such a name raises ConfigurationError.
 
@@ -56,7 +61,7 @@ class HdfsStore(RemoteStore):
         self._service, self._folder = f"hdfs://{parts[1]}", parts[2]
         self._client_name: ClientName = client
         self._options = dict(options or {})
-        self._connection = PerProcess(lambda: PatientClient(CLIENTS[client](self._service, self._options)))
+        self._connection = PerProcess(self._connect)
 
     @property
     def url(self) -> str:
@@ -78,6 +83,12 @@ class HdfsStore(RemoteStore):
     @property
     def _client(self) -> PatientClient:
         return self._connection.get()
+
+    def _connect(self) -> PatientClient:
+        client = CLIENTS[self._client_name](self._service, self._options)
+        if self._client_name != "native":
+            return PatientClient(client)
+        return PatientClient(client, WebHdfs(self._service, {**site_settings(), **self._options}))
 
     def _path(self, name: str) -> str:
         if ":" in name:

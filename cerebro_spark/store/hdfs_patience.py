@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import statistics
@@ -15,6 +16,7 @@ from typing import BinaryIO, TypeVar, cast
 from cerebro_spark.store.files import FileStatus
 from cerebro_spark.store.hdfs_clients import HdfsClient
 from cerebro_spark.store.streams import RawReader
+from cerebro_spark.store.webhdfs import WebHdfs
 
 T = TypeVar("T")
 
@@ -133,13 +135,16 @@ class PatientClient:
 
     Args:
         client: The client to call.
+        detour: Another way to write, if the client cannot leave out a data node. Defaults to None.
 
     Attributes:
+        detour: That way.
         pace: How long its data nodes usually take for a few bytes.
     """
 
-    def __init__(self, client: HdfsClient) -> None:
+    def __init__(self, client: HdfsClient, detour: WebHdfs | None = None) -> None:
         self._client = client
+        self.detour = detour
         self.pace = Pace()
 
     # The methods of HdfsClient.
@@ -153,7 +158,7 @@ class PatientClient:
             yield from some
 
     def open(self, path: str) -> BinaryIO:
-        return cast(BinaryIO, _PatientReader(lambda: self._client.open(path)))
+        return cast(BinaryIO, _PatientReader(lambda: self._client.open(path), path, self.detour))
 
     def create(self, path: str, block_size: int, patience: float) -> NewFile:
         return NewFile(_answer(lambda: self._client.create(path, block_size)), patience)
@@ -177,11 +182,15 @@ class _PatientReader(RawReader):
 
     Args:
         open_file: Opens the file, as often as it is called. Its bytes never change.
+        path: Its path.
+        detour: Another way to its bytes, if there is one.
     """
 
-    def __init__(self, open_file: Callable[[], BinaryIO]) -> None:
+    def __init__(self, open_file: Callable[[], BinaryIO], path: str, detour: WebHdfs | None) -> None:
         self._open_file = open_file
-        self._file = _answer(open_file)
+        self._path = path
+        self._detour = detour
+        self._file: BinaryIO | _Around = _answer(open_file)
         self._size = self._file.seek(0, os.SEEK_END) or self._file.tell()  # some clients' `seek` returns nothing
         self._file.seek(0)
 
@@ -214,17 +223,58 @@ class _PatientReader(RawReader):
     def _piece(self, count: int) -> bytes:
         place, file = self._file.tell(), self._file
 
-        def go_on() -> tuple[BinaryIO, bytes]:
+        def go_on() -> tuple[BinaryIO | _Around, bytes]:
             return file, file.read(count)
 
-        def begin_anew() -> tuple[BinaryIO, bytes]:
+        def begin_anew() -> tuple[BinaryIO | _Around, bytes]:
             other = self._open_file()
             other.seek(place)
             return other, other.read(count)
 
-        acts = [go_on, *[begin_anew] * (_ASKED - 1)]
+        def go_around() -> tuple[BinaryIO | _Around, bytes]:
+            if self._detour is None or not self._detour.is_open:
+                return begin_anew()
+            other = _Around(self._detour, self._path, self._size)
+            other.seek(place)
+            return other, other.read(count)
+
+        # Whoever begins anew may be sent to the same data node, above all to that of this host.
+        acts = [go_on, *[go_around, begin_anew] * (_ASKED // 2)]
         silent = SILENT + max(0, min(count, self._size - place)) / (1 << 20)
         self._file, piece = soonest(_TO_READ, acts, silent, "the data nodes sent no bytes")
+        return piece
+
+
+class _Around:
+    """A file that is read by way of other hosts' data nodes.
+
+    Args:
+        detour: How it is read.
+        path: Its path.
+        size: Its bytes.
+    """
+
+    def __init__(self, detour: WebHdfs, path: str, size: int) -> None:
+        self._detour = detour
+        self._path = path
+        self._size = size
+        self._place = 0
+
+    def tell(self) -> int:
+        return self._place
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
+        return self._place
+
+    def read(self, count: int) -> bytes:
+        wanted = min(count, self._size - self._place)
+        if wanted <= 0:
+            return b""
+        piece = self._detour.read(self._path, self._place, wanted, _TO_READ)
+        if len(piece) != wanted:
+            raise OSError(errno.EIO, f"WebHDFS sent {len(piece)} bytes for {wanted}")
+        self._place += wanted
         return piece
 
 

@@ -13,6 +13,7 @@ from cerebro_spark.errors import StoreError
 from cerebro_spark.store.files import move_new
 from cerebro_spark.store.hdfs_clients import hdfs_error_kind
 from cerebro_spark.store.hdfs_patience import PIECE, NewFile, PatientClient
+from cerebro_spark.store.webhdfs import WebHdfs
 
 # By attempt, the seconds to wait for a few bytes. Healthy data nodes take milliseconds; one that is gone without a word
 # must not keep a driver from its log for a minute. If all are slow, later attempts have the time.
@@ -59,7 +60,8 @@ def _upload(client: PatientClient, source: bytes | memoryview | Path, staged: st
 
     The native client continues without a node that dies in the middle of a block, but fails, or waits for ever, if the
     first node of a new block does not answer. The next attempt gets other nodes, and a file of its own: an attempt that
-    waited may still go on.
+    waited may still go on. Every second attempt takes the detour, if there is one: the name node would name the data
+    node of this host again, as long as it does not know that it is dead.
     """
     return _Attempts(client, source, staged).until_one_succeeds()
 
@@ -83,6 +85,8 @@ class _Attempts:
         self._began = time.monotonic()
         self._count = 0
         self._running: list[_Attempt] = []
+        self._error: BaseException | None = None
+        """Why the last attempt failed that the client made itself."""
         self._ended: SimpleQueue[tuple[_Attempt, BaseException | None]] = SimpleQueue()
 
     def until_one_succeeds(self) -> str:
@@ -97,8 +101,10 @@ class _Attempts:
                 if error is None:
                     return attempt.path
                 attempt.give_up()
+                if not attempt.is_detour or self._error is None:
+                    self._error = error
                 if not self._may_go_on(attempt, error):
-                    raise error
+                    raise self._error
                 time.sleep(random.uniform(0.05, 0.1) * 2 ** min(self._count - 1, _DOUBLED))
         finally:
             for attempt in self._running:
@@ -106,7 +112,10 @@ class _Attempts:
 
     def _start(self) -> None:
         patience = _PATIENCE[min(self._count, len(_PATIENCE) - 1)]
-        attempt = _Attempt(self._client, f"{self._staged}-{self._count}", self._block_size, patience)
+        detour = self._client.detour if self._count % 2 else None
+        if detour is not None and not detour.is_open:
+            detour = None
+        attempt = _Attempt(self._client, f"{self._staged}-{self._count}", self._block_size, patience, detour)
         self._count += 1
         self._running.append(attempt)
 
@@ -117,7 +126,7 @@ class _Attempts:
             except BaseException as error:
                 self._ended.put((attempt, error))
             else:
-                if self._at_once > 1:
+                if self._at_once > 1 and not attempt.is_detour:
                     self._client.pace.note(time.monotonic() - began)
                 self._ended.put((attempt, None))
 
@@ -141,7 +150,7 @@ class _Attempts:
         return self._client.pace.silent * 2.0 ** min((self._count - 1) // 2, _SLOWER)
 
     def _may_go_on(self, attempt: _Attempt, error: BaseException) -> bool:
-        if not attempt.has_file or not _is_of_data_nodes(error):
+        if not attempt.is_detour and not (attempt.has_file and _is_of_data_nodes(error)):
             return False  # it is the name node's, and final
         return self._count < len(_PATIENCE) or time.monotonic() - self._began < _REFUSED_FOR
 
@@ -154,13 +163,17 @@ class _Attempt:
         path: The path of the file.
         size: The size of its block.
         patience: How many seconds data nodes may take for a few bytes.
+        detour: What writes the file, if it is not the client.
     """
 
-    def __init__(self, client: PatientClient, path: str, size: int, patience: float) -> None:
+    def __init__(
+        self, client: PatientClient, path: str, size: int, patience: float, detour: WebHdfs | None = None
+    ) -> None:
         self.path = path
         self._client = client
         self._size = size
         self._patience = patience
+        self._detour = detour
         self._lock = threading.Lock()
         self._file: NewFile | None = None
         self._given_up = False
@@ -170,8 +183,20 @@ class _Attempt:
         """Whether the name node has made the file."""
         return self._file is not None
 
+    @property
+    def is_detour(self) -> bool:
+        """Whether another way is tried, whose errors say nothing of the client's own."""
+        return self._detour is not None
+
     def write(self, source: bytes | memoryview | Path) -> None:
         """Write the whole file."""
+        if self._detour is not None:
+            self._detour.write(self.path, source, self._size, self._patience)
+            with self._lock:
+                late = self._given_up
+            if late:  # it was deleted before it was there
+                self._delete()
+            return
         file = self._client.create(self.path, self._size, self._patience)
         with self._lock:
             self._file = file

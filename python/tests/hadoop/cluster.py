@@ -16,6 +16,7 @@ from typing import Any, Self
 from hadoop.daemon import Daemon, Here, Place, free_ports, wait_for, write_settings
 
 _HDFS = "org.apache.hadoop.hdfs.server"
+_USUAL_HTTP_PORT = 9870
 
 
 class HadoopCluster:
@@ -49,11 +50,13 @@ class HadoopCluster:
         self._datanode_http: dict[str, str] = {}
         master = self._master.address
         rpc, http = self._master.call(free_ports, master, 2, self._ports)
+        if places:
+            http = _USUAL_HTTP_PORT  # nobody else is at that address, and clients find it without a setting
         self.url = f"hdfs://{master}:{rpc}"
         self.http = f"http://{master}:{http}"
-        self.settings = _client_settings(self.url, replication, block_size)
+        self.settings = _client_settings(self.url, replication, block_size, f"{master}:{http}")
         self.namenode = Daemon(
-            "namenode", f"{_HDFS}.namenode.NameNode", folder, self._master, self._namenode_settings(http)
+            "namenode", f"{_HDFS}.namenode.NameNode", folder, self._master, self._namenode_settings()
         )
         self.datanodes = [self._datanode(number, place) for number, place in enumerate(others)]
 
@@ -175,11 +178,10 @@ class HadoopCluster:
         actors = json.loads(information.get("BPServiceActorInfo", "[]"))
         return bool(actors) and all(actor["ActorState"] == "RUNNING" for actor in actors)
 
-    def _namenode_settings(self, http: int) -> dict[str, str]:
+    def _namenode_settings(self) -> dict[str, str]:
         return self.settings | {
             "dfs.namenode.name.dir": (self.folder / "name").as_uri(),
             "dfs.namenode.rpc-address": self.url.removeprefix("hdfs://"),
-            "dfs.namenode.http-address": f"{self._master.address}:{http}",
             "dfs.namenode.safemode.extension": "0",
             # All blocks, not 99.9 % of them, which is none at all of a few.
             "dfs.namenode.safemode.threshold-pct": "1.0",
@@ -238,11 +240,12 @@ def _bean(server: str, name: str) -> dict[str, Any]:
     return dict(beans[0]) if beans else {}
 
 
-def _client_settings(url: str, replication: int, block_size: int) -> dict[str, str]:
+def _client_settings(url: str, replication: int, block_size: int, http: str) -> dict[str, str]:
     return {
         "fs.defaultFS": url,
         "dfs.replication": str(replication),
         "dfs.blocksize": str(block_size),
+        "dfs.namenode.http-address": http,
         "dfs.client.use.datanode.hostname": "true",
         # With as many replicas as data nodes there is no other node to go to when one is killed: go on with fewer.
         "dfs.client.block.write.replace-datanode-on-failure.best-effort": "true",
