@@ -16,22 +16,22 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from cerebro_spark.store.hdfs_clients import java_class
-
-T = TypeVar("T")
 
 # What name nodes listen on if no setting says otherwise.
 _PORT = 9870
 # Seconds. A name node answers at once; one that does not is not to be asked again for a while.
 _FOR_NAMES = 4.0
 _CLOSED_FOR = 60.0
-# Data nodes that are asked in one attempt. The name node may name one of another host that is dead, too.
+# Seconds for which a data node that did not answer is not wanted, and how many are asked for the bytes of a file. Not
+# for its writing: see `write`.
+_AVOIDED_FOR = 60.0
 _ASKED = 3
 _BYTES_AT_ONCE = 1 << 20
 
@@ -55,6 +55,8 @@ class WebHdfs:
     def __init__(self, service: str, settings: Mapping[str, str]) -> None:
         self._addresses = web_addresses(service, settings) if _is_allowed(settings) else ()
         self._closed_until = 0.0
+        self._avoided: dict[str, float] = {}
+        """Data nodes that did not answer, and until when they are not wanted."""
 
     @property
     def is_open(self) -> bool:
@@ -62,20 +64,25 @@ class WebHdfs:
         return bool(self._addresses) and time.monotonic() >= self._closed_until
 
     def write(self, path: str, source: bytes | memoryview | Path, block_size: int, patience: float) -> None:
-        """Create a file, or replace one, at a data node that is not on this host.
+        """Create a file at a data node that is not on this host.
+
+        One data node is asked. If it fails, whoever writes again must choose another path: a data node that hung does
+        what it was told once it goes on, however late that is.
 
         Args:
-            path: The absolute path of the file.
+            path: The absolute path of the file, which nobody has used before.
             source: The bytes, or a local file.
             block_size: The size of its blocks.
-            patience: How many seconds to wait for a data node each time.
+            patience: How many seconds to wait for the data node each time.
 
         Raises:
-            OSError: If no name node or no data node is reached.
+            OSError: If no name node is reached, or the data node is not; the next call does not ask that one.
             RuntimeError: If HDFS refuses; the message has Java's exception.
         """
-        query = {"op": "CREATE", "overwrite": "true", "createparent": "true", "blocksize": str(block_size)}
-        self._do("PUT", path, query, lambda location: _send(location, source, patience))
+        query = {"op": "CREATE", "overwrite": "false", "createparent": "true", "blocksize": str(block_size)}
+        location = self._find_data_node("PUT", path, query)
+        with self._avoiding(location):
+            _send(location, source, patience)
 
     def read(self, path: str, offset: int, count: int, patience: float) -> bytes:
         """Return bytes of a file from a data node that is not on this host.
@@ -91,23 +98,30 @@ class WebHdfs:
             RuntimeError: If HDFS refuses; the message has Java's exception.
         """
         query = {"op": "OPEN", "offset": str(offset), "length": str(count)}
-        return self._do("GET", path, query, lambda location: _fetch(location, patience))
-
-    def _do(self, method: str, path: str, query: Mapping[str, str], act: Callable[[_Location], T]) -> T:
-        """Do something at a data node; at another one if that cannot be reached."""
-        unwanted: list[str] = []
+        tried = 0
         while True:
-            location = self._find_data_node(method, path, query, unwanted)
+            location = self._find_data_node("GET", path, query)
             try:
-                return act(location)
+                with self._avoiding(location):
+                    return _fetch(location, patience)
             except OSError:
-                if len(unwanted) + 1 == _ASKED:
+                tried += 1
+                if tried == _ASKED:
                     raise
-                unwanted.append(socket.gethostbyname(location.host))
 
-    def _find_data_node(self, method: str, path: str, query: Mapping[str, str], unwanted: Iterable[str]) -> _Location:
+    @contextmanager
+    def _avoiding(self, location: _Location) -> Iterator[None]:
+        """Around what is done at a data node: one that cannot be reached is not asked again for a while."""
+        try:
+            yield
+        except OSError:
+            self._avoided[socket.gethostbyname(location.host)] = time.monotonic() + _AVOIDED_FOR
+            raise
+
+    def _find_data_node(self, method: str, path: str, query: Mapping[str, str]) -> _Location:
         """Ask the name nodes, one after another, where to go."""
-        error: OSError | None = None
+        now, error = time.monotonic(), None
+        unwanted = [address for address, until in list(self._avoided.items()) if now < until]
         for address in self._addresses:
             try:
                 return _ask(address, method, path, query, unwanted)

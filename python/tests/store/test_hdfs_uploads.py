@@ -19,6 +19,7 @@ from cerebro_spark.store.files import FileStatus
 from cerebro_spark.store.hdfs_clients import hdfs_error_kind
 from cerebro_spark.store.hdfs_patience import Pace, PatientClient, within
 from cerebro_spark.store.hdfs_uploads import upload_new
+from cerebro_spark.store.webhdfs import WebHdfs
 
 
 class Names:
@@ -68,6 +69,26 @@ class Clock:
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
+
+
+class Detour(WebHdfs):
+    """Another way to write, to the same name node. It fails with `error`, if there is one."""
+
+    def __init__(self, names: Names, error: Exception | None = None, is_open: bool = True) -> None:
+        super().__init__("hdfs://names:8020", {} if is_open else {"dfs.webhdfs.enabled": "false"})
+        self._names, self._error = names, error
+        self.written: list[str] = []
+        self.may_write = threading.Event()
+        self.may_write.set()
+
+    def write(self, path: str, source: bytes | memoryview | Path, block_size: int, patience: float) -> None:
+        assert isinstance(source, bytes)
+        self.written.append(path)
+        self.may_write.wait(60)
+        if self._error is not None:
+            raise self._error
+        assert path not in self._names.files
+        self._names.files[path] = source
 
 
 class Written(io.RawIOBase, BinaryIO):
@@ -289,3 +310,79 @@ def test_a_file_that_exists_stays() -> None:
     with pytest.raises(FileExistsError):
         upload_new(PatientClient(names), b"new", "/s/1", "/a")
     assert names.files == {"/a": b"old"}
+
+
+def test_where_the_only_data_node_that_is_named_refuses_the_detour_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(hdfs_uploads, "time", clock)
+    names = Names(error=OSError("Connection refused (os error 111)"))
+    detour = Detour(names)
+    upload_new(PatientClient(names, detour), b"abc", "/s/1", "/a")
+    assert names.files == {"/a": b"abc"}
+    assert (names.created, detour.written) == (["/s/1-0"], ["/s/1-1"])
+    assert clock.now < 0.5
+
+
+@pytest.mark.parametrize("size", [3, 3 << 20])
+def test_where_the_only_data_node_that_is_named_hangs_the_detour_is_taken(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hdfs_patience, "SILENT", 0.1)
+    monkeypatch.setattr(hdfs_patience, "_TO_WRITE", 0.1)
+    names = Names(silent=99)
+    detour = Detour(names)
+    try:
+        upload_new(PatientClient(names, detour), bytes(size), "/s/1", "/a")
+        assert names.files == {"/a": bytes(size)}
+        assert len(detour.written) == 1
+    finally:
+        names.released.set()
+
+
+def test_a_detour_that_is_closed_is_not_taken() -> None:
+    names = Names(silent=1)
+    detour = Detour(names, is_open=False)
+    try:
+        upload_new(PatientClient(names, detour), b"abc", "/s/1", "/a")
+        assert names.files == {"/a": b"abc"}
+        assert detour.written == []
+    finally:
+        names.released.set()
+
+
+def test_what_a_detour_raises_is_not_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be forbidden, or fail for reasons of its own; the client's error is what is said in the end."""
+    monkeypatch.setattr(hdfs_uploads, "time", Clock())
+    names = Names(error=OSError("Connection refused (os error 111)"))
+    detour = Detour(names, PermissionError("not you"))
+    with pytest.raises(OSError, match="Connection refused"):
+        upload_new(PatientClient(names, detour), b"abc", "/s/1", "/a")
+    assert len(detour.written) > 3
+    assert names.files == {}
+    names.error = None
+    upload_new(PatientClient(names, detour), b"abc", "/s/1", "/a")
+    assert names.files == {"/a": b"abc"}
+
+
+def test_a_detour_that_is_late_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hdfs_patience, "SILENT", 0.1)
+    names = Names(silent=1)
+    detour = Detour(names)
+    detour.may_write.clear()
+    deleted: SimpleQueue[str] = SimpleQueue()
+    delete = names.delete
+
+    def noted(path: str) -> None:
+        delete(path)
+        deleted.put(path)
+
+    monkeypatch.setattr(names, "delete", noted)
+    try:
+        upload_new(PatientClient(names, detour), b"abc", "/s/1", "/a")
+        assert names.files == {"/a": b"abc"}, "by the third attempt"
+        assert {deleted.get(timeout=10), deleted.get(timeout=10)} == {"/s/1-0", "/s/1-1"}
+        detour.may_write.set()
+        assert deleted.get(timeout=10) == "/s/1-1", "once it was there"
+        assert names.files == {"/a": b"abc"}
+    finally:
+        names.released.set()

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from hadoop.cluster import HadoopCluster
@@ -50,23 +51,40 @@ def test_hdfs_has_the_same_bytes(hadoop_cluster: HadoopCluster, kind: str, tmp_p
 
 @pytest.mark.jvm
 @pytest.mark.hadoop
-def test_what_was_begun_there_is_replaced(hadoop_cluster: HadoopCluster) -> None:
+def test_what_is_there_is_never_replaced(hadoop_cluster: HadoopCluster) -> None:
     store = HdfsStore(f"{hadoop_cluster.url}/again", options=hadoop_cluster.settings)
-    for data in (b"long and wrong", b"right"):
-        of(hadoop_cluster).write("/again/a", data, BLOCK, 30.0)
-    assert store.read("a") == b"right"
+    of(hadoop_cluster).write("/again/a", b"first", BLOCK, 30.0)
+    with pytest.raises(RuntimeError, match="FileAlreadyExistsException"):
+        of(hadoop_cluster).write("/again/a", b"second", BLOCK, 30.0)
+    assert store.read("a") == b"first"
 
 
 @pytest.mark.jvm
 @pytest.mark.hadoop
 @pytest.mark.slow
-def test_a_data_node_that_does_not_answer_is_left_for_another(hadoop_cluster: HadoopCluster) -> None:
-    """By chance the name node names it: five writes in a row mostly meet it."""
-    store = HdfsStore(f"{hadoop_cluster.url}/left", options=hadoop_cluster.settings)
+def test_what_a_data_node_does_too_late_changes_no_file_that_is_whole(hadoop_cluster: HadoopCluster) -> None:
+    """One that hung creates its file once it goes on. The name node names it by chance, so it is asked often."""
+    store = HdfsStore(f"{hadoop_cluster.url}/late", options=hadoop_cluster.settings)
+    late = 0
     with hadoop_cluster.datanodes[0].frozen():
-        for number in range(5):
-            of(hadoop_cluster).write(f"/left/{number}", b"abc", BLOCK, 20.0)
-        assert [store.read(name) for name in store.list()] == [b"abc"] * 5
+        while late < 3 or len(store.list()) < 3:
+            staged = f"/late/.staging/{late}-{len(store.list())}"
+            try:
+                of(hadoop_cluster).write(staged, b"abc", BLOCK, 1.0)
+            except OSError:
+                late += 1
+            else:
+                hadoop_cluster.webhdfs("PUT", staged, op="RENAME", destination=f"/late/{len(store.list())}")
+        whole = file_ids(hadoop_cluster, "/late")
+    hadoop_cluster.wait_for(lambda: len(hadoop_cluster.staged("/late")) == late, "late files")
+    assert file_ids(hadoop_cluster, "/late") == whole
+    assert {store.read(name) for name in store.list()} == {b"abc"}
+
+
+def file_ids(cluster: HadoopCluster, folder: str) -> dict[str, int]:
+    """By name, the numbers of files: one that was made anew has another."""
+    found = cluster.webhdfs("GET", folder, op="LISTSTATUS")["FileStatuses"]["FileStatus"]
+    return {status["pathSuffix"]: status["fileId"] for status in found if status["type"] == "FILE"}
 
 
 @pytest.mark.jvm
@@ -80,17 +98,21 @@ def test_what_hdfs_refuses_is_said_as_by_the_other_client(hadoop_cluster: Hadoop
 
 
 @contextmanager
-def server(status: int, body: bytes = b"", location: str = "") -> Iterator[str]:
-    """A web server that gives one answer; its address."""
+def server(status: int, body: bytes = b"", location: str = "", asked: list[str] | None = None) -> Iterator[str]:
+    """A web server that gives one answer, and notes what it was asked; its address."""
 
     class Answer(BaseHTTPRequestHandler):
         def do_PUT(self) -> None:
+            if asked is not None:
+                asked.append(self.path)
             self.send_response(status)
             if location:
                 self.send_header("Location", location)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+
+        do_GET = do_PUT
 
         def log_message(self, format: str, *args: object) -> None:
             """It says nothing."""
@@ -163,12 +185,28 @@ def test_what_name_nodes_refuse_is_final_and_no_reason_to_close() -> None:
         assert detour.is_open
 
 
-def test_data_nodes_are_asked_three_times() -> None:
+def test_a_data_node_is_asked_once_to_write_and_not_wanted_the_next_time() -> None:
+    """To send one file to two data nodes would be to have two that write it, once the first one goes on."""
+    asked: list[str] = []
+    with server(307, location=f"http://{nobody()}/webhdfs/v1/a?op=CREATE", asked=asked) as address:
+        detour = name_node(address)
+        for _ in range(2):
+            with pytest.raises(ConnectionRefusedError):
+                detour.write("/a", b"abc", BLOCK, 1.0)
+    assert [parse_qs(urlsplit(target).query)["excludedatanodes"] for target in asked] == [
+        ["127.0.0.1"],
+        ["127.0.0.1,127.0.0.1"],
+    ]
+
+
+def test_three_data_nodes_are_asked_for_bytes() -> None:
+    asked: list[str] = []
     with (
-        server(307, location=f"http://{nobody()}/webhdfs/v1/a?op=CREATE") as address,
+        server(307, location=f"http://{nobody()}/webhdfs/v1/a?op=OPEN", asked=asked) as address,
         pytest.raises(ConnectionRefusedError),
     ):
-        name_node(address).write("/a", b"abc", BLOCK, 1.0)
+        name_node(address).read("/a", 0, 3, 1.0)
+    assert len(asked) == 3
 
 
 @pytest.mark.parametrize(
