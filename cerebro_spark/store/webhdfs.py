@@ -183,8 +183,10 @@ def _web_address(rpc: str, web: str) -> str:
 
 
 def _is_allowed(settings: Mapping[str, str]) -> bool:
+    # Data that is protected on its way must not take one on which it is not.
     return (
         settings.get("hadoop.security.authentication", "simple").lower() == "simple"
+        and not settings.get("dfs.data.transfer.protection")
         and settings.get("dfs.http.policy", "HTTP_ONLY").upper() != "HTTPS_ONLY"
         and settings.get("dfs.webhdfs.enabled", "true").lower() != "false"
     )

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from contextlib import nullcontext
 
 import pytest
-from hadoop import jars
 
 from hosts.cluster import Hosts
 from hosts.network import why_not
@@ -19,30 +16,12 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.rare,
     pytest.mark.timeout(900),
+    pytest.mark.usefixtures("mended"),
     pytest.mark.skipif(bool(REASON), reason=REASON or "possible here"),
 ]
 SMALL, LARGE = 2_000, 5 << 20
 LIMITS = {SMALL: 8.0, LARGE: 14.0}
 """Seconds. A large write waits for 8 of them until it asks others; what comes on top is for a busy machine."""
-
-
-@pytest.fixture(scope="module")
-def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    reason = jars.missing()
-    if reason is not None:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"{reason}; in CI these tests must run", pytrace=False)
-        pytest.skip(reason)
-    with Hosts(tmp_path_factory.mktemp("hosts")) as made:
-        yield made
-
-
-@pytest.fixture(autouse=True)
-def _mended(hosts: Hosts) -> Iterator[None]:
-    yield
-    hosts.mend()
-
-
 CASES = [(fault, size) for fault in ("dead", "hangs") for size in (SMALL, LARGE)]
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterator
 
 import pytest
-from hadoop import jars
 
 from hosts.cluster import Driver, Hosts
 from hosts.driver import HEARTBEAT
@@ -20,25 +17,9 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.rare,
     pytest.mark.timeout(900),
+    pytest.mark.usefixtures("mended"),
     pytest.mark.skipif(bool(REASON), reason=REASON or "possible here"),
 ]
-
-
-@pytest.fixture(scope="module")
-def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    reason = jars.missing()
-    if reason is not None:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"{reason}; in CI these tests must run", pytrace=False)
-        pytest.skip(reason)
-    with Hosts(tmp_path_factory.mktemp("hosts")) as made:
-        yield made
-
-
-@pytest.fixture(autouse=True)
-def _mended(hosts: Hosts) -> Iterator[None]:
-    yield
-    hosts.mend()
 
 
 def check(hosts: Hosts, run: str) -> None:

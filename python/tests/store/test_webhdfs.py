@@ -213,6 +213,7 @@ def test_three_data_nodes_are_asked_for_bytes() -> None:
     "settings",
     [
         {"hadoop.security.authentication": "kerberos"},
+        {"dfs.data.transfer.protection": "privacy"},
         {"dfs.http.policy": "HTTPS_ONLY"},
         {"dfs.webhdfs.enabled": "false"},
     ],
