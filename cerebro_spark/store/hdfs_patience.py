@@ -135,7 +135,7 @@ class PatientClient:
 
     Args:
         client: The client to call.
-        detour: Another way to write, if the client cannot leave out a data node. Defaults to None.
+        detour: Another way to write and read, if the client cannot leave out a data node. Defaults to None.
 
     Attributes:
         detour: That way.

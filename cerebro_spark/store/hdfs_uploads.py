@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
@@ -14,6 +15,8 @@ from cerebro_spark.store.files import move_new
 from cerebro_spark.store.hdfs_clients import hdfs_error_kind
 from cerebro_spark.store.hdfs_patience import PIECE, NewFile, PatientClient
 from cerebro_spark.store.webhdfs import WebHdfs
+
+_log = logging.getLogger(__name__)
 
 # By attempt, the seconds to wait for a few bytes. Healthy data nodes take milliseconds; one that is gone without a word
 # must not keep a driver from its log for a minute. If all are slow, later attempts have the time.
@@ -99,6 +102,8 @@ class _Attempts:
                     continue  # nobody has answered for a while: one more beside those that wait
                 attempt, error = ended
                 if error is None:
+                    if attempt.is_detour:
+                        _log.info("%s was written over WebHDFS: data nodes that were named first fail", attempt.path)
                     return attempt.path
                 attempt.give_up()
                 if not attempt.is_detour or self._error is None:
